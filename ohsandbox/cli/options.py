@@ -242,9 +242,10 @@ class RunOptions:
         "Serve the conversation as a page, from which it can be answered, steered and stopped.", "--view"
     )
     confirm: Literal["never", "always", "risky", "medium", "plan"] | None = option(
-        "Which calls need your approval. risky: calls that can do harm. medium: also calls that the rules cannot "
-        "judge. plan: the agent only looks, and presents a plan.  [default: never; with --runtime cli at a terminal: "
-        "risky]"
+        "Which calls need your approval: never, always, risky (those that can do harm), medium (also those that the "
+        "rules cannot judge), or plan: the agent only looks, and presents a plan.  [default: never; with --runtime cli "
+        "at a terminal: risky]",
+        "MODE",
     )
     secrets: list[str] | None = option(
         "Set this environment variable for commands and mask its value in the log, in requests to the model and in "
@@ -267,7 +268,7 @@ class RunOptions:
     )
     autoresume: bool = switch("Resume the newest conversation.", "--autoresume", rich_help_panel="Resume")
     resume: str | None = option(
-        "Resume this conversation: id, its beginning, or 'last'.",
+        "Resume this conversation: id, its beginning, or 'last'. Without ID, choose from a list.",
         "ID",
         rich_help_panel="Resume",
         autocompletion=conversation_ids,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.approval_prompt import GUTTER, NAMED, folded
 from ohsandbox.cli.model import settings_of_one
-from ohsandbox.cli.prompt import ask_yes_no, person_present
+from ohsandbox.cli.prompt import answer_yes_no, person_present
+from ohsandbox.cli.remembered import forget, remember, remembered
 from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.errors import UsageError
@@ -114,7 +115,7 @@ def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -
     """What counts of the project file of the workspace, or else of the current directory; None where there is none.
 
     What only narrows the person's settings counts at once. For the rest a person is asked once; without one, or
-    without a yes, it is left out, and one line says so.
+    without a yes, it is left out, and one line says so. A no is kept, and not asked about again.
 
     Raises:
         UsageError: the file is invalid.
@@ -127,9 +128,13 @@ def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -
     project, wide, known, own, digest = found
     if known in {"not needed", "trusted"}:
         return UsedProject(project, {}, own)
-    if person and _is_trusted_now(project, wide, changed=known == "changed"):
-        _store(project, digest)
-        return UsedProject(project, {}, own)
+    if person and remembered("no trust", project.directory) != digest:
+        answer = _is_trusted_now(project, wide, changed=known == "changed")
+        if answer:
+            _store(project, digest)
+            return UsedProject(project, {}, own)
+        if answer is False:
+            remember("no trust", project.directory, digest)
     why = "has changed since you trusted it" if known == "changed" else "is not trusted"
     say(
         f"warning: {project.path} {why}, so its {', '.join(wide)} {'is' if len(wide) == 1 else 'are'} not used. "
@@ -180,7 +185,7 @@ def revoke_directory(directory: Path | None) -> int:
     """Trust a directory no more."""
     where = (directory or Path.cwd()).resolve()
     candidates = [where, *where.parents] if directory is None else [where]
-    if (gone := next((one for one in candidates if revoke(one)), None)) is None:
+    if (gone := next((one for one in candidates if [forget(one), revoke(one)] != [False, False]), None)) is None:
         raise UsageError(f"{str(where)!r} is not trusted. `ohsandbox trust --list` shows what is.")
     print(f"{safe_line(gone)} is not trusted any more.")
     return 0
@@ -193,11 +198,11 @@ def _store(project: Project, digest: str) -> None:
     trust(project.directory, digest)
 
 
-def _is_trusted_now(project: Project, wide: dict[str, Any], *, changed: bool) -> bool:
+def _is_trusted_now(project: Project, wide: dict[str, Any], *, changed: bool) -> bool | None:
     if changed:
         print("A project file that you trusted says something else now.")
     print("\n".join(_rows(project, wide)), flush=True)
-    return ask_yes_no("Trust this directory with this content?")
+    return answer_yes_no("Trust this directory with this content?")
 
 
 def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:

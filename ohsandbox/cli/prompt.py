@@ -93,11 +93,16 @@ def ask_secret(question: str) -> str:
 
 def ask_yes_no(question: str) -> bool:
     """A yes that a person typed after the question was shown; anything else is a no, and so is what is piped in."""
+    return answer_yes_no(question) is True
+
+
+def answer_yes_no(question: str) -> bool | None:
+    """As `ask_yes_no`; None where there was no answer: Ctrl-D, pasted text, nobody there."""
     try:
         said = answer_to(f"{question} [y/N] ")
     except EOFError:
-        return False
-    return said.text.lower() in {"y", "yes"} and not said.is_pasted
+        return None
+    return None if said.is_pasted else said.text.lower() in {"y", "yes"}
 
 
 def ask_with_default_yes(question: str) -> bool:

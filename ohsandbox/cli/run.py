@@ -13,6 +13,7 @@ from ohsandbox.cli.mcp_servers import with_mcp_file
 from ohsandbox.cli.model import complete, read_settings, with_model_of, without_key_of_another
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import RunOptions, SandboxOptions
+from ohsandbox.cli.picker import pick
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import open_prompt, person_present, read_task
 from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView
@@ -20,7 +21,9 @@ from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.rendering.view import open_view
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
 from ohsandbox.cli.session import RunSession
+from ohsandbox.cli.session_travel import resumable, row_of
 from ohsandbox.cli.slash_commands import HELP_LINE, SessionContext, is_command, run_command
+from ohsandbox.cli.typer_options import CHOOSE
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
@@ -62,16 +65,14 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Work | None = Non
         if not (what.resume or what.autoresume):
             raise UsageError("--json and --quiet ask nothing, so they need a TASK, or messages on stdin.")
         what = replace(what, talks=False)
+    if what.resume == CHOOSE:
+        what = replace(what, resume=_chosen(what))
     resumed = find_resumed(what.resume, where) if what.autoresume or what.resume is not None else None
     where = where if resumed is None else resumed.where
     project = use_project(where, what.settings, person=person_present(no_tui=what.headless))
     settings = settings_of(what, project)
     if resumed is not None:
-        if what.model is None:
-            given = {"api_key": what.api_key, "base_url": what.base_url, "price": what.price}
-            settings = with_model_of(settings, resumed.model).with_flags(**given)
-        if what.confirm is None:
-            settings = settings.with_flags(confirm=confirm.kept_policy(conversations_dir() / resumed.id))
+        settings = _settings_of_resumed(settings, what, resumed)
     where = (where if project is None else project.over(where, is_resumed=resumed is not None)).checked()
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     settings = complete(settings, person=person_present(no_tui=what.headless), file=what.settings)
@@ -79,6 +80,32 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Work | None = Non
         say(f"warning: {told}")
     task = read_task() if what.task == "-" else what.task
     return (work or _work)(replace(what, task=task), settings, where, resumed)
+
+
+def _settings_of_resumed(settings: Settings, what: RunOptions, resumed: ResumedConversation) -> Settings:
+    """With the model that it asked last, and what it was asked about, where nothing else is said now."""
+    if what.model is None:
+        given = {"api_key": what.api_key, "base_url": what.base_url, "price": what.price}
+        settings = with_model_of(settings, resumed.model).with_flags(**given)
+    if what.confirm is None:
+        settings = settings.with_flags(confirm=confirm.kept_policy(conversations_dir() / resumed.id))
+    return settings
+
+
+def _chosen(what: RunOptions) -> str:
+    """The id of the conversation that a person chooses from a list.
+
+    Raises:
+        UsageError: nobody is there to choose, nothing can be resumed, or the person left.
+    """
+    if not person_present(no_tui=what.headless):
+        raise UsageError("--resume needs an ID where nobody can choose. --autoresume takes the newest.")
+    if not (found := resumable()):
+        raise UsageError("There is no conversation to resume. `ohsandbox run` begins one.")
+    chosen = pick("Resume which conversation? This directory's come first.", [row_of(one) for one in found])
+    if chosen is None:
+        raise UsageError("No conversation was chosen.")
+    return found[chosen].id
 
 
 def run_demo(asked: SandboxOptions, *, no_tui: bool) -> int:

@@ -34,6 +34,7 @@ from ohsandbox.cli.skill_servers import ask_about_servers
 from ohsandbox.cli.viewer.hosting import has_browser, hosted, open_browser, wait_for_page
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
+from ohsandbox.conversation.limits import Spending
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
@@ -90,6 +91,8 @@ class RunSession:
         """Of the page of the conversation that is open."""
         self.takes_message: Callable[[str], None] | None = None
         """Does with what a person wrote elsewhere, on the page, as if it were typed here; None where nobody does."""
+        self.spent = Spending()
+        """By this session, in all conversations that it opened."""
         self._present = present or self._presenter_of
         self._sandbox_block = contextlib.ExitStack()
         self._conversation_block = contextlib.ExitStack()
@@ -310,6 +313,7 @@ class RunSession:
         policy = self.policy_name
         conversation.confirmation = policy_of(policy)
         self._presenter = presenter = self._present(conversation)
+        conversation.register_callback(self.spent.add)
         leave = leave_on_exit(presenter, runtime, stays=bool(full.keep or full.attach))
         stack.push(lambda *ended: not self._keeps_sandbox and leave(*ended))
         stack.callback(confirm.tell_waiting, conversation)

@@ -179,7 +179,11 @@ def _remedy(session: RunSession, result: ResultBlock) -> Text:
 
 def cost_report(session: RunSession) -> Text:
     """By turn, and in all."""
-    return cost_table(session.conversation.cost)
+    text, here = cost_table(session.conversation.cost), session.conversation.cost.total
+    if session.spent.tokens > here.tokens:
+        text.append("\nThis session, with what was undone, cleared or left: ")
+        text.append(f"${session.spent.cost_usd:.4f}, {session.spent.tokens:,} tokens.")
+    return text
 
 
 # --- /tools, /mcp, /secrets, /instructions ------------------------------------------------------------

@@ -190,12 +190,12 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     if arguments:
         wanted = find_conversation(root, arguments[0])
     else:
-        others = resumable(session)
+        others = [one for one in resumable() if one.id != session.conversation.id]
         if not others:
             context.show("There is no other conversation.")
             return
         title = "Conversations, those of this directory first:"
-        chosen = context.choose(title, [_row(one, with_id=not session.person) for one in others])
+        chosen = context.choose(title, [row_of(one, with_id=not session.person) for one in others])
         if chosen is None:
             return
         wanted = others[chosen].id
@@ -215,19 +215,19 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     session.go_on(in_talk=True)
 
 
-def resumable(session: RunSession) -> list[StoredConversation]:
-    """Those that can be gone on with, this directory's first; without the one that is open and empty ones."""
+def resumable() -> list[StoredConversation]:
+    """Those that can be gone on with, this directory's first; without empty ones."""
     found = [one for one in list_stored(conversations_dir()) if not one.metadata.is_empty and one.fault is None]
-    return [one for one in nearest_first(found) if one.id != session.conversation.id]
+    return [*nearest_first(found)]
 
 
 def conversation_ids(session: RunSession) -> list[str]:
     """What `/resume` can be given."""
-    return [one.id for one in resumable(session)]
+    return [one.id for one in resumable() if one.id != session.conversation.id]
 
 
-def _row(one: StoredConversation, *, with_id: bool) -> str:
-    """With its id where it cannot be chosen by its number."""
+def row_of(one: StoredConversation, *, with_id: bool = False) -> str:
+    """Age, title, steps and directory; with its id where it cannot be chosen."""
     known = one.metadata
     title = cut(safe_line(known.title or "no title"), MAX_TITLE_CHARS)
     steps = f"{known.steps} step{'' if known.steps == 1 else 's'}"

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from ohsandbox.cli import confirm, session_reports, session_travel
 from ohsandbox.cli.modes import MODES
-from ohsandbox.cli.prompt import ask, ask_yes_no
+from ohsandbox.cli.picker import pick
+from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.conversation.approvals import POLICIES
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"/[A-Za-z?][\w?-]*")
 """A path has another slash, and is a message."""
-MAX_ROWS_CHOSEN_FROM = 30
+MAX_ROWS_SHOWN = 30
 KEYS = "Ctrl-C stops what the agent does, Ctrl-D leaves. Anything else goes to the agent."
 
 
@@ -95,13 +96,11 @@ class SessionContext:
 
     def choose(self, title: str, rows: Sequence[str]) -> int | None:
         """See `CommandContext`."""
+        if self.session.person:
+            return pick(title, rows)
         self.show(Text(title, style="bold"))
-        shown = rows[:MAX_ROWS_CHOSEN_FROM]
-        self.show(Text("\n").join(Text(f"{number:>3}  {row}") for number, row in enumerate(shown, 1)))
-        if not self.session.person:
-            return None
-        said = ask("Which? Its number, or Enter for none: ")
-        return int(said) - 1 if said.isascii() and said.isdecimal() and 1 <= int(said[:9]) <= len(shown) else None
+        self.show(Text("\n").join(map(Text, rows[:MAX_ROWS_SHOWN])))
+        return None
 
 
 # --- which command a line is ------------------------------------------------------------------------

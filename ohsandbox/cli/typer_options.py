@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_HELP_COLUMNS = 80
 MIN_HELP_COLUMNS = 30
 """In narrower terminals, lines are left for the terminal to wrap."""
+BARE, CHOOSE = "--resume", "?"
+"""An option that has this value where none follows; no id is one."""
 Debug = Annotated[
     bool, typer.Option("--debug", help="Print the traceback of an error.", callback=set_debug, is_eager=True)
 ]
@@ -125,7 +127,15 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 
 class _Command(TyperCommand):
-    """A command whose help lists options in the groups that they name."""
+    """A command whose help lists options in the groups that they name, and whose `--resume` may stand alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Click takes the next word for an option's value, whatever it is."""
+        if BARE in args and any(BARE in one.opts for one in self.params):
+            at = args.index(BARE) + 1
+            if at == len(args) or args[at].startswith("-"):
+                args = [*args[:at], CHOOSE, *args[at:]]
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _fit(formatter)

@@ -243,7 +243,7 @@ def test_resume_lists_this_directorys_conversations_first_and_leaves_empty_ones_
     monkeypatch.chdir(tmp_path / "here")
     (home / ".ohsandbox" / "conversations" / "20200101-000000-aaaaaaaa").mkdir(mode=0o700)
     ended = talk("/resume", model=model)
-    rows = re.findall(r"info +\d  .*(work \w+)", ended.out + ended.err)
+    rows = re.findall(r"info +\d{8}-\S+ .*(work \w+)", ended.out + ended.err)
     assert rows == ["work here", "work there"]
     shown = invoke("conversations", "show", "last", "--no-tui")
     assert "work here" in shown.out

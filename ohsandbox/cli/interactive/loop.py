@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +14,12 @@ from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import INTERRUPTED, explain
 from ohsandbox.cli.interactive.attachments import Ran, with_attachments
 from ohsandbox.cli.interactive.input import CommandHelp, Entry
+from ohsandbox.cli.interactive.person_command import PERSON, PersonCommand
 from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.modes import MODES, next_mode
-from ohsandbox.cli.prompt import ask_yes_no
+from ohsandbox.cli.prompt import answer_yes_no
+from ohsandbox.cli.remembered import remember, remembered
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import print_wrapped
 from ohsandbox.cli.rendering.text import output, safe, safe_line
@@ -29,6 +29,8 @@ from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ohsandbox.cli.interactive.region import SentLine
     from ohsandbox.cli.interactive.screen import Screen
     from ohsandbox.cli.options import RunOptions, SandboxOptions
@@ -36,9 +38,8 @@ if TYPE_CHECKING:
     from ohsandbox.conversation import Conversation
     from ohsandbox.settings import Settings
 
-PERSON = "person"
-"""The shell of `!` commands: it has a directory of its own, and the agent's is left alone."""
-MAX_LIVE_ROWS, MAX_LIVE_CHARS = 6, 4000
+TICK_S = 0.1
+"""How often what a `!` command prints is shown."""
 KEYS_HELP = "? at an empty line shows the keys. Anything that begins with no sign goes to the agent."
 PLANNED = "That is its plan. Shift-Tab leaves plan mode; then say what to do."
 
@@ -51,6 +52,8 @@ class InteractiveSession:
         self._view = ScreenView(screen)
         self._bar = StatusBar()
         self._ran: list[Ran] = []
+        self._command: PersonCommand | None = None
+        """A `!` command that runs."""
         self._session: RunSession | None = None
         screen.region.bar = lambda columns: self._bar.line(columns, is_my_turn=screen.is_reading)
         screen.change_mode = self._change_mode
@@ -67,6 +70,7 @@ class InteractiveSession:
         self._show_header(settings, where)
         with RunSession(what, settings, self._view, person=True, present=self._present) as session:
             self._session = session
+            self._bar.session_usd = lambda: session.spent.cost_usd
             session.takes_message = self._take_message
             session.open(where, resumed)
             code, talks = 0, what.talks
@@ -88,7 +92,7 @@ class InteractiveSession:
         self._bar.open(conversation, getattr(runtime, "name", "") or ("this host" if not runtime.isolated else ""))
         return ScreenPresenter(
             conversation, self._view, screen=self._screen, bar=self._bar, answer=self._answer,
-            command=self._do, message=self._message,
+            command=self._do, message=self._message, each_tick=lambda: self._told(self._show_command),
         )  # fmt: skip
 
     def _answer(self, conversation: Conversation) -> bool:
@@ -101,6 +105,7 @@ class InteractiveSession:
         code = 0
         while True:
             try:
+                self._told(self._await_command)
                 line = self._screen.read()
             except EOFError:
                 return code
@@ -149,12 +154,7 @@ class InteractiveSession:
                 self._bar.show_model(self._session.conversation)
                 self._bar.mode = MODES[self._session.policy_name].short
             return goes_on
-        try:
-            self._run_command(line.text[1:].strip())
-        except SandboxUnavailable:
-            raise
-        except OhsandboxError as error:
-            explain(error)
+        self._told(lambda: self._run_command(line.text[1:].strip()))
         return True
 
     def _change_mode(self) -> str:
@@ -172,31 +172,56 @@ class InteractiveSession:
         assert self._session is not None  # noqa: S101 - it talks
         if not command:
             raise UsageError("`!` runs a command in the sandbox, as in `!ls`. Write one behind it.")
+        if self._command is not None:
+            raise UsageError(f"`!{safe_line(self._command.command, limit_chars=40)}` still runs. Wait for its end.")
         self._view.show_block(CallBlock("!", safe(command), PERSON))
-        began, cancel = time.monotonic(), threading.Event()
-        tail = ""
+        self._command = PersonCommand(self._session.runtime, command)
+        if self._session.conversation.status() is ConversationStatus.RUNNING:
+            self._view.info("  runs beside the agent; what it prints is shown at its end")
+        else:
+            self._await_command()
 
-        def show(text: str) -> None:
-            nonlocal tail
-            tail = (tail + text)[-MAX_LIVE_CHARS:]
-            self._screen.show_live("\n".join(output(tail).rstrip("\n").split("\n")[-MAX_LIVE_ROWS:]))
-
-        self._screen.show_status(safe_line(command, limit_chars=60))
+    def _await_command(self) -> None:
+        """Show the command that runs until its end; a key stops it."""
+        if (command := self._command) is None:
+            return
+        self._screen.show_status(safe_line(command.command, limit_chars=60))
         self._screen.region.can_stop = True
         try:
-            seen = self._session.runtime.execute(command, session=PERSON, on_output=show, cancel=cancel)
+            while not command.wait(TICK_S):
+                self._screen.show_live(command.live)
         except KeyboardInterrupt:
-            cancel.set()
+            command.cancel()
+            self._command = None
             self._view.info("Stopped.")
-            return
         finally:
             self._screen.region.can_stop = False
             self._screen.show_status("")
             self._screen.show_live("")
+        self._show_command()
+
+    def _show_command(self) -> None:
+        """Show what the command gave, if it has ended."""
+        if (command := self._command) is None or not command.is_over:
+            return
+        self._command = None
+        if command.error is not None:
+            raise command.error
+        assert command.seen is not None  # noqa: S101 - it is over
+        seen = command.seen
         ending = "still running" if seen.running else f"exit {seen.exit_code}"
         shown = output(seen.output)
-        self._view.show_block(ResultBlock(shown, ending, ok=seen.exit_code == 0, seconds=time.monotonic() - began))
-        self._ran.append(Ran(command, shown, ending))
+        self._view.show_block(ResultBlock(shown, ending, ok=seen.exit_code == 0, seconds=command.seconds))
+        self._ran.append(Ran(command.command, shown, ending))
+
+    def _told(self, act: Callable[[], None]) -> None:
+        """Do it; what fails is told, unless the sandbox is gone."""
+        try:
+            act()
+        except SandboxUnavailable:
+            raise
+        except OhsandboxError as error:
+            explain(error)
 
     # --- what stands around it --------------------------------------------------------------------------
 
@@ -238,6 +263,15 @@ def _offer_repository(where: SandboxOptions) -> SandboxOptions:
         return where
     here = Path.cwd()
     root = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
-    if root is None or not ask_yes_no(f"Mount this repository, {safe_line(root)}, for the agent to work in?"):
+    if root is None:
         return where
-    return replace(where, workspace=root).checked()
+    answer = remembered("mount", root)
+    if answer is None:
+        said = answer_yes_no(f"Mount this repository, {safe_line(root)}, for the agent to work in?")
+        if said is None:
+            return where
+        answer = "yes" if said else "no"
+        remember("mount", root, answer)
+    else:
+        print(f"Mounted here: {answer}, as you said before (`ohsandbox trust --revoke` asks again).")  # noqa: T201
+    return replace(where, workspace=root).checked() if answer == "yes" else where

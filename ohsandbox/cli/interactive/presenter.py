@@ -124,6 +124,7 @@ class ScreenPresenter(Presenter):
         answer: Callable[[Conversation], bool] | None,
         command: Callable[[SentLine], object],
         message: Callable[[SentLine], str],
+        each_tick: Callable[[], None],
     ) -> None:
         """Listen to the conversation, and to the person.
 
@@ -135,8 +136,10 @@ class ScreenPresenter(Presenter):
             bar: counts the events.
             command: does what a line says that begins with `/` or `!`.
             message: makes of any other line what the agent is sent.
+            each_tick: is called again and again while the agent works.
         """
         self._screen, self._bar, self._command, self._message = screen, bar, command, message
+        self._each_tick = each_tick
         super().__init__(conversation, view, echo=False, answer=answer)
 
     def tell(self, line: str) -> None:
@@ -159,6 +162,7 @@ class ScreenPresenter(Presenter):
         return super()._is_answered()
 
     def _hear(self) -> None:
+        self._each_tick()
         if self.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
             return  # a message would reject what waits: it comes after the answer
         while (line := self._screen.poll()) is not None:

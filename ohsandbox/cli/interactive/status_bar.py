@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.cli.rendering.text import cut, safe_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ohsandbox.conversation import Conversation
     from ohsandbox.events import SDKEvent
 
 GAP = " · "
 MAX_NAME_CHARS = 40
+_LEAST_USD = 0.00005
+"""What is less is not shown."""
 WIDE = 100
 """A narrower terminal gets the model's name without its provider's."""
 
@@ -38,6 +42,8 @@ class StatusBar:
         self.mode = ""
         """What is asked before it runs, in a few words."""
         self.waits_for = "starting"
+        self.session_usd: Callable[[], float] = lambda: 0.0
+        """What the session has spent, in other conversations as well."""
         self._tokens = self._context = self._steps = 0
         self._cost_usd, self._is_priced = 0.0, True
         self._response = ""
@@ -114,12 +120,23 @@ class StatusBar:
         return [part for part in parts if part.text]
 
     def _cost(self) -> str:
+        """Of the conversation, and of the session where that is more: after `/clear` or `/undo`."""
+        cost, session_usd = self._own_cost(), self.session_usd()
+        if session_usd <= self._cost_usd + _LEAST_USD:
+            return cost
+        return f"{cost or '$0'} (session {_dollars(session_usd)})"
+
+    def _own_cost(self) -> str:
         """Empty before there is one; a sum that lacks some has a `+`."""
         if not self._steps:
             return ""
         if not self._is_priced:
             return f"${self._cost_usd:.4f}+" if self._cost_usd else "price unknown"
-        return f"${self._cost_usd:.4f}" if self._cost_usd < 1 else f"${self._cost_usd:.2f}"
+        return _dollars(self._cost_usd)
+
+
+def _dollars(amount: float) -> str:
+    return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
 
 
 def _joined(parts: list[BarPart]) -> str:

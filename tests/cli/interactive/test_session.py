@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.cli.interactive.conftest import Turns
 
 ENTER, ESCAPE, CTRL_C, CTRL_D, ALT_ENTER = "\r", "\x1b", "\x03", "\x04", "\x1b\r"
+DOWN = "\x1b[B"
 SLOW = "touch began; sleep 60"
 
 
@@ -63,6 +64,10 @@ def test_in_a_repository_its_mount_is_offered_before_anything_starts(
     terminal.wait(f"Mount this repository, {workspace}").type("y\n").wait(f"files    {workspace}")
     terminal.wait("Work on THIS HOST").type("n\n")
     assert terminal.end() == 4
+    again = emulator("run", "--model", "scripted:demo", cwd=workspace)
+    again.wait("as you said before").wait(f"files    {workspace}").wait("Work on THIS HOST").type("n\n")
+    assert again.end() == 4
+    assert "Mount this repository" not in again.scrollback
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(20, 6), (40, 5)])
@@ -276,3 +281,31 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch, emulator: C
     terminal.type(f"/exit{ENTER}")
     assert terminal.end() == 0
     assert b"\x1b[?25l" not in terminal.raw
+
+
+def test_a_command_of_the_person_does_not_hold_what_the_agent_does(talk: Turns, workspace: Path) -> None:
+    turns = ("one", "until [ -e go ]; do sleep 0.1; done"), ("two", "echo second >b"), ("Done.", None)
+    terminal = talk(*turns)
+    terminal.type(f"work{ENTER}").wait("until [ -e go ]").wait("Esc stops")
+    terminal.type(f"!until [ -e end ]; do sleep 0.1; done; echo mine{ENTER}").wait("runs beside the agent")
+    (workspace / "go").touch()
+    terminal.wait("Done.").wait("! until")
+    assert (workspace / "b").exists()
+    (workspace / "end").touch()
+    terminal.wait("mine", times=2).wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+
+
+def test_resume_without_an_id_lets_a_person_choose_with_arrows(
+    talk: Turns, emulator: Callable[..., Emulator], invoke: Invoke
+) -> None:
+    for words in ("first words", "second words"):
+        terminal = talk((f"an answer to {words}", None))
+        terminal.type(f"{words}{ENTER}").wait("an answer").wait("your turn").type(CTRL_D)
+        assert terminal.end() == 0
+    assert "--resume needs an ID" in invoke("run", "--resume").err
+    terminal = emulator("run", "--resume", columns=120).wait("Enter takes it").wait("first words").wait("second words")
+    terminal.type(DOWN).wait(">  2.").type(ENTER).wait("goes on: first words").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+    terminal = emulator("run", "--resume").wait("Enter takes it").type("q").wait("No conversation was chosen")
+    assert terminal.end() == 2

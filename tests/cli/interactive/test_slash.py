@@ -55,8 +55,8 @@ def test_a_command_that_changes_the_conversation_waits_until_the_agent_stops(tal
 def test_resume_shows_a_list_and_the_last_exchange_and_goes_on(talk: Turns, home: Path) -> None:
     terminal = talk(("the first answer", None), ("the second answer", None))
     terminal.type(f"remember{ENTER}").wait("the first answer").wait("your turn").type(f"/clear{ENTER}")
-    terminal.wait("A new conversation").type(f"/resume{ENTER}").wait("Which? Its number").wait("remember")
-    terminal.type(f"1{ENTER}").wait("goes on: remember").wait("the first answer", times=2).wait("your turn")
+    terminal.wait("A new conversation").type(f"/resume{ENTER}").wait("Enter takes it").wait("remember")
+    terminal.type(ENTER).wait("goes on: remember").wait("the first answer", times=2).wait("your turn")
     terminal.type(f"and now{ENTER}").wait("the second answer").wait("your turn").type(f"/exit{ENTER}")
     assert terminal.end() == 0
     assert _messages(home) == [["remember", "and now", "/exit"]]

@@ -66,3 +66,13 @@ def test_it_never_is_longer_than_the_terminal_and_whom_it_waits_for_goes_last(ba
     assert ("your turn" in line) == (columns > 9)
     assert ("gpt-5" in line) == (columns >= len("gpt-5 · your turn"))
     assert ("openai/" in line) == (columns > 100)
+
+
+def test_what_the_session_spent_in_other_conversations_stands_beside(bar: StatusBar) -> None:
+    bar.add(
+        event("assistant_message", usage={"prompt_tokens": 1, "completion_tokens": 1}, cost_usd=0.25, response_id="1")
+    )
+    bar.session_usd = lambda: 0.25
+    assert "session" not in bar.line(200)
+    bar.session_usd = lambda: 0.5
+    assert "$0.2500 (session $0.5000)" in bar.line(200)
