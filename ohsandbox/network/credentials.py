@@ -1,0 +1,214 @@
+"""Credentials that never enter a sandbox: what a person writes for them, and the header that each becomes.
+
+    HOST[:PORT]=env:NAME[,bearer | ,header:NAME | ,basic:USER]
+    PRESET[=env:NAME]
+
+`file:PATH` may stand for `env:NAME`. The value is read once, on the host; inside the sandbox is a placeholder.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
+from ohsandbox.network.policy import HTTPS_PORT
+from ohsandbox.secrets.vault import check_name, look_up
+from ohsandbox.text import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+PLACEHOLDER = "ohsandbox-placeholder"
+"""A worthless value for the variable that programs inside look for."""
+_FORM = re.compile(r",(bearer|header:[^,:]*|basic:[^,:]*)\Z")
+_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_USER = re.compile(r"[A-Za-z0-9._@+-]{1,128}")
+_VALUE = re.compile(r"[\x21-\x7e]+(?: [\x21-\x7e]+)*")
+"""Visible ASCII: what every server reads alike in a header (RFC 9110, 5.5)."""
+_OF_A_MESSAGE = re.compile(
+    r"host|content-length|transfer-encoding|connection|upgrade|expect|te|trailer|keep-alive|accept-encoding|proxy-.*"
+)
+"""Headers that say how a message is read or where it goes; none of them is a credential for a server."""
+
+
+@dataclass(frozen=True)
+class Credential:
+    """A value for requests to one host, at and below one path; its `repr` hides the value."""
+
+    host: str
+    """In lower case, ASCII, without a dot at its end."""
+    port: int
+    name: str
+    """What masks and messages call it: the variable or the preset."""
+    header: str
+    """In lower case."""
+    form: str
+    """`bearer`, `header:NAME` or `basic:USER`."""
+    value: str = field(repr=False)
+    path: str = "/"
+    placeholders: tuple[tuple[str, str], ...] = ()
+    """Variables of the sandbox, with the worthless values that they have there."""
+
+    @property
+    def header_value(self) -> bytes:
+        """What the header is set to."""
+        if self.form.startswith("basic:"):
+            pair = f"{self.form.removeprefix('basic:')}:{self.value}"
+            return b"Basic " + base64.b64encode(pair.encode())
+        return (f"Bearer {self.value}" if self.form == "bearer" else self.value).encode()
+
+
+class _Place(NamedTuple):
+    """Where a preset's value goes."""
+
+    host: str
+    form: str = "bearer"
+    path: str = "/"
+
+
+class _Preset(NamedTuple):
+    variables: tuple[str, ...]
+    """Of the host: the first that is set has the value. All of them hold the placeholder inside."""
+    places: tuple[_Place, ...]
+    placeholder: str = PLACEHOLDER
+    more_inside: tuple[str, ...] = ()
+
+
+PRESETS: Mapping[str, _Preset] = {
+    "anthropic": _Preset(
+        ("ANTHROPIC_API_KEY",), (_Place("api.anthropic.com", "header:x-api-key"),), "sk-ant-ohsandbox-placeholder"
+    ),
+    "bitbucket": _Preset(
+        ("BITBUCKET_TOKEN",), (_Place("bitbucket.org", "basic:x-token-auth"), _Place("api.bitbucket.org"))
+    ),
+    "cerebras": _Preset(("CEREBRAS_API_KEY",), (_Place("api.cerebras.ai"),)),
+    "codeberg": _Preset(
+        ("CODEBERG_TOKEN",), (_Place("codeberg.org", "basic:git"), _Place("codeberg.org", path="/api/"))
+    ),
+    "deepseek": _Preset(("DEEPSEEK_API_KEY",), (_Place("api.deepseek.com"),)),
+    "gemini": _Preset(
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        (_Place("generativelanguage.googleapis.com", "header:x-goog-api-key"),),
+    ),
+    "github": _Preset(
+        ("GH_TOKEN", "GITHUB_TOKEN"),
+        (_Place("github.com", "basic:x-access-token"), _Place("api.github.com"), _Place("uploads.github.com")),
+        "ghp_ohsandboxplaceholder",
+    ),
+    "gitlab": _Preset(("GITLAB_TOKEN",), (_Place("gitlab.com", "basic:oauth2"), _Place("gitlab.com", path="/api/"))),
+    "groq": _Preset(("GROQ_API_KEY",), (_Place("api.groq.com"),)),
+    "mistral": _Preset(("MISTRAL_API_KEY",), (_Place("api.mistral.ai"),)),
+    "openai": _Preset(
+        ("OPENAI_API_KEY",), (_Place("api.openai.com"),), "sk-ohsandbox-placeholder", more_inside=("CODEX_API_KEY",)
+    ),
+    "openrouter": _Preset(("OPENROUTER_API_KEY",), (_Place("openrouter.ai"),), "sk-or-ohsandbox-placeholder"),
+    "together": _Preset(("TOGETHER_API_KEY",), (_Place("api.together.xyz"),)),
+    "xai": _Preset(("XAI_API_KEY",), (_Place("api.x.ai"),)),
+}
+"""Forges and model providers, as they document their clients: variables, hosts, headers. At a forge git takes basic
+authentication and the interface below its path a bearer token."""
+
+
+def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None = None) -> tuple[Credential, ...]:
+    """Read credentials and look up their values; environ None is this process's.
+
+    Raises:
+        UsageError: one is malformed, its value is missing or fits no header, or a host is named twice. Never quotes
+            what may be a value.
+    """
+    environ = os.environ if environ is None else environ
+    found: list[Credential] = []
+    for flag in flags:
+        subject, equals, reference = flag.partition("=")
+        if subject in PRESETS:
+            parsed = _preset(subject, reference, environ)
+        elif equals and reference:
+            parsed = [_of_host(subject, reference, environ)]
+        else:
+            raise _malformed(subject)
+        for one in parsed:
+            if any((one.host, one.port, one.path) == (other.host, other.port, other.path) for other in found):
+                raise UsageError(f"{one.host!r} has two credentials. Remedy: leave one of them out.")
+        found += parsed
+    return tuple(found)
+
+
+def _malformed(subject: str) -> UsageError:
+    # a host has a dot; anything else is a word that was meant as a preset, or a value, which is not quoted
+    hint = did_you_mean(subject, PRESETS) if subject.isalpha() and len(subject) <= max(map(len, PRESETS)) else ""
+    return UsageError(
+        f"A credential does not say where its value is.{hint and f' {hint}'} Remedy: write HOST=env:NAME, or one of "
+        f"{', '.join(PRESETS)}."
+    )
+
+
+def _of_host(subject: str, reference: str, environ: Mapping[str, str]) -> Credential:
+    host, port = _host(subject)
+    form = "bearer"
+    if stated := _FORM.search(reference):
+        reference, form = reference[: stated.start()], stated[1]
+    kind, _, rest = reference.partition(":")
+    variables = (check_name(rest),) if kind == "env" else ()
+    value = look_up(host, reference, environ).value
+    name = variables[0] if variables else host
+    return Credential(
+        host, port, name, header=_header(host, form), form=form, value=_fitting(host, value),
+        placeholders=tuple((one, PLACEHOLDER) for one in variables),
+    )  # fmt: skip
+
+
+def _preset(word: str, reference: str, environ: Mapping[str, str]) -> list[Credential]:
+    preset = PRESETS[word]
+    variable = next((one for one in preset.variables if environ.get(one)), preset.variables[0])
+    value = look_up(word, reference or f"env:{variable}", environ).value
+    inside = tuple((one, preset.placeholder) for one in (*preset.variables, *preset.more_inside))
+    return [
+        Credential(
+            place.host, HTTPS_PORT, word, header=_header(place.host, place.form), form=place.form,
+            value=_fitting(place.host, value), path=place.path, placeholders=inside,
+        )
+        for place in preset.places
+    ]  # fmt: skip
+
+
+def _host(subject: str) -> tuple[str, int]:
+    """The host and port; an address, a pattern, this machine or a URL is none."""
+    name, colon, port = subject.partition(":")
+    try:
+        host = normalized_host(name)
+    except HostNameError:
+        host = "localhost"
+    sane_port = not colon or (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16)
+    if is_local_name(host) or not sane_port:
+        raise UsageError(
+            "A credential names no host. Remedy: write one host name, as in api.example.org=env:NAME, with :PORT "
+            "where it is not 443; addresses, patterns, URLs and this machine are refused."
+        )
+    return host, int(port) if colon else HTTPS_PORT
+
+
+def _header(host: str, form: str) -> str:
+    """The header of a form, in lower case."""
+    kind, _, rest = form.partition(":")
+    header = rest.lower() if kind == "header" else "authorization"
+    if not _HEADER.fullmatch(header) or _OF_A_MESSAGE.fullmatch(header):
+        raise UsageError(f"The credential for {host!r} names no header that can be set. Remedy: write header:NAME.")
+    if kind == "basic" and not _USER.fullmatch(rest):
+        raise UsageError(f"The credential for {host!r} names no user. Remedy: write basic:USER, without a password.")
+    return header
+
+
+def _fitting(host: str, value: str) -> str:
+    """The value without blanks around it, where a header can hold it."""
+    value = value.strip()
+    if not _VALUE.fullmatch(value):
+        raise UsageError(
+            f"The value of the credential for {host!r} fits no header: it is empty, or has a line break or another "
+            "character that is not visible ASCII. Remedy: correct the value."
+        )
+    return value

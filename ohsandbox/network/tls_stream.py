@@ -1,0 +1,96 @@
+"""TLS over a pair of asyncio streams, in memory: also where the streams are no sockets, or were read from before."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+READ_BYTES = 64 * 1024
+
+
+class TlsStream:
+    """One TLS connection, as client where `server_hostname` is given, else as server.
+
+    One task may read while another writes. `asyncio.StreamWriter.start_tls` decides its side by how the streams were
+    made, and loses what their reader holds already.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        context: ssl.SSLContext,
+        *,
+        server_hostname: str | None = None,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_hostname is None, server_hostname=server_hostname
+        )
+
+    async def handshake(self) -> None:
+        """Agree on keys.
+
+        Raises:
+            ssl.SSLError: the sides do not agree; the other one has been told.
+            ConnectionError: the connection has ended.
+        """
+        await self._until_done(self._tls.do_handshake)
+        await self._writer.drain()
+
+    async def read(self) -> bytes:
+        """Some data; b"" at the end. Cancelled, it loses nothing.
+
+        Raises:
+            OSError: the connection broke, or what came is not TLS.
+        """
+        try:
+            return await self._until_done(lambda: self._tls.read(READ_BYTES))
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """Send data; waits while the other side is slow.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        view = memoryview(data)
+        for at in range(0, len(view), READ_BYTES):
+            self._tls.write(view[at : at + READ_BYTES])
+            self._flush()
+            await self._writer.drain()
+
+    def close(self) -> None:
+        """Say goodbye, and close the streams once what was written is out."""
+        with contextlib.suppress(ssl.SSLError, ValueError):
+            self._tls.unwrap()
+        with contextlib.suppress(OSError, RuntimeError):
+            self._flush()
+        self._writer.close()
+
+    async def _until_done(self, act: Callable[[], T]) -> T:
+        while True:
+            try:
+                return act()
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                self._flush()  # what was agreed, or the alert that says why not
+            if data := await self._reader.read(READ_BYTES):
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
+
+    def _flush(self) -> None:
+        if data := self._outgoing.read():
+            self._writer.write(data)
