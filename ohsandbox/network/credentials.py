@@ -63,7 +63,7 @@ class Credential:
         return (f"Bearer {self.value}" if self.form == "bearer" else self.value).encode()
 
 
-class _Place(NamedTuple):
+class _CredentialPlace(NamedTuple):
     """Where a preset's value goes."""
 
     host: str
@@ -71,44 +71,60 @@ class _Place(NamedTuple):
     path: str = "/"
 
 
-class _Preset(NamedTuple):
+class CredentialPreset(NamedTuple):
     variables: tuple[str, ...]
     """Of the host: the first that is set has the value. All of them hold the placeholder inside."""
-    places: tuple[_Place, ...]
+    places: tuple[_CredentialPlace, ...]
     placeholder: str = PLACEHOLDER
     more_inside: tuple[str, ...] = ()
 
 
-PRESETS: Mapping[str, _Preset] = {
-    "anthropic": _Preset(
-        ("ANTHROPIC_API_KEY",), (_Place("api.anthropic.com", "header:x-api-key"),), "sk-ant-ohsandbox-placeholder"
+PRESETS: Mapping[str, CredentialPreset] = {
+    "anthropic": CredentialPreset(
+        ("ANTHROPIC_API_KEY",),
+        (_CredentialPlace("api.anthropic.com", "header:x-api-key"),),
+        "sk-ant-ohsandbox-placeholder",
     ),
-    "bitbucket": _Preset(
-        ("BITBUCKET_TOKEN",), (_Place("bitbucket.org", "basic:x-token-auth"), _Place("api.bitbucket.org"))
+    "bitbucket": CredentialPreset(
+        ("BITBUCKET_TOKEN",),
+        (_CredentialPlace("bitbucket.org", "basic:x-token-auth"), _CredentialPlace("api.bitbucket.org")),
     ),
-    "cerebras": _Preset(("CEREBRAS_API_KEY",), (_Place("api.cerebras.ai"),)),
-    "codeberg": _Preset(
-        ("CODEBERG_TOKEN",), (_Place("codeberg.org", "basic:git"), _Place("codeberg.org", path="/api/"))
+    "cerebras": CredentialPreset(("CEREBRAS_API_KEY",), (_CredentialPlace("api.cerebras.ai"),)),
+    "codeberg": CredentialPreset(
+        ("CODEBERG_TOKEN",),
+        (_CredentialPlace("codeberg.org", "basic:git"), _CredentialPlace("codeberg.org", path="/api/")),
     ),
-    "deepseek": _Preset(("DEEPSEEK_API_KEY",), (_Place("api.deepseek.com"),)),
-    "gemini": _Preset(
+    "deepseek": CredentialPreset(("DEEPSEEK_API_KEY",), (_CredentialPlace("api.deepseek.com"),)),
+    "gemini": CredentialPreset(
         ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        (_Place("generativelanguage.googleapis.com", "header:x-goog-api-key"),),
+        (_CredentialPlace("generativelanguage.googleapis.com", "header:x-goog-api-key"),),
     ),
-    "github": _Preset(
+    "github": CredentialPreset(
         ("GH_TOKEN", "GITHUB_TOKEN"),
-        (_Place("github.com", "basic:x-access-token"), _Place("api.github.com"), _Place("uploads.github.com")),
+        (
+            _CredentialPlace("github.com", "basic:x-access-token"),
+            _CredentialPlace("api.github.com"),
+            _CredentialPlace("uploads.github.com"),
+        ),
         "ghp_ohsandboxplaceholder",
     ),
-    "gitlab": _Preset(("GITLAB_TOKEN",), (_Place("gitlab.com", "basic:oauth2"), _Place("gitlab.com", path="/api/"))),
-    "groq": _Preset(("GROQ_API_KEY",), (_Place("api.groq.com"),)),
-    "mistral": _Preset(("MISTRAL_API_KEY",), (_Place("api.mistral.ai"),)),
-    "openai": _Preset(
-        ("OPENAI_API_KEY",), (_Place("api.openai.com"),), "sk-ohsandbox-placeholder", more_inside=("CODEX_API_KEY",)
+    "gitlab": CredentialPreset(
+        ("GITLAB_TOKEN",),
+        (_CredentialPlace("gitlab.com", "basic:oauth2"), _CredentialPlace("gitlab.com", path="/api/")),
     ),
-    "openrouter": _Preset(("OPENROUTER_API_KEY",), (_Place("openrouter.ai"),), "sk-or-ohsandbox-placeholder"),
-    "together": _Preset(("TOGETHER_API_KEY",), (_Place("api.together.xyz"),)),
-    "xai": _Preset(("XAI_API_KEY",), (_Place("api.x.ai"),)),
+    "groq": CredentialPreset(("GROQ_API_KEY",), (_CredentialPlace("api.groq.com"),)),
+    "mistral": CredentialPreset(("MISTRAL_API_KEY",), (_CredentialPlace("api.mistral.ai"),)),
+    "openai": CredentialPreset(
+        ("OPENAI_API_KEY",),
+        (_CredentialPlace("api.openai.com"),),
+        "sk-ohsandbox-placeholder",
+        more_inside=("CODEX_API_KEY",),
+    ),
+    "openrouter": CredentialPreset(
+        ("OPENROUTER_API_KEY",), (_CredentialPlace("openrouter.ai"),), "sk-or-ohsandbox-placeholder"
+    ),
+    "together": CredentialPreset(("TOGETHER_API_KEY",), (_CredentialPlace("api.together.xyz"),)),
+    "xai": CredentialPreset(("XAI_API_KEY",), (_CredentialPlace("api.x.ai"),)),
 }
 """Forges and model providers, as they document their clients: variables, hosts, headers. At a forge git takes basic
 authentication and the interface below its path a bearer token."""

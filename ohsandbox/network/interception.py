@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import h11
 
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.network.request_rewriting import EchoMask, Refusal, answered, outgoing, request_trailers
+from ohsandbox.network.request_rewriting import EchoMask, CredentialRefusal, answered, outgoing, request_trailers
 from ohsandbox.network.tls_stream import TlsStream
 from ohsandbox.secrets import Masker
 
@@ -163,7 +163,7 @@ class _Exchanges:
                 self._sandbox.http.start_next_cycle()
         except h11.RemoteProtocolError as error:
             await self._refuse(
-                Refusal(HTTPStatus(error.error_status_hint), "this is no HTTP/1.1 that could be passed on")
+                CredentialRefusal(HTTPStatus(error.error_status_hint), "this is no HTTP/1.1 that could be passed on")
             )
         except (OSError, TimeoutError, h11.LocalProtocolError):
             pass  # who went away, or an answer that broke off: so does this connection
@@ -178,13 +178,13 @@ class _Exchanges:
         if not isinstance(request, h11.Request):
             return False
         head = outgoing(request, self._to.host, self._to.port, self._to.credential(request.target))
-        upstream = head if isinstance(head, Refusal) else await self._sent(head)
-        if isinstance(upstream, Refusal):
+        upstream = head if isinstance(head, CredentialRefusal) else await self._sent(head)
+        if isinstance(upstream, CredentialRefusal):
             await self._refuse(upstream)
             return False
         return await self._relay(upstream)
 
-    async def _sent(self, head: h11.Request) -> _Side | Refusal:
+    async def _sent(self, head: h11.Request) -> _Side | CredentialRefusal:
         """The upstream side, with the request's head sent."""
         try:
             if self._upstream is None or not self._upstream.is_reusable:
@@ -193,12 +193,14 @@ class _Exchanges:
                     self._upstream = _Side(await self._to.open(), h11.CLIENT)
             await self._upstream.send(head)
         except ssl.SSLCertVerificationError as error:
-            return Refusal(
+            return CredentialRefusal(
                 HTTPStatus.BAD_GATEWAY,
                 f"the certificate of {self._to.host} is not trusted here: {error.verify_message}",
             )
         except (OSError, TimeoutError, OhsandboxError) as error:
-            return Refusal(HTTPStatus.BAD_GATEWAY, f"no connection to {self._to.host}: {error or type(error).__name__}")
+            return CredentialRefusal(
+                HTTPStatus.BAD_GATEWAY, f"no connection to {self._to.host}: {error or type(error).__name__}"
+            )
         return self._upstream
 
     async def _relay(self, upstream: _Side) -> bool:
@@ -246,7 +248,9 @@ class _Exchanges:
                 if began:
                     raise ConnectionAbortedError("the answer broke off") from error
                 await self._refuse(
-                    Refusal(HTTPStatus.BAD_GATEWAY, f"{self._to.host} gave no answer: {error or type(error).__name__}")
+                    CredentialRefusal(
+                        HTTPStatus.BAD_GATEWAY, f"{self._to.host} gave no answer: {error or type(error).__name__}"
+                    )
                 )
                 return None
             if isinstance(event, h11.InformationalResponse):
@@ -296,7 +300,7 @@ class _Exchanges:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _refuse(self, refusal: Refusal) -> None:
+    async def _refuse(self, refusal: CredentialRefusal) -> None:
         """Answer ourselves, where no answer has begun, and see that it is read; the connection ends then."""
         if self._sandbox.http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             return

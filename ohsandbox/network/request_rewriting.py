@@ -29,27 +29,29 @@ _REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"CONNECT"))
 """The first two are answered with the request, credential and all."""
 
 
-class Refusal(NamedTuple):
+class CredentialRefusal(NamedTuple):
     """An answer of ours."""
 
     status: HTTPStatus
     text: str
 
 
-def outgoing(request: h11.Request, host: str, port: int, credential: Credential | None) -> h11.Request | Refusal:
+def outgoing(
+    request: h11.Request, host: str, port: int, credential: Credential | None
+) -> h11.Request | CredentialRefusal:
     """The request as it goes to the host, or why it does not."""
     names = [name for name, _ in request.headers]
     if request.method.upper() in _REFUSED_METHODS:
         told = f"{request.method.decode()} is refused: its answer would show the credential"
-        return Refusal(HTTPStatus.METHOD_NOT_ALLOWED, told)
+        return CredentialRefusal(HTTPStatus.METHOD_NOT_ALLOWED, told)
     if not request.target.startswith(b"/") and (request.method, request.target) != (b"OPTIONS", b"*"):
-        return Refusal(HTTPStatus.BAD_REQUEST, "the target of a request must be a path")
+        return CredentialRefusal(HTTPStatus.BAD_REQUEST, "the target of a request must be a path")
     named = [value.decode("latin-1").lower() for name, value in request.headers if name == b"host"]
     if named not in ([host], [f"{host}:{port}"]):
         told = f"this connection is for {host} alone, and the request's Host is another; open another connection"
-        return Refusal(HTTPStatus.MISDIRECTED_REQUEST, told)
+        return CredentialRefusal(HTTPStatus.MISDIRECTED_REQUEST, told)
     if b"content-length" in names and b"transfer-encoding" in names:
-        return Refusal(HTTPStatus.BAD_REQUEST, "a request has Content-Length or Transfer-Encoding, not both")
+        return CredentialRefusal(HTTPStatus.BAD_REQUEST, "a request has Content-Length or Transfer-Encoding, not both")
     own = credential.header.encode() if credential is not None else b""
     dropped = {b"host", b"accept-encoding"} | ({b"sec-websocket-extensions"} if _is_websocket(request) else set())
     kept = [pair for pair in _passed(request.headers) if pair[0] not in dropped and not _is_credential(pair[0], own)]
