@@ -72,6 +72,8 @@ class _CredentialPlace(NamedTuple):
 
 
 class CredentialPreset(NamedTuple):
+    """What one word stands for."""
+
     variables: tuple[str, ...]
     """Of the host: the first that is set has the value. All of them hold the placeholder inside."""
     places: tuple[_CredentialPlace, ...]

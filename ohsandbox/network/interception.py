@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import h11
 
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.network.request_rewriting import EchoMask, CredentialRefusal, answered, outgoing, request_trailers
+from ohsandbox.network.request_rewriting import CredentialRefusal, EchoMask, answered, outgoing, request_trailers
 from ohsandbox.network.tls_stream import TlsStream
 from ohsandbox.secrets import Masker
 
