@@ -34,6 +34,10 @@ _SECRET_NAMES = frozenset({"api_key", "env", "headers", "auth", "token", "author
 """Keys of MCP servers below which any text may be a secret."""
 _IN_QUERY = re.compile(r"((?:^\w+://[^?#\s]*\?|&)[^=&#\s]*=)[^&#\s]+")
 """The values in an address of a server: some take a token there."""
+_SECRET_WORD = re.compile(r"(?i)key|token|secret|passw|passphrase|pwd|pat\b|auth|cred|bearer|header|dsn|\A-[Hpu]\Z")
+"""In the name of an option, variable or header; whose short form is -H, -p or -u in most programs."""
+_RANDOM = re.compile(r"(?=\w*[0-9])(?=\w*[A-Za-z])\w{16,}")
+"""A word as keys and tokens are made of; a name that is as long and has a digit is hidden as well."""
 _EDITORS = ("VISUAL", "EDITOR")
 
 
@@ -191,12 +195,34 @@ def shown(settings: Settings, name: str, *, with_defaults: bool = False) -> Any:
 
 def _hidden(value: Any, *, secret: bool = False) -> Any:
     if isinstance(value, dict):
+        if not secret and isinstance(words := value.get("args"), list):
+            value = value | {"args": _hidden_arguments(words)}
+        if not secret and isinstance(line := value.get("command"), str):
+            value = value | {"command": " ".join(_hidden_arguments(line.split(" ")))}
         return {key: _hidden(inner, secret=secret or key.lower() in _SECRET_NAMES) for key, inner in value.items()}
     if isinstance(value, list):
         return [_hidden(inner, secret=secret) for inner in value]
     if secret and value:
         return HIDDEN
     return _IN_QUERY.sub(rf"\1{HIDDEN}", without_user(value)) if isinstance(value, str) else value
+
+
+def _hidden_arguments(words: list[Any]) -> list[Any]:
+    """A program's arguments. What follows an option, `=` or `:` of a secret's name is hidden, and random words are."""
+    shown: list[Any] = []
+    is_named = False
+    for word in words:
+        text = str(word)
+        name, sign, value = next((cut for sign in "=:" if (cut := text.partition(sign))[1]), (text, "", ""))
+        names_secret = bool(_SECRET_WORD.search(name))
+        if is_named and not text.startswith("--"):
+            shown.append(HIDDEN)
+        elif names_secret and value and not value.startswith("//"):
+            shown.append(f"{name}{sign}{HIDDEN}")
+        else:
+            shown.append(_RANDOM.sub(HIDDEN, text) if isinstance(word, str) else word)
+        is_named = names_secret and not sign and text.startswith("-")
+    return shown
 
 
 def _text(value: Any) -> str:

@@ -52,13 +52,27 @@ def test_no_key_is_printed(invoke: Invoke, file: Path, command: list[str]) -> No
             "url": "https://u:canary-4@x.example/mcp?v=canary-5&k=canary-6",
             "headers": {"X": "canary-1"},
             "env": {"Y": "canary-2"},
-        }
+        },
+        "b": {
+            "command": "npx remote --token canary-7",
+            "args": [
+                *("--api-key=canary-8", "--token", "canary-9", "-H", "Authorization: Bearer canary-10"),
+                *("--header", "X-Auth:canary-11", "-e", "DB_PASSWORD=canary-12", "postgres://u:canary-13@db.example/x"),
+                *("ghp_Canary0123456789abcdef", "https://x.example/?k=canary-14"),
+            ],
+        },
     }
     write(file, {"api_key": "canary-3", "mcpServers": servers})
     ended = invoke("config", *command)
     assert ended.code == 0
     assert "***" in ended.out
-    assert "canary" not in ended.out + ended.err
+    assert "canary" not in (ended.out + ended.err).lower()
+
+
+def test_arguments_of_a_server_that_are_no_secret_are_shown(invoke: Invoke, file: Path) -> None:
+    args = ["-y", "@scope/server-filesystem@1.2.3", "--port", "8080", "/home/me/project", "--host=x.example:443"]
+    write(file, {"mcpServers": {"a": {"command": "npx", "args": args}}})
+    assert json.loads(invoke("config", "get", "mcpServers").out)["a"] == {"command": "npx", "args": args}
 
 
 @pytest.mark.parametrize(
