@@ -36,7 +36,7 @@ _IN_QUERY = re.compile(r"((?:^\w+://[^?#\s]*\?|&)[^=&#\s]*=)[^&#\s]+")
 """The values in an address of a server: some take a token there."""
 _SECRET_WORD = re.compile(r"(?i)key|token|secret|passw|passphrase|pwd|pat\b|auth|cred|bearer|header|dsn|\A-[Hpu]\Z")
 """In the name of an option, variable or header; whose short form is -H, -p or -u in most programs."""
-_RANDOM = re.compile(r"(?=\w*[0-9])(?=\w*[A-Za-z])\w{16,}")
+_RANDOM = re.compile(r"\b(?=[A-Za-z_]*+[0-9])(?=[0-9_]*+[A-Za-z])\w{16,}+")
 """A word as keys and tokens are made of; a name that is as long and has a digit is hidden as well."""
 _EDITORS = ("VISUAL", "EDITOR")
 
