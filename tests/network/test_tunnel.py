@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,3 +93,79 @@ async def test_a_port_is_listened_on_again_after_the_connector_was_killed(
             heard = await exchange(*await asyncio.open_connection("127.0.0.1", port), b"again")
     assert heard == b"again"
     assert len(opened) == 2
+
+
+async def test_a_number_serves_one_connection_after_another(tunnel: Tunnel, serve: Callable[..., Any]) -> None:
+    """The host may open a number again in the frame after the one that closes it."""
+    port = await serve(echo)
+    for _ in range(200):
+        assert await exchange(*await tunnel.connect(port), b"once") == b"once"
+
+
+async def test_256_connections_are_open_at_once_and_no_more(tunnel: Tunnel, serve: Callable[..., Any]) -> None:
+    port = await serve(echo)
+    opened = [await tunnel.connect(port) for _ in range(256)]
+    with pytest.raises(OSError, match="256 connections"):
+        await tunnel.connect(port)
+    answers = await asyncio.gather(*(exchange(*streams, b"%d" % n * 1000) for n, streams in enumerate(opened)))
+    assert answers == [b"%d" % n * 1000 for n in range(256)]
+    assert await exchange(*await tunnel.connect(port), b"free again") == b"free again"
+
+
+async def test_a_reader_that_takes_nothing_holds_up_no_other(tunnel: Tunnel, serve: Callable[..., Any]) -> None:
+    held = asyncio.Event()
+
+    async def pours(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not held.is_set():
+            writer.write(BIG)
+            await writer.drain()
+
+    pouring, echoing = await serve(pours), await serve(echo)
+    slow = [await tunnel.connect(pouring) for _ in range(5)]
+    assert await exchange(*await tunnel.connect(echoing), BIG) == BIG
+    held.set()
+    for _, writer in slow:
+        writer.close()
+
+
+async def test_a_server_that_takes_nothing_holds_up_no_other(tunnel: Tunnel, serve: Callable[..., Any]) -> None:
+    over = asyncio.Event()
+
+    async def takes_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    _, stuck = await tunnel.connect(await serve(takes_nothing))
+    for _ in range(20):
+        stuck.write(BIG)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(stuck.drain(), 0.1)
+    assert await exchange(*await tunnel.connect(await serve(echo)), BIG) == BIG
+    stuck.transport.abort()
+    over.set()
+
+
+async def test_the_end_of_one_direction_leaves_the_other_open(tunnel: Tunnel, serve: Callable[..., Any]) -> None:
+    async def answers_after_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        count = len(await reader.read())
+        writer.write(b"%d" % count)
+        writer.close()
+
+    reader, writer = await tunnel.connect(await serve(answers_after_the_end))
+    writer.write(BIG)
+    writer.write_eof()
+    assert await reader.read() == b"%d" % len(BIG)
+    writer.close()
+
+
+async def test_a_connection_that_is_reset_inside_is_reset_here(tunnel: Tunnel, serve: Callable[..., Any]) -> None:
+    async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    reader, writer = await tunnel.connect(await serve(resets))
+    writer.write(b"!")
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    writer.close()

@@ -86,7 +86,7 @@ static void leave(int code) { for (;;) CALL(SYS_exit_group, code, 0, 0); }
 /* --- tables ------------------------------------------------------------------------------------------------------ */
 
 enum { HELLO, OPEN, OPENED, LISTEN, LISTENING, UNLISTEN, ACCEPTED, DATA, END, CLOSE, CREDIT };
-enum { VERSION = 1, HALF = 256, STREAMS = 2 * HALF, PORTS = 16, HEADER = 8, PIECE = 32768, WINDOW = 131072,
+enum { VERSION = 1, HALF = 256, STREAMS = 2 * HALF, PORTS = 16, HEADER = 8, PIECE = 65536, WINDOW = 262144,
        OUTPUT = 4 * (HEADER + PIECE), CONTROL = HEADER + 4, ABORTED = 104 };
 
 enum state { FREE, CONNECTING, RUNNING, CLOSING /* the host has closed: write what is left */,
@@ -112,7 +112,7 @@ static u8 buffers[STREAMS][WINDOW];
 
 static struct port { int fd; u16 number; u8 is_open, tells; u32 reason; } ports[PORTS];
 
-static u8 input[HEADER + PIECE + 65536];
+static u8 input[4 * (HEADER + PIECE)];
 static u32 input_length;
 static u8 output[OUTPUT];
 static u32 output_start, output_length;
@@ -122,8 +122,7 @@ static u32 output_start, output_length;
 static u32 room(void)
 {
     if (output_start && OUTPUT - output_start - output_length < HEADER + PIECE) {
-        for (u32 i = 0; i < output_length; i++)
-            output[i] = output[output_start + i];
+        memcpy(output, output + output_start, output_length); /* forwards, so that an overlap is fine */
         output_start = 0;
     }
     return OUTPUT - output_start - output_length;
@@ -350,6 +349,13 @@ static void read_some(struct stream *one)
     }
 }
 
+/* Both sides have closed. The host may use the number again in the very next frame. */
+static void release(struct stream *one)
+{
+    if (one->state == FINISHED && one->host_closed && !one->tells_close)
+        one->state = FREE;
+}
+
 /* Send what the host is still to be told of a stream, as far as there is room. */
 static void report(struct stream *one)
 {
@@ -364,8 +370,7 @@ static void report(struct stream *one)
         finish(one, 0);
     if (one->tells_close && tell(CLOSE, number, one->reason))
         one->tells_close = 0;
-    if (one->state == FINISHED && one->host_closed && !one->tells_close)
-        one->state = FREE;
+    release(one);
 }
 
 /* --- frames of the host; one that it never sends ends the program -------------------------------------------------- */
@@ -387,7 +392,8 @@ static void take_data(struct stream *one, const u8 *from, u32 length)
 static void take_close(struct stream *one, u32 reason)
 {
     one->host_closed = 1;
-    if (one->state == FINISHED)
+    release(one);
+    if (one->state == FINISHED || one->state == FREE)
         return;
     if (reason || one->state == CONNECTING) {
         finish(one, ABORTED);
@@ -471,6 +477,8 @@ static short wanted(const struct stream *one, int has_room)
 {
     if (one->state == CONNECTING)
         return POLLOUT;
+    if (one->state != RUNNING && one->state != CLOSING)
+        return 0;
     short events = one->length ? POLLOUT : 0;
     if (one->state == RUNNING && has_room && one->credit && !one->has_ended)
         events |= POLLIN;
@@ -490,12 +498,8 @@ static void turn(void)
     for (u32 i = 0; i < STREAMS; i++) {
         u32 number = (first + i) % STREAMS; /* each turn begins with another one: nobody starves */
         short events = wanted(&streams[number], (int)has_room);
-        if (!events && (streams[number].state == FREE || streams[number].state == FINISHED))
-            continue;
-        if (!events && streams[number].has_ended)
-            continue; /* a socket whose peer is gone reports POLLHUP without end */
         if (!events)
-            continue;
+            continue; /* poll reports POLLHUP whether asked for or not, so without end */
         polled[2 + PORTS + count] = (struct pollfd){streams[number].fd, events, 0};
         polled_streams[count++] = (u16)number;
     }
