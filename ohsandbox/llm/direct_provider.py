@@ -5,8 +5,10 @@ Imports httpx: import this module at first use only (0.1 s; litellm takes 2-4 s)
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -15,11 +17,11 @@ import httpx
 
 from ohsandbox.llm import error_mapping
 from ohsandbox.llm.anthropic_format import anthropic_format
-from ohsandbox.llm.http_client import BoundedClient
+from ohsandbox.llm.http_client import BoundedClient, is_json
 from ohsandbox.llm.model_list import cost_usd, entry_of
 from ohsandbox.llm.openai_format import openai_format
 from ohsandbox.llm.provider import Answer, Unfinished, current_attempt
-from ohsandbox.llm.response_parsing import StreamedAnswer
+from ohsandbox.llm.response_parsing import StreamedAnswer, content_text
 from ohsandbox.llm.wire_format import server_events
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ _FORMATS: dict[str, Callable[[LLMConfig, str], WireFormat | None]] = {
 _LITELLM_ONLY = ("USE_LITELLM_PROXY", "SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE")
 """Variables that litellm obeys and httpx does not."""
 _DONE = "[DONE]"
+READ_OUT_S = 0.25
+"""What follows the end of an answer, mostly five bytes, comes with it; some servers never close a stream."""
 
 
 class RefusedRequestError(Exception):
@@ -96,10 +100,14 @@ class DirectProvider:
         try:
             if not response.is_success:
                 raise RefusedRequestError(_words(response.read()))
-            if stream:
-                fields = yield from self._stream(response.iter_raw())
-            else:
+            if stream and not is_json(response):
+                pieces = response.iter_raw()
+                fields = yield from self._stream(pieces)
+                _read_out(response, pieces)
+            else:  # some servers answer as a whole whatever they are asked for
                 fields = self._format.answer(json.loads(response.read()))
+                if stream and (text := content_text(fields["choices"][0]["message"].get("content"))):
+                    yield text
         finally:
             response.close()
         return Answer(fields, cost_usd(self._format.entry, fields.get("usage") or {}))
@@ -146,6 +154,23 @@ def _objects(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
         found = json.loads(data)
         if isinstance(found, dict):
             yield found
+
+
+def _read_out(response: httpx.Response, pieces: Iterator[bytes]) -> None:
+    """Read a stream to its end, after which its connection can be used again; one that goes on is cut off."""
+
+    def read() -> None:
+        with contextlib.suppress(httpx.HTTPError, httpx.StreamError):
+            for _ in pieces:
+                pass
+
+    rest = threading.Thread(target=read, name="ohsandbox-llm-rest", daemon=True)
+    rest.start()
+    rest.join(READ_OUT_S)
+    if rest.is_alive():
+        with contextlib.suppress(OSError):  # closed already
+            socket.socket.shutdown(response.extensions["network_stream"].get_extra_info("socket"), socket.SHUT_RDWR)
+        rest.join()
 
 
 def _words(body: bytes) -> str:

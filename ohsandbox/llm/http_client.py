@@ -109,11 +109,11 @@ def _after(response: httpx.Response) -> None:
     assert isinstance(response.stream, httpx.SyncByteStream)  # noqa: S101 - the client is synchronous
     limit = STREAM_LIMIT_BYTES if "event-stream" in attempt.content_type else LIMIT_BYTES
     body = _Body(response.stream, attempt, limit_bytes=limit, compressed=encoding != "identity")
-    response.stream = _mended(body, attempt) if _is_json(response) else body
+    response.stream = _mended(body, attempt) if is_json(response) else body
 
 
-def _is_json(response: httpx.Response) -> bool:
-    """One JSON document; JSON Lines and the like are streams."""
+def is_json(response: httpx.Response) -> bool:
+    """Whether it is an answer in one JSON document; JSON Lines and the like are streams."""
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return response.is_success and (media_type == "application/json" or media_type.endswith("+json"))
 

@@ -6,6 +6,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import litellm
@@ -15,6 +17,7 @@ from ohsandbox.llm import (
     LLM,
     ChatResponse,
     ContextWindowError,
+    DeltaEvent,
     LLMConfig,
     LLMEvent,
     ModelAnswerError,
@@ -342,3 +345,50 @@ def test_events_are_read_wherever_the_network_cuts_them(size: int) -> None:
     raw = 'data: {"a":\r\ndata: 1}\r\n\r\n: comment\n\ndata:"\u2028\u00e9"\r\rid: 7\ndata: last'.encode()
     pieces = [raw[at : at + size] for at in range(0, len(raw), size)]
     assert list(server_events(pieces)) == ['{"a":\n1}', '"\u2028\u00e9"', "last"]
+
+
+@pytest.mark.parametrize("model", ["openai/fake", CLAUDE])
+def test_an_answer_as_a_whole_is_read_where_a_stream_was_asked_for(ask: Ask, model: str) -> None:
+    whole = anthropics() if model == CLAUDE else text("I look.")._replace(message=None)
+    heard: list[LLMEvent] = []
+    with FakeProvider(whole) as provider:
+        assert ask(provider, model=model, stream=True, on_event=heard.append).message.content == "I look."
+        assert len(provider.requests) == 1
+    assert [event.text for event in heard if isinstance(event, DeltaEvent)] == ["I look."]
+
+
+@pytest.mark.parametrize(("ends", "connections"), [(True, 1), (False, 3)])
+def test_a_connection_is_used_again_unless_its_stream_goes_on_after_the_end(*, ends: bool, connections: int) -> None:
+    never = threading.Event()
+    opened: list[object] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            opened.append(self.connection)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            data = events(chunk({"content": "hi"}), chunk({}, "stop")).body
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            if not ends:
+                never.wait(60)
+            self.wfile.write(b"0\r\n\r\n")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        llm = LLM(LLMConfig(model="openai/fake", base_url=f"http://127.0.0.1:{server.server_port}", stream=True))
+        assert [llm.send(TALK).message.content for _ in range(3)] == ["hi"] * 3
+        llm.close()
+        never.set()
+        server.shutdown()
+    assert len(opened) == connections
