@@ -105,6 +105,7 @@ def _problem(address: IPAddress, *, private: bool) -> str:
         (address.is_multicast, "a multicast address"),
         (of_site and not private, "a private address"),
         (not of_site and not address.is_global, "not a public address"),
+        (isinstance(address, ipaddress.IPv6Address) and address.is_site_local, "not a public address"),
         (address.is_reserved and address not in _NAT64, "not a public address"),
     )
     return next((kind for holds, kind in kinds if holds), "")

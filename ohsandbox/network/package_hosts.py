@@ -1,33 +1,19 @@
-"""The hosts of this person's package tools: from their configuration and their own word, never from a list of ours."""
+"""The hosts of this person's package tools, found once, in the background (`package_tools` asks and reads)."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from ohsandbox.network.package_tools import found_on_this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ohsandbox.network.package_tools import PackageHost
+
 WAIT_S = 10.0
 """How long a decision waits for the tools' answers; all together take about a second."""
-
-
-@dataclass(frozen=True)
-class PackageHost:
-    """A host that a package tool of this machine downloads from.
-
-    Attributes:
-        host: normalized.
-        ports: where.
-        tool: `pip`, `uv`, `npm`, `apt`, `cargo`, `go`.
-        source: the file, variable or command that names it.
-    """
-
-    host: str
-    ports: frozenset[int]
-    tool: str
-    source: str
 
 
 class PackageHosts:
@@ -43,6 +29,7 @@ class PackageHosts:
         self._thread: threading.Thread | None = None
         self._done = threading.Event()
         self._found: tuple[PackageHost, ...] = ()
+        self._by_place: frozenset[tuple[str, int]] = frozenset()
 
     def start(self) -> None:
         """Begin to find them, unless that has begun."""
@@ -54,6 +41,7 @@ class PackageHosts:
     def _run(self) -> None:
         try:
             self._found = tuple(self._find())
+            self._by_place = frozenset((one.host, port) for one in self._found for port in one.ports)
         finally:
             self._done.set()
 
@@ -70,22 +58,18 @@ class PackageHosts:
 
     def allows(self, host: str, port: int) -> bool:
         """Whether a normalized host and port are among them."""
-        return any(one.host == host and port in one.ports for one in self.all())
+        self.all()
+        return (host, port) in self._by_place
 
 
-def found_on_this_machine() -> tuple[PackageHost, ...]:
-    """What the tools of this machine and their files name."""
-    return ()
-
-
-_guard = threading.Lock()
+_shared_guard = threading.Lock()
 _shared: PackageHosts | None = None
 
 
 def shared_package_hosts() -> PackageHosts:
     """Those of this process: the tools are asked once."""
     global _shared  # noqa: PLW0603 - found once for all sandboxes of the process
-    with _guard:
+    with _shared_guard:
         if _shared is None:
             _shared = PackageHosts()
         return _shared

@@ -1,0 +1,273 @@
+"""Where this person's package tools download from: read from their own files, or said by the tools themselves.
+
+Only the person's and the machine's files count, and tools run in the root directory: what a repository says (`.npmrc`,
+`.cargo/config.toml`, `uv.toml`) opens nothing. Of an address only host and port are kept: it may hold a password.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ensurepip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
+from ohsandbox.text import quoted_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+TOOL_TIMEOUT_S = 8.0
+"""For the answer of one tool; the slowest, pip, takes half a second."""
+_MAX_FILE_BYTES = 1024 * 1024
+_URL = re.compile(r"https?://[^\s'\",|<>]+", re.IGNORECASE)
+_PIP_SETTING = re.compile(r"\s+(?:[\w:]{0,40}\.|PIP_)([\w-]{1,60})(?:: |=)")
+_PIP_FILE = re.compile(r"  (\S.{0,4000}), exists: (?:True|False)")
+_PIP_WANTED = frozenset({"index-url", "extra-index-url", "find-links"})
+_PIP_SCRIPT = """
+import runpy, sys
+sys.path.extend(sys.argv[1:])
+try:
+    from pip._internal.models.index import PyPI
+    print("default", PyPI.simple_url, "https://" + PyPI.file_storage_domain)
+except (ImportError, AttributeError):
+    print("default")
+sys.argv = ["pip", "config", "debug"]
+runpy.run_module("pip", run_name="__main__")
+"""
+"""pip's documented word on its settings; its default index and the host of that one's files, which no option prints."""
+_TOML_KEYS = frozenset({"index", "index-url", "extra-index-url", "default-index", "find-links", "url", "registry"})
+_ENABLED_NO = re.compile(r"^enabled:\s*(?:no|false|0)\s*$", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class PackageHost:
+    """A host that a package tool of this machine downloads from.
+
+    Attributes:
+        host: normalized.
+        ports: where.
+        tool: `pip`, `uv`, `npm`, `apt`, `cargo` or `go`.
+        source: the file, variable or tool that names it.
+    """
+
+    host: str
+    ports: frozenset[int]
+    tool: str
+    source: str
+
+
+def found_on_this_machine() -> tuple[PackageHost, ...]:
+    """What all tools of this machine and their files name, each host of a tool once; takes about a second."""
+    environ = dict(os.environ)
+    readers = (pip_hosts, uv_hosts, npm_hosts, apt_hosts, cargo_hosts, go_hosts)
+    with concurrent.futures.ThreadPoolExecutor(len(readers)) as pool:
+        found = [host for hosts in pool.map(lambda reader: list(reader(environ)), readers) for host in hosts]
+    return tuple({(one.tool, one.host, one.ports): one for one in reversed(found)}.values())[::-1]
+
+
+# --- the tools --------------------------------------------------------------------------------
+
+
+def pip_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
+    """Of our own interpreter's pip, or the one that comes with Python: both read the person's files and variables.
+
+    Another pip on the PATH is not run: in a virtual environment of the workspace a sandbox may have written it.
+    """
+    bundled = sorted(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
+    said = _said([sys.executable, "-I", "-c", _PIP_SCRIPT, *map(str, bundled)], environ)
+    default, _, settings = said.partition("\n")
+    has_index, source, key = False, "environment", ""
+    for line in settings.splitlines():
+        if file := _PIP_FILE.fullmatch(line):
+            source, key = file[1], ""
+        elif setting := _PIP_SETTING.match(line):
+            key = setting[1].lower().replace("_", "-")
+            has_index = has_index or key == "index-url" or (key == "no-index" and _is_true(line[setting.end() :]))
+        elif not line.startswith(" "):
+            key = ""
+        if key in _PIP_WANTED:
+            yield from _hosts("pip", source, line)
+    if not has_index:
+        yield from _hosts("pip", "the default of pip", default)
+
+
+def uv_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
+    """Of uv.toml of the person and the machine, and variables; its default index where none is named."""
+    has_index = any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"):
+        yield from _hosts("uv", name, environ.get(name, ""))
+    files = [_config_home(environ) / "uv" / "uv.toml"]
+    files += [Path(each) / "uv" / "uv.toml" for each in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")]
+    files += [Path("/etc/uv/uv.toml")]
+    named = environ.get("UV_CONFIG_FILE")
+    for file in [Path(named)] if named else files:
+        settings = _toml(file)
+        has_index = (
+            has_index
+            or "index-url" in settings
+            or any(isinstance(one, dict) and one.get("default") for one in settings.get("index") or [])
+        )
+        yield from _hosts("uv", str(file), _urls_in(settings))
+    if not has_index and (said := _said(["uv", "pip", "install", "--help"], environ)):
+        lines = [
+            line for line in said.splitlines() if "by default: <" in line or line.lstrip().startswith("default: <")
+        ]
+        yield from _hosts("uv", "the default of uv", " ".join(lines))
+
+
+def npm_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
+    """What `npm config` says, of scopes too; without npm what the person's `.npmrc` says."""
+    own = Path(environ.get("NPM_CONFIG_USERCONFIG") or _home(environ) / ".npmrc")
+    of_file = [line for line in _text(own).splitlines() if "registry" in line.partition("=")[0]]
+    yield from _hosts("npm", str(own), "\n".join(line.partition("=")[2] for line in of_file))
+    try:
+        settings = json.loads(_said(["npm", "config", "list", "--json"], environ) or "{}")
+    except (ValueError, RecursionError):
+        return
+    if isinstance(settings, dict):
+        named = [str(value) for key, value in settings.items() if key == "registry" or key.endswith(":registry")]
+        yield from _hosts("npm", "npm config", " ".join(named))
+
+
+def apt_hosts(_: Mapping[str, str], etc: Path = Path("/etc/apt")) -> Iterator[PackageHost]:
+    """Of the sources of this machine, in both formats. A container of another distribution has other ones."""
+    files = [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*.list"))]
+    for file in files:
+        lines = [line for line in _text(file).splitlines() if line.lstrip().startswith(("deb ", "deb-src "))]
+        yield from _hosts("apt", str(file), "\n".join(lines))
+    for file in sorted((etc / "sources.list.d").glob("*.sources")):
+        lines = [line for line in _text(file).splitlines() if not line.startswith("#")]
+        for stanza in re.split(r"\n[ \t]*\n", "\n".join(lines)):
+            if not _ENABLED_NO.search(stanza):
+                yield from _hosts("apt", str(file), stanza)
+
+
+def cargo_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
+    """Of the person's config.toml and variables. cargo does not say what its built-in registry is."""
+    for name in sorted(environ):
+        if name.startswith("CARGO_REGISTRIES_") and name.endswith("_INDEX"):
+            yield from _hosts("cargo", name, environ[name])
+    home = Path(environ.get("CARGO_HOME") or _home(environ) / ".cargo")
+    for file in (home / "config.toml", home / "config"):
+        tables = {key: value for key, value in _toml(file).items() if key in {"registry", "registries", "source"}}
+        yield from _hosts("cargo", str(file), _urls_in(tables))
+
+
+def go_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
+    """Of GOPROXY and GOSUMDB as `go env` says them; without go as the person's file and variables do."""
+    values = _said(["go", "env", "GOPROXY", "GOSUMDB"], environ).splitlines()
+    if len(values) == len(("GOPROXY", "GOSUMDB")):
+        yield from _hosts("go", "go env", f"{values[0]}\n{_sum_url(values[1])}")
+        return
+    file = _config_home(environ) / "go" / "env"
+    for source, pairs in ((str(file), _assignments(_text(file))), ("environment", environ)):
+        yield from _hosts("go", source, f"{pairs.get('GOPROXY', '')}\n{_sum_url(pairs.get('GOSUMDB', ''))}")
+
+
+def _assignments(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in (line.partition("=") for line in text.splitlines())}
+
+
+def _sum_url(value: str) -> str:
+    """The address of a checksum database: a name with a key or without, and perhaps an address after it."""
+    if value in {"", "off"} or "://" in value:
+        return value
+    return f"https://{value.partition('+')[0].split()[0]}" if value.split() else ""
+
+
+# --- what they say ----------------------------------------------------------------------------
+
+
+def _hosts(tool: str, source: str, text: str) -> Iterator[PackageHost]:
+    """The hosts of all http and https addresses in a text; addresses of no name and of this machine are left out."""
+    for url in _URL.findall(text):
+        try:
+            parts = urllib.parse.urlsplit(url)
+            host, port = normalized_host(parts.hostname or ""), parts.port
+        except (HostNameError, ValueError):
+            continue
+        if not is_local_name(host):
+            ports = frozenset({80, 443}) if port is None else frozenset({port})
+            yield PackageHost(host, ports, tool, quoted_line(source, limit_chars=200))
+
+
+def _urls_in(value: Any, key: str = "") -> str:
+    """All texts of a TOML tree that stand at a key which names an index, on lines."""
+    if isinstance(value, dict):
+        return "\n".join(_urls_in(one, name) for name, one in value.items())
+    if isinstance(value, list):
+        return "\n".join(_urls_in(one, key) for one in value)
+    return value if isinstance(value, str) and key in _TOML_KEYS else ""
+
+
+def _said(command: list[str], environ: Mapping[str, str]) -> str:
+    """What a tool prints, run in the root directory; "" where it is missing, fails or takes too long."""
+    path = _trusted_path(environ.get("PATH", ""))
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            cwd="/",
+            env={**environ, "PATH": path, "COLUMNS": "200", "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout[:_MAX_FILE_BYTES].decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def _trusted_path(path: str) -> str:
+    """A PATH without what a sandbox may have written to: relative entries, this repository, virtual environments."""
+    here = Path.cwd()
+    workspace = next((above for above in (here, *here.parents) if (above / ".git").exists()), here)
+    kept = []
+    for entry in filter(os.path.isabs, path.split(":")):
+        real = Path(entry).resolve()
+        is_inside = workspace != Path("/") and real.is_relative_to(workspace)
+        is_environment = (real.parent / "pyvenv.cfg").exists() or "node_modules" in real.parts
+        if not is_inside and not is_environment:
+            kept.append(entry)
+    return ":".join(kept)
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_MAX_FILE_BYTES).decode("utf-8", "replace") if file.is_file() else ""
+    except OSError:
+        return ""
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_text(file))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
+
+
+def _is_true(text: str) -> bool:
+    return text.strip(" '\"").lower() in {"1", "true", "yes", "on"}
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path("~").expanduser())
+
+
+def _config_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CONFIG_HOME") or _home(environ) / ".config")
