@@ -83,6 +83,8 @@ class ConversationConfig:
         """None is the default one."""
         self.given_secrets = secrets
         self.secrets = secrets or Secrets()
+        self.outside: Mapping[str, str] = {}
+        """Values of the runtime's credentials, which never enter the sandbox and are masked all the same."""
         """From `load` on with those of the settings, and with the host's keys to be masked."""
         self._agent_is_ours = agent is None
         self._limits_given = limits is not None
@@ -181,7 +183,7 @@ class ConversationConfig:
 
     def _hide_keys(self) -> None:
         own = keys_of(self.llm)
-        self.secrets = self.secrets.hiding({**host_keys(), **own}, never=own.values())
+        self.secrets = self.secrets.hiding({**host_keys(), **self.outside, **own}, never=own.values())
 
     def check_prices(self, limits: RunLimits) -> None:
         """Check that a limit on cost can be kept, by the agent and by those that it has as tools."""

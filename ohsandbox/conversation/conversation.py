@@ -211,6 +211,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         if self.runtime is not None:
             check_place(self.directory, self.runtime)
             self.agent.check_names(self.runtime)
+            self._config.outside = self.runtime.outside_secrets
         self._config.load()
         self._environment.read_servers()
         self.agent.preload()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import h11
 
-from ohsandbox.errors import OhsandboxError
 from ohsandbox.network.request_rewriting import CredentialRefusal, EchoMask, answered, outgoing, request_trailers
 from ohsandbox.network.tls_stream import TlsStream
+from ohsandbox.network.upstream import UpstreamError
 from ohsandbox.secrets import Masker
 
 if TYPE_CHECKING:
@@ -197,7 +197,9 @@ class _Exchanges:
                 HTTPStatus.BAD_GATEWAY,
                 f"the certificate of {self._to.host} is not trusted here: {error.verify_message}",
             )
-        except (OSError, TimeoutError, OhsandboxError) as error:
+        except UpstreamError as error:
+            return CredentialRefusal(HTTPStatus.BAD_GATEWAY, f"{self._to.host} {error}")
+        except (OSError, TimeoutError) as error:
             return CredentialRefusal(
                 HTTPStatus.BAD_GATEWAY, f"no connection to {self._to.host}: {error or type(error).__name__}"
             )

@@ -8,6 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from ohsandbox.errors import (
@@ -67,6 +68,8 @@ LOSS_SETTLES_S = 0.3
 class Backend(ABC):
     """A sandbox in which processes can be started; it recovers from failures and runs lines of shell for us."""
 
+    outside_secrets: Mapping[str, str] = MappingProxyType({})
+    """Values by name that never enter the sandbox, as those of its credentials; its output is masked of them, too."""
     state_dir: str
     """The directory of the sandbox where sessions keep their FIFOs; every user of the sandbox may write it."""
     isolated: bool = True
@@ -256,6 +259,7 @@ class Backend(ABC):
         They are passed to each process when it starts, and never stored in an image, label, argument or container.
         The results of `run` and `read_bytes` are not masked: they may be written back.
         """
+        secrets = secrets.hiding(self.outside_secrets)
         changed = secrets.environment() != self.secrets.environment()
         self.secrets = secrets
         if changed:

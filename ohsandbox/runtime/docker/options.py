@@ -37,6 +37,8 @@ MAPPED_HOME = "/home/ohsandbox"
 CA_PATH = "/usr/local/share/ohsandbox-ca.pem"
 CA_VARIABLES = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
+    "NPM_CONFIG_CAFILE", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT", "CODEX_CA_CERTIFICATE",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "NIX_SSL_CERT_FILE",
 )  # fmt: skip
 """Variables that point common tools to the CA bundle; the first serves OpenSSL, Go and Ruby."""
 QUIET_ENV = {
