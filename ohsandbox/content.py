@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ohsandbox.arguments import ConfigModel
+from ohsandbox.arguments import ConfigModel, expect_texts
+from ohsandbox.errors import UsageError
 from ohsandbox.text import cut_middle
 
 if TYPE_CHECKING:
@@ -72,8 +75,31 @@ class OutputLimits(ConfigModel):
             texts.append(f"[{excess} more image(s) left out; at most {self.max_images} are shown]")
         return cut_middle("\n".join(texts), limit_chars=self.max_result_chars), fitting[: self.max_images]
 
+    def check_images(self, urls: Sequence[str]) -> None:
+        """Check images that go with a message of the user.
+
+        Raises:
+            UsageError: one is no data URL of an image that models read, or they are too many, or one is too large.
+        """
+        expect_texts("images", urls)
+        if len(urls) > self.max_images:
+            raise UsageError(f"{len(urls)} images, more than {self.max_images}. Send fewer in one message.")
+        for url in urls:
+            if not _IMAGE_URL.match(url):
+                raise UsageError(f"images: {url[:40]!r} is no data URL of a PNG, JPEG, GIF or WebP image.")
+            if len(url) > self.max_image_chars:
+                size = f"{len(url) / 1024 / 1024:.1f} MiB as text, more than {self.max_image_chars / 1024 / 1024:g}"
+                raise UsageError(f"An image has {size} MiB. Make it smaller.")
+
 
 DEFAULT_LIMITS = OutputLimits()
+_IMAGE_URL = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]")
+
+
+def image_url(data: bytes) -> str | None:
+    """The data URL of an image that models read; None for other data."""
+    kind = image_type(data)
+    return kind and f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 _IMAGE_SIGNATURES = {

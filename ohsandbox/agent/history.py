@@ -14,7 +14,7 @@ from ohsandbox.tools.ask_human import TOOL_NAME as ASK_HUMAN
 from ohsandbox.tools.request_condensation import TOOL_NAME as REQUEST_CONDENSATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ohsandbox.events import SDKEvent
 
@@ -54,7 +54,7 @@ class History:
         self._shown: list[dict[str, Any]] = []
         """Images of its calls; a tool message may hold only text (OpenAI's API), so they follow as user messages."""
         self._image_places: list[int] = []
-        """Indices of the image messages: a search would make each step slower than the last."""
+        """Indices of the messages with images: a search would make each step slower than the last."""
         self._said_meanwhile: list[dict[str, Any]] = []
         self.last_user_message = ""
         """The user's last message."""
@@ -122,7 +122,7 @@ class History:
             shown = [*first, *self._messages]
             for number in self._image_places[:-MAX_IMAGE_MESSAGES]:
                 label = self._messages[number]["content"][0]["text"]
-                told = f"{label} (no longer shown; look again if you need them)"
+                told = f"{label} (its images are no longer shown; look again if you need them)"
                 shown[len(first) + number] = {"role": "user", "content": told}
             return shown
 
@@ -139,7 +139,7 @@ class History:
             self.empty_answers = 0
             self.last_user_message = data["content"]
             self._waits_for_user = False
-            self._say(data["content"])
+            self._say(data["content"], data.get("images") or ())
         elif event.type == "notice" and data.get("to_model"):
             self._say(NOTICE.format(message=data["message"]))
             self.is_planning = data.get("is_on") is True if data["code"] == PLAN_MODE else self.is_planning
@@ -164,10 +164,19 @@ class History:
         self.prompt_tokens = 0
         self.condensation_requested = False
 
-    def _say(self, content: str) -> None:
+    def _say(self, text: str, images: Sequence[str] = ()) -> None:
         """Add a user message; while a response is being answered it waits until that is done."""
-        said = self._messages if self._response is None else self._said_meanwhile
-        said.append({"role": "user", "content": content})
+        parts = [{"type": "text", "text": text}, *({"type": "image_url", "image_url": {"url": url}} for url in images)]
+        message = {"role": "user", "content": parts if images else text}
+        if self._response is None:
+            self._append(message)
+        else:
+            self._said_meanwhile.append(message)
+
+    def _append(self, message: dict[str, Any]) -> None:
+        if isinstance(message["content"], list):
+            self._image_places.append(len(self._messages))
+        self._messages.append(message)
 
     def _add_call(self, data: dict[str, Any]) -> None:
         if self._response is None or self._response[0] != data["response_id"] or data["call_index"] == 0:
@@ -206,11 +215,9 @@ class History:
             self._answer(tool_call_id, ToolResult.failed(fate).model_dump())
         self.held.clear()
         self._response = None
-        for images in self._shown:
-            self._image_places.append(len(self._messages))
-            self._messages.append(images)
+        for message in [*self._shown, *self._said_meanwhile]:
+            self._append(message)
         self._shown.clear()
-        self._messages.extend(self._said_meanwhile)
         self._said_meanwhile.clear()
 
 

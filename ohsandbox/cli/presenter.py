@@ -16,7 +16,7 @@ from ohsandbox.review_text import on_one_line
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation import Conversation
@@ -75,13 +75,13 @@ class Presenter:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Lines of ours from other threads, to be shown between two events."""
 
-    def run(self, text: str) -> ConversationStatus:
+    def run(self, text: str, images: Sequence[str] = ()) -> ConversationStatus:
         """Say text and show what comes of it until the run has ended. Ctrl-C stops the run, without an error.
 
         Raises:
             KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
         """
-        return self._shown(lambda: self.conversation.send_message(text))
+        return self._shown(lambda: self.conversation.send_message(text, images))
 
     def tell(self, line: str) -> None:
         """Show a line of ours on what happens beside the conversation, from any thread; between runs, with the next."""

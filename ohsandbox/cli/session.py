@@ -44,7 +44,7 @@ from ohsandbox.secrets import Secrets
 from ohsandbox.tools.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from ohsandbox.cli.options import RunOptions
@@ -452,7 +452,7 @@ class RunSession:
 
     # --- talking ----------------------------------------------------------------------------------
 
-    def say(self, text: str, *, in_talk: bool) -> int:
+    def say(self, text: str, images: Sequence[str] = (), *, in_talk: bool) -> int:
         """Say text to the agent and show what comes of it until the run has ended; returns its exit code.
 
         In a talk the person reads of an error and may go on, and stopping a run is no failure.
@@ -461,7 +461,7 @@ class RunSession:
             OhsandboxError: what ended the run; in a talk only where the sandbox is gone.
             KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
         """
-        code = self._exit_code(self.presenter.run(text), in_talk=in_talk)
+        code = self._exit_code(self.presenter.run(text, images), in_talk=in_talk)
         if in_talk:
             tell_news(self.runtime, self.view.warn)
         return code

@@ -18,7 +18,7 @@ from ohsandbox.runtime.aio import in_thread, to_thread
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
     from ohsandbox.conversation.log import ConversationLog
@@ -40,7 +40,7 @@ class AsyncConversation(ABC):
     def close(self) -> None: ...  # noqa: D102
 
     @abstractmethod
-    def send_message(self, text: str) -> None: ...  # noqa: D102
+    def send_message(self, text: str, images: Sequence[str] = ()) -> None: ...  # noqa: D102
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> RunResult: ...  # noqa: D102
@@ -70,9 +70,9 @@ class AsyncConversation(ABC):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def asend_message(self, text: str) -> None:
+    async def asend_message(self, text: str, images: Sequence[str] = ()) -> None:
         """Await `send_message`. The loop goes on after it, also where the task is cancelled: see `astop`."""
-        await in_thread(partial(self.send_message, text))
+        await in_thread(partial(self.send_message, text, images))
 
     async def astop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
         """Await `stop`."""

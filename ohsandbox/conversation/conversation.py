@@ -259,22 +259,28 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     # --- talking ----------------------------------------------------------------------------------
 
-    def send_message(self, text: str) -> None:
+    def send_message(self, text: str, images: Sequence[str] = ()) -> None:
         """Send a message. Starts the loop where none runs; a running one sends it with its next request.
+
+        Args:
+            text: what to do.
+            images: shown to the model with it, as data URLs (`content.image_url`). One that sees none is told so.
 
         Raises:
             LogWriteError: the message could not be stored; nothing is started.
-            UsageError: text is not a str, or is blank.
+            UsageError: text is not a str, or is blank; an image is no data URL of a PNG, JPEG, GIF or WebP, or the
+                images are more or larger than the settings' `output` lets a model see.
             OhsandboxError: as `start`.
         """
         expect("text", text, str, optional=False)
         if not text.strip():
             raise UsageError(f"text={text[:20]!r} is blank. Say what to do; `resume` goes on without a message")
+        self._config.output.check_images(images)
         self.start()
         with self._log.lock:
             self._approvals.give_way()
             self._run_began = self._log.position
-            self._log.emit(events.user_message(text))
+            self._log.emit(events.user_message(text, images))
             self._run_thread.wake()
 
     def run(self, text: str, timeout_s: float | None = None) -> RunResult:

@@ -131,9 +131,9 @@ def system_message(content: str, *, tools: Sequence[Mapping[str, Any]]) -> Event
     return _body("system_message", content=content, tools=list(tools))
 
 
-def user_message(content: str) -> EventBody:
-    """What the person said: {content}."""
-    return _body("user_message", content=content)
+def user_message(content: str, images: Sequence[str] = ()) -> EventBody:
+    """What the person said, and the images shown with it, as data URLs: {content, images}."""
+    return _body("user_message", content=content, **({"images": [*images]} if images else {}))
 
 
 def assistant_message(

@@ -147,6 +147,8 @@ class UserMessageData(EventData):
     """What the person said."""
 
     content: str
+    images: tuple[str, ...] = ()
+    """Shown with it, as data URLs."""
 
 
 class _ResponseData(EventData):

@@ -113,3 +113,17 @@ def test_a_notice_is_read_with_the_next_request_and_runs_nothing(tmp_path: Path)
     said = model.seen[1][-2]["content"]
     assert "The network is open." in said
     assert "not a word of the user" in said
+
+
+def test_an_image_goes_to_the_model_with_the_message_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    url = "data:image/png;base64,aGVsbG8="
+    model = FakeModel(answer("I see."))
+    with Conversation(Agent(model), RecordingRuntime(), tmp_path) as conversation:
+        no_url, no_image, large = "https://example.org/a.png", "data:image/svg+xml;base64,aGVs", url + "A" * 6_000_000
+        for wrong in ([no_url], [no_image], [large], [url] * 9):
+            with pytest.raises(UsageError):
+                conversation.send_message("see", wrong)
+        conversation.send_message("see", [url])
+        conversation.wait(20)
+    parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}]
+    assert model.seen[0][-1]["content"] == parts

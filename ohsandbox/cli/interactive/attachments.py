@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import OhsandboxError
+from ohsandbox.cli.rendering.text import size
+from ohsandbox.content import DEFAULT_LIMITS, image_url
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +23,13 @@ MAX_FILES = 20
 """Of a message: each is looked for in the sandbox."""
 MAX_OUTPUT_CHARS = 10_000
 """Of the end of a command's output, as the agent's own shell shows it."""
-_MENTION = re.compile(r"(?:(?<=\s)|^)@(\S+)")
-_IMAGES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp"})
+MAX_IMAGE_BYTES = 8 * 1024 * 1024
+"""A larger image is cut off, and refused for its size."""
+MAX_PATH_CHARS = 4096
+_MENTION = re.compile(r"(?:(?<=\s)|^)@((?:\\.|[^\s\\])+)")
+_ESCAPED = re.compile(r"\\(.)")
+_TO_ESCAPE, _BACKSLASH = re.compile(r"([\s\\])"), r"\\\1"
+_IMAGES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
 
 
 class Ran(NamedTuple):
@@ -37,9 +46,17 @@ class Ran(NamedTuple):
         return f"I ran this in the sandbox ({self.ending}):\n{block}"
 
 
+class Message(NamedTuple):
+    """What the agent is sent."""
+
+    text: str
+    images: tuple[str, ...] = ()
+    """As data URLs."""
+
+
 def with_attachments(
     text: str, ran: list[Ran], runtime: Runtime, tell: Callable[[str], None], *, typed: str | None = None
-) -> str:
+) -> Message:
     """The message as the agent gets it: what the person ran, the text, and the files that it names with an `@`.
 
     Args:
@@ -50,19 +67,44 @@ def with_attachments(
         typed: the part of the text in which files are named; None is all of it.
     """
     named = list(dict.fromkeys(_MENTION.findall(text if typed is None else typed)))[:MAX_FILES]
-    files = [shown for path in named if (shown := _attached(path, runtime, tell))]
-    return "\n\n".join([*map(str, ran), text, *files])
+    files: list[str] = []
+    images: list[str] = []
+    for mention in named:
+        path = _ESCAPED.sub(r"\1", mention.rstrip(",.;:!?)"))
+        if (found := _read(path, runtime)) is None:
+            continue
+        data, place = found
+        if (url := image_url(data)) is not None:
+            if _takes_image(url, path, len(images), tell):
+                tell(f"Attached: {path}{place}, an image of {size(len(data))}.")
+                images.append(url)
+        elif shown := _attached(path, data, place, tell):
+            files.append(shown)
+    return Message("\n\n".join([*map(str, ran), text, *files]), tuple(images))
 
 
-def _attached(path: str, runtime: Runtime, tell: Callable[[str], None]) -> str | None:
-    path = path.rstrip(",.;:!?)")
-    found = _read(path, runtime)
-    if found is None:
+def pasted_file(text: str) -> str | None:
+    """The mention of an image whose path was pasted, or dropped on the terminal; None for any other text."""
+    try:
+        [word] = shlex.split(text.strip().removeprefix("file://")) if len(text) <= MAX_PATH_CHARS else []
+        path = Path(word).expanduser()
+        if path.suffix.lower() not in _IMAGES or not path.is_absolute() or not path.is_file():
+            return None
+    except (ValueError, OSError):
         return None
-    data, place = found
-    if Path(path).suffix.lower() in _IMAGES:
-        tell(f"{path} is an image: a message carries text only, so the agent gets its path.")
-        return None
+    return f"@{_TO_ESCAPE.sub(_BACKSLASH, str(path))} "
+
+
+def _takes_image(url: str, path: str, number: int, tell: Callable[[str], None]) -> bool:
+    try:
+        DEFAULT_LIMITS.check_images([url] * (number + 1))
+    except UsageError as error:
+        tell(f"{path}: {error} The agent gets its path.")
+        return False
+    return True
+
+
+def _attached(path: str, data: bytes, place: str, tell: Callable[[str], None]) -> str | None:
     if len(data) > MAX_FILE_BYTES:
         tell(f"{path} has more than {MAX_FILE_BYTES // 1024} KiB: the agent gets its path and reads what it needs.")
         return None
@@ -71,19 +113,20 @@ def _attached(path: str, runtime: Runtime, tell: Callable[[str], None]) -> str |
     except UnicodeDecodeError:
         tell(f"{path} is not text: the agent gets its path.")
         return None
-    tell(f"Attached: {path}{place}, {text.count(chr(10)) + 1} lines.")
+    tell(f"Attached: {path}{place}, {counted(text.count(chr(10)) + 1, 'line')}.")
     return f"Contents of {path}:\n{_fenced(text)}"
 
 
 def _read(path: str, runtime: Runtime) -> tuple[bytes, str] | None:
     """The beginning of the file, and where it lies; None where it is no file."""
+    limit = MAX_IMAGE_BYTES if Path(path).suffix.lower() in _IMAGES else MAX_FILE_BYTES
     try:
-        return runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES + 1), ""
+        return runtime.read_bytes(path, limit_bytes=limit + 1), ""
     except OhsandboxError:
         pass
     try:
         with Path(path).expanduser().open("rb") as file:
-            return file.read(MAX_FILE_BYTES + 1), " of this machine"
+            return file.read(limit + 1), " of this machine"
     except OSError:
         return None
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from ohsandbox import __version__
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import INTERRUPTED, explain
-from ohsandbox.cli.interactive.attachments import Ran, with_attachments
+from ohsandbox.cli.interactive.attachments import Message, Ran, pasted_file, with_attachments
 from ohsandbox.cli.interactive.input import CommandHelp, Entry
 from ohsandbox.cli.interactive.person_command import PERSON, PersonCommand
 from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
@@ -56,6 +56,7 @@ class InteractiveSession:
         """A `!` command that runs."""
         self._session: RunSession | None = None
         screen.region.bar = lambda columns: self._bar.line(columns, is_my_turn=screen.is_reading)
+        screen.read_paste = pasted_file
         screen.change_mode = self._change_mode
         screen.completer.list_dir = self._list_dir
         screen.completer.commands = [CommandHelp(one.name, one.help) for one in COMMANDS]
@@ -119,7 +120,7 @@ class InteractiveSession:
                     self._view.info("Stopped.")
             else:
                 self._view.show_block(MessageBlock("user", line.shown))
-                code = session.say(self._message(line), in_talk=True)
+                code = session.say(*self._message(line), in_talk=True)
                 if session.policy_name == "plan" and session.conversation.status() is ConversationStatus.IDLE:
                     self._view.info(PLANNED)
 
@@ -133,7 +134,7 @@ class InteractiveSession:
             raise UsageError("Lines that begin with ! or a /command are for the terminal. Write it there.")
         self._screen.send(text)
 
-    def _message(self, line: SentLine) -> str:
+    def _message(self, line: SentLine) -> Message:
         """What the agent is sent for it."""
         assert self._session is not None  # noqa: S101 - it talks
         ran, self._ran = self._ran, []

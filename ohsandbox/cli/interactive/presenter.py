@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from ohsandbox.cli.interactive.attachments import Message
     from ohsandbox.cli.interactive.region import SentLine
     from ohsandbox.cli.interactive.screen import Screen
     from ohsandbox.cli.interactive.status_bar import StatusBar
@@ -123,7 +124,7 @@ class ScreenPresenter(Presenter):
         bar: StatusBar,
         answer: Callable[[Conversation], bool] | None,
         command: Callable[[SentLine], object],
-        message: Callable[[SentLine], str],
+        message: Callable[[SentLine], Message],
         each_tick: Callable[[], None],
     ) -> None:
         """Listen to the conversation, and to the person.
@@ -170,7 +171,7 @@ class ScreenPresenter(Presenter):
                 self._command(line)
             else:
                 self.view.show_block(MessageBlock("user", line.shown))
-                self.conversation.send_message(self._message(line))
+                self.conversation.send_message(*self._message(line))
                 self.view.info("  sent while the agent works: it reads this before its next step")
 
     def _show(self, event: SDKEvent | LLMEvent) -> bool:

@@ -56,6 +56,8 @@ class Screen:
         """What stands around the input; its bottom line may be set."""
         self.change_mode: Callable[[], str] = lambda: ""
         """Change what is asked before it runs, and say what is now. Called in the screen's thread."""
+        self.read_paste: Callable[[str], str | None] = lambda _: None
+        """What stands for pasted text in the input; None folds it where it is long."""
         self.unfold: Callable[[], bool] = lambda: False
         """Print the newest block that was not shown whole; False where there is none. Called in a thread of its own."""
         self._lines: deque[SentLine] = deque()
@@ -382,7 +384,7 @@ class Screen:
         event.current_buffer.delete_before_cursor(len(self._mark_before() or ""))
 
     def _paste(self, event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text(self._pastes.fold(event.data))
+        event.current_buffer.insert_text(self.read_paste(event.data) or self._pastes.fold(event.data))
 
     def _mark_before(self) -> str | None:
         return self._pastes.ending(self._input.document.text_before_cursor)

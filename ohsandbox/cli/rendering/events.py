@@ -26,6 +26,7 @@ from ohsandbox.cli.rendering.lines import (
 )
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.conversation.storage import MALFORMED
+from ohsandbox.text import counted
 from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
@@ -204,6 +205,8 @@ def _message(kind: Literal["user", "answer"], speaker: Literal["Person", "Agent"
     def blocks(event: SDKEvent, _: object) -> Iterator[Block]:
         yield TurnBlock(speaker)
         yield MessageBlock(kind, str(event.data.get("content", "")))
+        if images := event.data.get("images"):
+            yield note("info", f"with {counted(len(images), 'image')}")
 
     return Row(Form.EVERYWHERE, blocks)
 

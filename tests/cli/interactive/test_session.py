@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ohsandbox.agent import History
+from ohsandbox.persistence import read_events
 from tests.cli.test_terminal import HOSTILE, assert_harmless
 
 if TYPE_CHECKING:
@@ -151,10 +154,10 @@ def test_a_command_of_the_person_runs_in_the_sandbox_and_the_agent_is_told(
 
 def test_a_file_that_is_named_with_an_at_goes_along(talk: Turns, home: Path, workspace: Path) -> None:
     (workspace / "notes.md").write_text("# Notes\n")
-    (workspace / "pic.png").write_bytes(b"\x89PNG\0")
+    (workspace / "pic.png").write_bytes(b"\x89PN\0")
     terminal = talk(("ok", None))
     terminal.type("see @not").wait("notes.md", times=1).type("\t").wait("> see @notes.md")
-    terminal.type(f" and @pic.png{ENTER}").wait("Attached: notes.md").wait("a message carries text only")
+    terminal.type(f" and @pic.png{ENTER}").wait("Attached: notes.md").wait("pic.png is not text")
     terminal.wait("Answered").wait("your turn").type(CTRL_D)
     assert terminal.end() == 0
     assert messages(home) == ["see @notes.md and @pic.png\n\nContents of notes.md:\n```\n# Notes\n```"]
@@ -309,3 +312,28 @@ def test_resume_without_an_id_lets_a_person_choose_with_arrows(
     assert terminal.end() == 0
     terminal = emulator("run", "--resume").wait("Enter takes it").type("q").wait("No conversation was chosen")
     assert terminal.end() == 2
+
+
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
+
+
+def test_an_image_that_is_named_or_whose_path_is_pasted_goes_along_as_one(
+    talk: Turns, home: Path, workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "one.png").write_bytes(PIXEL)
+    (tmp_path / "two words.png").write_bytes(PIXEL)
+    (workspace / "false.png").write_text("no image")
+    terminal = talk(("I see.", None), columns=250)
+    terminal.type("see @one.png, @false.png ").type(f"\x1b[200~'{tmp_path}/two words.png'\x1b[201~")
+    terminal.wait("two\\ words.png").type(ENTER).wait("Attached: one.png, an image")
+    terminal.wait("two words.png, an image").wait("Attached: false.png, 1 line").wait("I see.").wait("your turn")
+    terminal.type(CTRL_D)
+    assert terminal.end() == 0
+    [log] = home.rglob("sdk_events.jsonl")
+    said = [one for line in log.read_text().splitlines() if (one := json.loads(line))["type"] == "user_message"]
+    url = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
+    assert said[0]["data"]["images"] == [url, url]
+    history = History.from_events(read_events(log.parent))
+    content = history.messages()[1]["content"]
+    assert [part["type"] for part in content] == ["text", "image_url", "image_url"]
+    assert content[1]["image_url"]["url"] == url
