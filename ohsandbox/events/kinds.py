@@ -147,7 +147,7 @@ class UserMessageData(EventData):
     """What the person said."""
 
     content: str
-    images: tuple[str, ...] = ()
+    images: tuple[str, ...] | None = None
     """Shown with it, as data URLs."""
 
 
