@@ -26,6 +26,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.viewer.connections import PageProtocol
 from ohsandbox.cli.viewer.control import PageAnswer
 from ohsandbox.cli.viewer.feed import LogFeed
 from ohsandbox.cli.viewer.page import content_policy, page
@@ -92,7 +93,7 @@ class PageServer:
         config = uvicorn.Config(
             _Guard(Starlette(routes=routes), self._token), log_config=None, access_log=False, lifespan="off",
             server_header=False, ws="none", log_level="critical", limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=1, http=PageProtocol,
         )  # fmt: skip
         self._uvicorn = uvicorn.Server(config)
         self._changed = _Bell()
