@@ -13,14 +13,19 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
-from ohsandbox.private_files import open_regular
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.runtime.factory import build_digest
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FILE_NAME = ".ohsandbox.toml"
 PYPROJECT = "pyproject.toml"
@@ -40,6 +45,9 @@ _DEEP_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*
 """`a.a.a.a...`: the time that tomllib takes grows with the square of a key's parts, to hours within MAX_FILE_BYTES."""
 _FILES = ("instructions", "ca_bundle")
 """Settings that name a file: below the project, and a part of what is trusted."""
+
+_COPIES = "project-files"
+"""Below the state directory: those files as they were trusted. Between that and their use the project may change."""
 
 _WIDEST_FIRST = {
     "network": ("open", "none"),
@@ -74,6 +82,8 @@ class Project(NamedTuple):
     values: dict[str, Any]
     """Settings by name, as the file has them; paths are absolute."""
     options: ProjectSandbox
+    contents: Mapping[str, bytes] = MappingProxyType({})
+    """Of the files that settings name, by the setting, as they were read once: what is trusted is what is used."""
 
     @property
     def directory(self) -> Path:
@@ -87,8 +97,13 @@ class Project(NamedTuple):
         return wide | {name: value for name, value in self.options.model_dump(exclude_defaults=True).items() if value}
 
     def layer(self, *, without: dict[str, Any]) -> SettingsLayer:
-        """The settings of the file but for those of `without`."""
+        """The settings of the file but for those of `without`. A file that one names is a copy that nobody changes.
+
+        Raises:
+            UsageError: the copy cannot be written.
+        """
         values = {name: value for name, value in self.values.items() if name not in without}
+        values |= {name: self._copy(name) for name in self.contents if name in values}
         return SettingsLayer(values, f"Project file {str(self.path)!r}")
 
     def digest(self) -> str:
@@ -103,21 +118,26 @@ class Project(NamedTuple):
         digest = hashlib.sha256(said.encode())
         try:
             for name in _FILES:
-                if name in self.values:
-                    digest.update(hashlib.sha256(self._named_content(name)).digest())
+                if name in self.contents:
+                    digest.update(hashlib.sha256(self.contents[name]).digest())
             if self.options.build is not None:
                 digest.update(build_digest(self.options.build).encode())
         except OSError as error:
             raise _fault(self.path, f"{error.filename!r} cannot be read: {error.strerror}. Correct it.") from None
         return digest.hexdigest()
 
-    def _named_content(self, name: str) -> bytes:
-        """What a setting's file holds."""
-        with os.fdopen(open_regular(Path(self.values[name]), os.O_RDONLY, name=f"File of {name!r}"), "rb") as file:
-            content = file.read(_MAX_NAMED_BYTES + 1)
-        if len(content) > _MAX_NAMED_BYTES:
-            raise _fault(self.path, f"{name!r} names a file of over {_MAX_NAMED_BYTES} bytes. Shorten it.")
-        return content
+    def _copy(self, name: str) -> str:
+        """The path of a setting's file as it was read, where no sandbox reaches it."""
+        content = self.contents[name]
+        directory = subdirectory(_COPIES) / hashlib.sha256(content).hexdigest()
+        path = directory / Path(self.values[name]).name
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+            if not path.exists():
+                write_atomically(path, content, durable=False)
+        except OSError as error:
+            raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}. Mend it.") from None
+        return str(path)
 
 
 def find_project(start: Path) -> Project | None:
@@ -182,7 +202,20 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
             values[name] = _below(values[name], name, path, root)
     if options.build is not None:
         options = options.model_copy(update={"build": _below(options.build, "build", path, root)})
-    return Project(path, root, values, options)
+    contents = {name: _content(values[name], name, path) for name in _FILES if name in values}
+    return Project(path, root, values, options, contents)
+
+
+def _content(named: str, key: str, path: Path) -> bytes:
+    """What the file holds that a setting names."""
+    try:
+        with os.fdopen(open_regular(Path(named), os.O_RDONLY, name=f"File of {key!r}"), "rb") as file:
+            content = file.read(_MAX_NAMED_BYTES + 1)
+    except OSError as error:
+        raise _fault(path, f"{named!r} cannot be read: {error.strerror}. Correct it.") from None
+    if len(content) > _MAX_NAMED_BYTES:
+        raise _fault(path, f"{key!r} names a file of over {_MAX_NAMED_BYTES} bytes. Shorten it.")
+    return content
 
 
 def _check_names(table: dict[str, Any], path: Path, known: list[str]) -> None:

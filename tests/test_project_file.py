@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.project_file import NEVER, Project, find_project
 from ohsandbox.settings import Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -246,11 +243,23 @@ def test_a_key_of_many_parts_is_refused_before_it_costs_hours(repository: Path, 
 
 def test_a_named_file_that_is_huge_or_no_file_is_refused(repository: Path) -> None:
     (repository / "told").touch()
-    project = read(repository, 'instructions = "told"')
     os.truncate(repository / "told", 1 << 40)
     with pytest.raises(UsageError, match="over 4194304 bytes"):
-        project.digest()
+        read(repository, 'instructions = "told"')
     (repository / "told").unlink()
     os.mkfifo(repository / "told")
     with pytest.raises(UsageError, match="not a regular file"):
-        project.digest()
+        read(repository, 'instructions = "told"')
+
+
+@pytest.mark.parametrize("name", ["instructions", "ca_bundle"])
+def test_a_named_file_is_used_as_it_was_when_it_was_trusted(repository: Path, name: str) -> None:
+    (repository / "text.md").write_text("as trusted")
+    project = read(repository, f"{name} = 'text.md'")
+    digest = project.digest()
+    (repository / "text.md").write_text("written since by what runs in a sandbox")
+    used = Path(project.layer(without={}).values[name])
+    assert (used.read_text(), used.name, used.stat().st_mode & 0o077) == ("as trusted", "text.md", 0)
+    assert not used.is_relative_to(repository)
+    assert project.digest() == digest
+    assert name not in project.layer(without={name: "not trusted"}).values
