@@ -16,6 +16,7 @@ import anyio
 from ohsandbox.cli import entrypoint
 from ohsandbox.cli.entrypoint import Terminated
 from ohsandbox.cli.model import read_settings
+from ohsandbox.cli.ports import open_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
@@ -78,6 +79,7 @@ def _factory(full: SandboxOptions) -> SandboxFactory:
     @contextlib.contextmanager
     def start(runtime: Runtime) -> Iterator[Runtime]:
         with started(runtime, warn=say, setup=full.setup):
+            open_ports(runtime, full, say, or_any=True)  # of several sessions only one can have a port
             name = str(getattr(runtime, "name", "") or runtime.id)
             yield runtime
         if full.keep:

@@ -16,6 +16,7 @@ from typer import Argument, BadParameter, Option
 from ohsandbox.cli.completion import conversation_ids, sandbox_names
 from ohsandbox.cli.typer_options import argument, option, switch
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.port_numbers import parse_port_pair
 from ohsandbox.text import MAX_BYTES, byte_size
 
 if TYPE_CHECKING:
@@ -152,6 +153,17 @@ class SandboxOptions:
         "SIZE",
         parser=_byte_size(minimum=64 * 1024**2),
     )
+    forward: list[str] | None = _sandbox(
+        "Port of this machine's loopback that leads to one of the sandbox, also without a network. 0 takes a free one. "
+        "May be repeated.",
+        "[HOST_PORT:]PORT",
+    )
+    expose_host: list[int] | None = _sandbox(
+        "Port of a service of this machine that the sandbox reaches at 127.0.0.1:PORT. May be repeated.",
+        "PORT",
+        min=1,
+        max=65535,
+    )
     keep: bool = switch("Keep the container, and its processes, after exit.", "--keep", rich_help_panel="Sandbox")
     attach: str | None = _sandbox(
         "Work in a running container, which is kept, instead of a new one.", "NAME", autocompletion=sandbox_names
@@ -180,6 +192,10 @@ class SandboxOptions:
             of_some = {name for backend in BACKENDS.values() for name in backend.options - self.backend.options}
             if given := self._given(*of_some, *({"copy_all"} if "copy" in of_some else ())):
                 raise UsageError(f"{given[0]} needs a container. Leave out {given[0]} or --runtime {self.runtime}.")
+        if not self.backend.isolated and (given := self._given("forward", "expose_host")):
+            raise UsageError(f"{given[0]} needs a container: on this machine, programs reach its ports by themselves.")
+        for one in self.forward or ():
+            parse_port_pair(one)
         if self.copies and self.workspace is None:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
         if self.build and self.image:

@@ -18,6 +18,7 @@ from ohsandbox.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ohsandbox.cli.port_watch import PortWatch
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation import Conversation
     from ohsandbox.conversation.live_output import OutputEvent
@@ -72,6 +73,8 @@ class Presenter:
         self._outputs: dict[str, OutputEvent] = {}
         """Of each call that runs the newest: what was not shown in time is outdated."""
         conversation.register_output(lambda event: self._outputs.update({event.tool_call_id: event}))
+        self.port_watch: PortWatch | None = None
+        """Is told when a call begins and ends."""
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Lines of ours from other threads, to be shown between two events."""
 
@@ -209,6 +212,8 @@ class Presenter:
             self._calls[str(event.data.get("tool_call_id"))] = event
         elif event.type == "tool_result":
             self._calls.pop(str(event.data.get("tool_call_id")), None)
+        if self.port_watch is not None and event.type in {"tool_call", "tool_result"}:
+            self.port_watch.nudge()
         if self._echo or event.type != "user_message":
             self.view.show(event)
         return event.type == "status_update" and event.data["status"] != ConversationStatus.RUNNING.value

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SANDBOX_NAME = "sandbox.json"
 """Beside the log: the options that the sandbox was made with."""
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
+_NOT_MADE_OF = {"copy", "copy_all", "no_project", "setup", "forward", "expose_host"}
+"""Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {
     ConversationStatus.RUNNING,
     ConversationStatus.ERROR,
@@ -60,7 +62,7 @@ def make_runtime(
     progress: Callable[[PullProgress], None] | None = None,
 ) -> Runtime:
     """The runtime that the options (with settings) name, not started. No engine is asked."""
-    names = {field.name for field in fields(options)} - {"copy", "copy_all", "no_project", "setup"}
+    names = {field.name for field in fields(options)} - _NOT_MADE_OF
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     copy: bool | Literal["all"] = "all" if options.copy_all else options.copy
     return runtime_from(RuntimeSettings(**given, copy=copy, conversation=conversation_id), progress=progress)

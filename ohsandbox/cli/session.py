@@ -15,6 +15,8 @@ from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.model import complete, with_model_of
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.port_watch import PortWatch
+from ohsandbox.cli.ports import SandboxPorts, open_ports
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.text import progress_text, say
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.port_numbers import PortPair
     from ohsandbox.settings import Settings
 
 
@@ -101,6 +104,7 @@ class RunSession:
         self._conversation: Conversation | None = None
         self._presenter: Presenter | None = None
         self._runtime: Runtime | None = None
+        self._ports: SandboxPorts | None = None
         self._where: SandboxOptions | None = None
 
     def __enter__(self) -> Self:
@@ -131,6 +135,12 @@ class RunSession:
         """Its sandbox, which runs."""
         assert self._runtime is not None  # noqa: S101 - as above
         return self._runtime
+
+    @property
+    def ports(self) -> SandboxPorts:
+        """What is forwarded into its sandbox and out of it."""
+        assert self._ports is not None  # noqa: S101 - as above
+        return self._ports
 
     @property
     def where(self) -> SandboxOptions:
@@ -172,6 +182,7 @@ class RunSession:
                 conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
                 self._tell_resumed(resumed, conversation)
             runtime, full = self._enter_sandbox(sandbox, where, conversation)
+            self._ports = open_ports(runtime, full, self.view.info, or_any=resumed is not None)
             self._begin(talk, conversation, runtime, full)
             self._sandbox_block, self._conversation_block = sandbox.pop_all(), talk.pop_all()
         self._conversation_is_open = True
@@ -304,6 +315,29 @@ class RunSession:
         if self.has_begun:
             self.conversation.notify_model(f"The user has changed the sandbox's network. From now on it is {said}.")
 
+    def forward(self, pair: PortPair, *, or_any: bool) -> str:
+        """Open a port of this machine that leads to one of the sandbox; who resumes it finds it so. Returns the line.
+
+        Raises:
+            UsageError: see `SandboxPorts.forward`.
+        """
+        told = self.ports.forward(pair, or_any=or_any)
+        self._keep_ports()
+        return told
+
+    def close_forward(self, port: int) -> None:
+        """Close it again.
+
+        Raises:
+            UsageError: it is not open.
+        """
+        self.ports.close(port)
+        self._keep_ports()
+
+    def _keep_ports(self) -> None:
+        self._where = replace(self.where, forward=self.ports.pairs)
+        save_options(self.conversation.directory, self.where, self.runtime)
+
     def _begin(
         self, stack: contextlib.ExitStack, conversation: Conversation, runtime: Runtime, full: SandboxOptions
     ) -> None:
@@ -318,6 +352,12 @@ class RunSession:
         stack.push(lambda *ended: not self._keeps_sandbox and leave(*ended))
         stack.callback(confirm.tell_waiting, conversation)
         stack.callback(presenter.close)
+        if self.person and runtime.isolated:
+            presenter.port_watch = PortWatch(
+                runtime, presenter.tell, forwarded=lambda: self.ports.forwarded,
+                is_running=lambda: conversation.status() is ConversationStatus.RUNNING,
+            )  # fmt: skip
+            stack.callback(presenter.port_watch.close)
         stack.callback(self._tell_where)
         if full.copies:
             stack.callback(self._tell_apply, full)

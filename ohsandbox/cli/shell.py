@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.ports import opened_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
 from ohsandbox.cli.runtime import make_runtime, place_of, started, tell_kept
@@ -54,7 +55,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
     for warning in (*settings.warnings, *secrets.warnings):
         say(f"warning: {warning}")
     runtime, began = make_runtime(full, progress=lambda progress: _status(progress_text(progress))), time.monotonic()
-    with started(runtime, warn=say, setup=full.setup, tell=_tell_setup):
+    with started(runtime, warn=say, setup=full.setup, tell=_tell_setup), opened_ports(runtime, full, say):
         _status("")
         say(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
         _tell_terms(full, secrets)

@@ -12,6 +12,7 @@ from rich.text import Text
 from ohsandbox.cli import confirm, session_reports, session_travel
 from ohsandbox.cli.modes import MODES
 from ohsandbox.cli.picker import pick
+from ohsandbox.cli.ports import forward_command, port_words
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import safe_line
@@ -322,6 +323,10 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand(
         "/net", "[open|none]", "the network that the sandbox has; open or none changes it",
         _net, complete=lambda _: ["open", "none"],
+    ),
+    SlashCommand(
+        "/forward", "[PORT|HOST:PORT]", "a port of the sandbox on this machine; close PORT closes it; alone lists them",
+        forward_command, while_running=True, complete=port_words,
     ),
     SlashCommand(
         "/secrets", "", "names of the secrets that commands have",

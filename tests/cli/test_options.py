@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Invoke
 
 
+PORTS = {"forward", "expose_host"}
+"""Opened in a sandbox that runs: it is not made of them."""
+
+
 def _host_config(*arguments: str) -> dict[str, Any]:
     """The part of the create call that bounds the container, of a command line."""
     app, seen = new_app("test"), []
@@ -46,8 +50,9 @@ def test_resource_limits_reach_the_create_call() -> None:
 
 
 def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
-    declared = {field.name for field in fields(SandboxOptions)} - {"copy_all", "no_project", "setup"}
+    declared = {field.name for field in fields(SandboxOptions)} - {"copy_all", "no_project", "setup"} - PORTS
     assert declared <= {field.name for field in fields(RuntimeSettings)}
+    assert BACKENDS["docker"].isolated  # what ports need
     supported = {name for backend in BACKENDS.values() for name in backend.options}
     assert declared - {"runtime", "workspace", "host_workdir"} == supported
     assert set(RESOURCE_LIMITS.values()) <= SandboxLimits.model_fields.keys()

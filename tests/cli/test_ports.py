@@ -1,0 +1,133 @@
+"""`--forward`, `--expose-host` and `/forward`."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.ports import SandboxPorts, open_ports
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.port_numbers import PortPair, parse_port_pair
+from ohsandbox.testing import FakeRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Invoke
+
+
+class Hello(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:  # noqa: N802 - of http.server
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    """A server's port, of this machine, which is the sandbox of these tests as well."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hello) as http:
+        Thread(target=http.serve_forever, daemon=True).start()
+        yield http.server_port
+        http.shutdown()
+
+
+@pytest.fixture
+def sandbox() -> Iterator[FakeRuntime]:
+    with FakeRuntime() as runtime:
+        yield runtime
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"), [("3000", (3000, 3000)), ("8000:3000", (8000, 3000)), ("0:3000", (0, 3000)), ("80", (80, 80))]
+)
+def test_a_port_is_named_with_or_without_that_of_this_machine(text: str, pair: tuple[int, int]) -> None:
+    assert parse_port_pair(text) == pair
+    assert parse_port_pair(str(PortPair(*pair))) == pair
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "x", "3000:", ":3000", "1:2:3", "65536", "8000:0", "-1", "３０００", "1" * 9]
+)
+def test_what_is_no_port_is_refused_on_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match=r"Invalid port .*expected PORT, or HOST_PORT:PORT") as refused:
+        parse_port_pair(text)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("flag", [("--forward", "x"), ("--forward", "1:0"), ("--expose-host", "0")])
+@pytest.mark.parametrize("words", [("exec", "--", "true"), ("run", "--model", "scripted:demo", "x")], ids=" ".join)
+def test_a_wrong_port_is_one_line_before_anything_starts(
+    invoke: Invoke, words: tuple[str, ...], flag: tuple[str, str]
+) -> None:
+    ended = invoke(words[0], *flag, *words[1:])
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+def test_ports_need_a_container(invoke: Invoke) -> None:
+    ended = invoke("exec", "--runtime", "cli", "--forward", "3000", "--", "true")
+    assert ended.code == 2
+    assert ended.err.startswith("ohsandbox: --forward needs a container")
+
+
+def test_a_forwarded_port_answers_here_and_no_more_once_it_is_closed(sandbox: FakeRuntime, server: int) -> None:
+    ports = SandboxPorts(sandbox)
+    told = ports.forward(PortPair(0, server))
+    url = told.rpartition(" ")[2]
+    with urllib.request.urlopen(url) as answer:
+        assert answer.read() == b"hello"
+    assert ports.forwarded == (server,)
+    ports.close(parse_port_pair(ports.pairs[0]).host_port)
+    assert ports.pairs == []
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url)
+
+
+def test_a_port_of_this_machine_that_is_taken_is_refused_or_replaced(sandbox: FakeRuntime, server: int) -> None:
+    ports = SandboxPorts(sandbox)
+    with pytest.raises(UsageError, match=f"Port {server} of this machine is taken"):
+        ports.forward(PortPair(server, 3000))
+    told = ports.forward(PortPair(server, 3000), or_any=True)
+    assert told.endswith(f"(Port {server} of this machine is taken)")
+    assert str(server) not in ports.pairs[0]
+
+
+def test_the_list_says_where_each_port_is_and_where_nobody_listens() -> None:
+    class Listens(FakeRuntime):
+        def listening_ports(self) -> tuple[int, ...]:
+            return 3000, 5173
+
+    with Listens() as sandbox:
+        ports = SandboxPorts(sandbox)
+        urls = [ports.forward(PortPair(0, port)).rpartition(" ")[2] for port in (3000, 8080)]
+        assert ports.rows() == [
+            f"{urls[0]}  port 3000 of the sandbox",
+            f"{urls[1]}  port 8080 of the sandbox, where nothing listens yet",
+            "listening, not forwarded: 5173",
+        ]
+
+
+def test_what_is_not_forwarded_cannot_be_closed(sandbox: FakeRuntime) -> None:
+    with pytest.raises(UsageError, match=r"Port 3000 is not forwarded. Forwarded ports of this machine: none."):
+        SandboxPorts(sandbox).close(3000)
+
+
+def test_ports_of_before_are_opened_elsewhere_where_they_are_taken_and_told(sandbox: FakeRuntime, server: int) -> None:
+    told: list[str] = []
+    where = SandboxOptions(forward=[f"{server}:3000"])
+    with pytest.raises(UsageError, match="is taken"):
+        open_ports(sandbox, where, told.append, or_any=False)
+    ports = open_ports(sandbox, where, told.append, or_any=True)
+    assert ports.forwarded == (3000,)
+    assert len(told) == 1
+    assert told[0].startswith("Port 3000 of the sandbox: http://127.0.0.1:")
