@@ -13,6 +13,7 @@ import pytest
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.ports import SandboxPorts, open_ports
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime import Runtime
 from ohsandbox.runtime.port_numbers import PortPair, parse_port_pair
 from ohsandbox.testing import FakeRuntime
 
@@ -42,9 +43,15 @@ def server() -> Iterator[int]:
         http.shutdown()
 
 
+class Sandbox(FakeRuntime):
+    """Without a container, and still with ports that are carried: a local one's are those of this machine."""
+
+    forward = Runtime.forward
+
+
 @pytest.fixture
-def sandbox() -> Iterator[FakeRuntime]:
-    with FakeRuntime() as runtime:
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as runtime:
         yield runtime
 
 
@@ -80,7 +87,7 @@ def test_ports_need_a_container(invoke: Invoke) -> None:
     assert ended.err.startswith("ohsandbox: --forward needs a container")
 
 
-def test_a_forwarded_port_answers_here_and_no_more_once_it_is_closed(sandbox: FakeRuntime, server: int) -> None:
+def test_a_forwarded_port_answers_here_and_no_more_once_it_is_closed(sandbox: Sandbox, server: int) -> None:
     ports = SandboxPorts(sandbox)
     told = ports.forward(PortPair(0, server))
     url = told.rpartition(" ")[2]
@@ -93,7 +100,7 @@ def test_a_forwarded_port_answers_here_and_no_more_once_it_is_closed(sandbox: Fa
         urllib.request.urlopen(url)
 
 
-def test_a_port_of_this_machine_that_is_taken_is_refused_or_replaced(sandbox: FakeRuntime, server: int) -> None:
+def test_a_port_of_this_machine_that_is_taken_is_refused_or_replaced(sandbox: Sandbox, server: int) -> None:
     ports = SandboxPorts(sandbox)
     with pytest.raises(UsageError, match=f"Port {server} of this machine is taken"):
         ports.forward(PortPair(server, 3000))
@@ -103,7 +110,7 @@ def test_a_port_of_this_machine_that_is_taken_is_refused_or_replaced(sandbox: Fa
 
 
 def test_the_list_says_where_each_port_is_and_where_nobody_listens() -> None:
-    class Listens(FakeRuntime):
+    class Listens(Sandbox):
         def listening_ports(self) -> tuple[int, ...]:
             return 3000, 5173
 
@@ -117,12 +124,12 @@ def test_the_list_says_where_each_port_is_and_where_nobody_listens() -> None:
         ]
 
 
-def test_what_is_not_forwarded_cannot_be_closed(sandbox: FakeRuntime) -> None:
+def test_what_is_not_forwarded_cannot_be_closed(sandbox: Sandbox) -> None:
     with pytest.raises(UsageError, match=r"Port 3000 is not forwarded. Forwarded ports of this machine: none."):
         SandboxPorts(sandbox).close(3000)
 
 
-def test_ports_of_before_are_opened_elsewhere_where_they_are_taken_and_told(sandbox: FakeRuntime, server: int) -> None:
+def test_ports_of_before_are_opened_elsewhere_where_they_are_taken_and_told(sandbox: Sandbox, server: int) -> None:
     told: list[str] = []
     where = SandboxOptions(forward=[f"{server}:3000"])
     with pytest.raises(UsageError, match="is taken"):

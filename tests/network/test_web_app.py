@@ -13,6 +13,7 @@ import pytest
 
 from ohsandbox import DockerRuntime
 from tests.cli.viewer.chromium import PROGRAM, Chromium
+from tests.runtime.engines import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,8 @@ PORT = 3000
 
 
 @pytest.fixture(scope="module")
-def sandbox(image: str) -> Iterator[DockerRuntime]:
-    with DockerRuntime(image, network="none") as runtime:
+def sandbox() -> Iterator[DockerRuntime]:
+    with DockerRuntime(IMAGE, network="none") as runtime:
         runtime.write_bytes("/tmp/app.py", APP.read_bytes())
         runtime.execute(f"python3 /tmp/app.py 127.0.0.1 {PORT} > /tmp/log 2>&1 &", timeout_s=20)
         runtime.execute("until grep -q ready /tmp/log; do sleep 0.1; done", timeout_s=20)

@@ -66,10 +66,7 @@ class App(BaseHTTPRequestHandler):
                 length = int.from_bytes(self.rfile.read(2 if length == 126 else 8), "big")
             mask, data = self.rfile.read(4), self.rfile.read(length)
             data = bytes(byte ^ mask[number % 4] for number, byte in enumerate(data))
-            size = bytes([length]) if length < 126 else b"\x7e" + length.to_bytes(2, "big")
-            if length > 65535:
-                size = b"\x7f" + length.to_bytes(8, "big")
-            self.wfile.write(frame[:1] + size + data)
+            self.wfile.write(frame[:1] + b"\x7f" + length.to_bytes(8, "big") + data)
             if frame[0] & 15 == 8:
                 break
         self.close_connection = True
