@@ -7,7 +7,9 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import anyio
@@ -28,7 +30,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK, LOOPBACK6 = "127.0.0.1", "::1"
+FIRST_BYTES_S = 1.0
+"""How long a client is listened to that cannot be connected: one that speaks HTTP says so at once."""
+_HTTP_REQUEST = re.compile(rb"[A-Z]{3,10} \S+ HTTP/1\.[01]\r?\n")
+_NOBODY = """HTTP/1.1 502 Bad Gateway\r
+Content-Type: text/plain; charset=utf-8\r
+Content-Length: {length}\r
+Cache-Control: no-store\r
+Refresh: 2\r
+Connection: close\r
+\r
+"""
+"""`Refresh` has a browser ask again, so that the page of a server that is being started comes by itself."""
 READ_BYTES = 128 * 1024
 
 
@@ -164,6 +178,11 @@ class Ports:
         check_port("port", port)
         return ExposedPort(port, lambda: None)
 
+    @property
+    def listening(self) -> frozenset[int]:
+        """The ports of the sandbox on which the connector listens for us."""
+        return frozenset() if self._tunnel is None else self._tunnel.listening
+
     def wake(self) -> None:
         """The sandbox was started again: what listens in it begins anew."""
         self._leave_those_of_parent()
@@ -224,6 +243,9 @@ class _Carrier:
         self._tasks.add(task)
         try:
             await relay(near, await connect(), counts)
+        except ConnectionRefusedError as failure:
+            error = str(failure) or type(failure).__name__
+            await self.refuse(near)
         except (OSError, OhsandboxError) as failure:
             error = str(failure) or type(failure).__name__
             near[1].transport.abort()
@@ -232,6 +254,10 @@ class _Carrier:
             self._tasks.discard(task)
             into, out = counts if self.protocol == "forward" else counts[::-1]
             self.ports.tell(PortConnection(began, self.protocol, self.port, error, out, into))
+
+    async def refuse(self, near: Streams) -> None:
+        """Nothing listens where the connection leads."""
+        near[1].transport.abort()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -246,20 +272,36 @@ class _Listener(_Carrier):
     def __init__(self, ports: Ports, port: int, connect: Connect) -> None:
         super().__init__(ports, port)
         self._connect = connect
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def start(self, host_port: int) -> int:
-        self._server = await asyncio.start_server(self._serve, LOOPBACK, host_port, limit=READ_BYTES, backlog=1024)
-        number: int = self._server.sockets[0].getsockname()[1]
+        """Listen on 127.0.0.1 and, where this machine has it and it is free, on [::1], which `localhost` may mean."""
+        listen = partial(asyncio.start_server, self._serve, limit=READ_BYTES, backlog=1024)
+        self._servers = [await listen(LOOPBACK, host_port)]
+        number: int = self._servers[0].sockets[0].getsockname()[1]
+        with contextlib.suppress(OSError):
+            self._servers.append(await listen(LOOPBACK6, number))
         return number
+
+    async def refuse(self, near: Streams) -> None:
+        """Tell a client that speaks HTTP; reset the connection of any other."""
+        reader, writer = near
+        with contextlib.suppress(OSError, TimeoutError):
+            head = await asyncio.wait_for(reader.read(READ_BYTES), FIRST_BYTES_S)
+            if _HTTP_REQUEST.match(head):
+                told = f"Nothing listens on port {self.port} of the sandbox yet. This page loads again by itself.\n"
+                writer.write(_NOBODY.format(length=len(told)).encode() + told.encode())
+                await writer.drain()
+                return
+        writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.CancelledError):  # by `close`; asyncio 3.11 fails on a cancelled handler
             await self.carry((reader, writer), self._connect)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         await super().close()
 
 
@@ -321,6 +363,8 @@ def check_port(name: str, value: object, *, least: int = 1) -> None:
 def _host_port_error(port: int, error: OSError) -> UsageError:
     if error.errno == errno.EADDRINUSE:
         return UsageError(f"Port {port} of this machine is taken. Remedy: another host_port, or 0 for a free one.")
+    if error.errno == errno.EACCES:
+        return UsageError(f"Port {port} of this machine needs root. Remedy: another host_port, from 1024 on.")
     return UsageError(
         f"Port {port} of this machine cannot be listened on: {error.strerror}. Remedy: another host_port."
     )

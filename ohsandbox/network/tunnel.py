@@ -88,6 +88,11 @@ class Tunnel:
             self._handlers.pop(port, None)
             raise
 
+    @property
+    def listening(self) -> frozenset[int]:
+        """The ports of the sandbox that are listened on, or will be once the connector runs again; from any thread."""
+        return frozenset(self._handlers)
+
     async def unlisten(self, port: int) -> None:
         """Listen there no more; connections that are open stay."""
         if self._handlers.pop(port, None) is not None and self._link is not None:

@@ -41,7 +41,8 @@ class PortForwarding(Backend):
         """Let programs of this machine reach a server in the sandbox, whatever network the sandbox has.
 
         Each connection to 127.0.0.1:host_port goes to 127.0.0.1:port in the sandbox, or to [::1]:port where that
-        refuses. It is reset where no server listens; one may be started later. At most 256 are open at once.
+        refuses. Where no server listens a client of HTTP is told so, and any other connection is reset; one may be
+        started later. At most 256 are open at once.
 
         Args:
             port: of the sandbox.
@@ -64,10 +65,13 @@ class PortForwarding(Backend):
     def listening_ports(self) -> tuple[int, ...]:
         """The TCP ports on which programs of the sandbox listen, on its loopback too, in order; takes 4 ms.
 
+        Those of a proxy and of services of this machine, on which we listen there, are not among them.
+
         Raises:
             SandboxUnavailable: the sandbox did not answer.
         """
-        return parse_listeners(self.snippet(LIST_LISTENERS, limit_bytes=MAX_LISTENERS_BYTES).stdout)
+        listed = self.snippet(LIST_LISTENERS, limit_bytes=MAX_LISTENERS_BYTES).stdout
+        return parse_listeners(listed, without=() if self._ports_made is None else self._ports.listening)
 
     aforward = waited(forward)
     aexpose_host = waited(expose_host)
