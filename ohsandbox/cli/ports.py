@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
@@ -47,7 +48,7 @@ class SandboxPorts:
         return [str(PortPair(one.forward.port, one.port)) for one in self._open]
 
     def forward(self, pair: PortPair, *, or_any: bool = False) -> str:
-        """Open it, and return the line that tells where; or_any takes another port of this machine if that one is taken.
+        """Open it, and return the line that tells where; or_any takes another port here if that one cannot be had.
 
         Raises:
             UsageError: the port of this machine cannot be had.
@@ -110,12 +111,10 @@ def open_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], No
         UsageError: a port cannot be had, unless or_any.
     """
     ports = SandboxPorts(runtime)
-    opening: list[Callable[[], str]] = []
-    for text in where.forward or ():
-        opening.append(lambda pair=parse_port_pair(text): ports.forward(pair, or_any=or_any))
-    for port in where.expose_host or ():
-        opening.append(lambda port=port: ports.expose(port))
-    for one in opening:
+    if not runtime.isolated:
+        return ports
+    opening = [partial(ports.forward, parse_port_pair(text), or_any=or_any) for text in where.forward or ()]
+    for one in [*opening, *(partial(ports.expose, port) for port in where.expose_host or ())]:
         try:
             tell(one())
         except OhsandboxError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Hello(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:  # noqa: N802 - of http.server
+    def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("Content-Length", "5")
         self.end_headers()
@@ -46,6 +45,7 @@ def server() -> Iterator[int]:
 class Sandbox(FakeRuntime):
     """Without a container, and still with ports that are carried: a local one's are those of this machine."""
 
+    isolated = True
     forward = Runtime.forward
 
 
@@ -64,7 +64,7 @@ def test_a_port_is_named_with_or_without_that_of_this_machine(text: str, pair: t
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "x", "3000:", ":3000", "1:2:3", "65536", "8000:0", "-1", "３０００", "1" * 9]
+    "text", ["", "0", "x", "3000:", ":3000", "1:2:3", "65536", "8000:0", "-1", "\uff13000", "1" * 9]
 )
 def test_what_is_no_port_is_refused_on_one_line(text: str) -> None:
     with pytest.raises(UsageError, match=r"Invalid port .*expected PORT, or HOST_PORT:PORT") as refused:

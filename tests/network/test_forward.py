@@ -36,9 +36,11 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def nobody() -> int:
-    """A port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port on which nothing listens, and which is not given to the forward, since both are of this machine."""
+    for port in range(20_000, 30_000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def test_a_browser_is_told_that_nothing_listens_yet_and_asks_again(sandbox: Sandbox, nobody: int) -> None:
@@ -95,7 +97,9 @@ def test_a_privileged_port_names_the_remedy(sandbox: Sandbox, nobody: int, monke
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(asyncio, "start_server", refuse)
-    with pytest.raises(UsageError, match="Port 80 of this machine needs root. Remedy: another host_port, from 1024 on"):
+    with pytest.raises(
+        UsageError, match=r"Port 80 of this machine needs root. Remedy: another host_port, from 1024 on"
+    ):
         sandbox.forward(nobody, 80)
 
 

@@ -81,5 +81,6 @@ class Server(ThreadingHTTPServer):
 
 
 with Server((sys.argv[1], int(sys.argv[2])), App) as server:
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     server.serve_forever()
