@@ -16,7 +16,6 @@ from typer import Argument, BadParameter, Option
 from ohsandbox.cli.completion import conversation_ids, sandbox_names
 from ohsandbox.cli.typer_options import argument, option, switch
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.port_numbers import parse_port_pair
 from ohsandbox.text import MAX_BYTES, byte_size
 
 if TYPE_CHECKING:
@@ -187,6 +186,7 @@ class SandboxOptions:
     def checked(self) -> SandboxOptions:
         """The same options. One that the backend does not support is refused, never ignored."""
         from ohsandbox.runtime.factory import BACKENDS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
+        from ohsandbox.runtime.port_numbers import parse_port_pair  # noqa: PLC0415 - as above
 
         if self.runtime is not None:
             of_some = {name for backend in BACKENDS.values() for name in backend.options - self.backend.options}
