@@ -19,6 +19,7 @@ from ohsandbox.errors import (
     SandboxPaused,
     SandboxUnavailable,
 )
+from ohsandbox.runtime.docker import open_network
 from ohsandbox.runtime.docker.container_config import create_payload, podman_payload
 from ohsandbox.runtime.docker.error_mapping import engine_errors, one_line
 
@@ -54,6 +55,10 @@ class Container:
         self.started = ""
         self.found: dict[str, Any] = {}
         """The engine's inspect result after the last start."""
+        self.allow: tuple[str, ...] = ()
+        """What an open network leads to besides the public addresses."""
+        self._ruled_since = ""
+        """The start after which the rules of an open network were set in the namespace that it has of its own."""
         self._starting = 0
         self._frozen = False
         self._changed = threading.Condition()
@@ -143,12 +148,35 @@ class Container:
         if image_id is None or image_id not in _images_looked_at:
             for path in USER_FILES:
                 self._refuse_waiting(path)
+        is_open = image_id is None and self._is_kept_from_network()
         if image_id is not None:
             _images_looked_at.add(image_id)
         if self.engine.while_starting is not None:
             self.engine.while_starting()
         with engine_errors(f"starting sandbox {self.name!r}"):
             self.engine.api.start(self.id)
+        if is_open:
+            self.join_open_network()
+
+    def _is_kept_from_network(self) -> bool:
+        """See to it that no process begins without the rules of an open network; whether it is to be given back."""
+        found = self.inspect()
+        if owner := open_network.owner_of(found):
+            open_network.revive_owner(self.engine, owner, self.allow)
+            return False
+        is_open = bool({*(found["NetworkSettings"].get("Networks") or {})} - {"none"})
+        if is_open:
+            open_network.disconnect(self.engine, self.id)
+        return is_open
+
+    def join_open_network(self) -> None:
+        """Connect it to the open network, once the rules stand in its namespace."""
+        found = self.inspect()
+        owner, since = open_network.owner_of(found), str(found["State"].get("StartedAt"))
+        if not owner and self._ruled_since != since:
+            open_network.set_rules(self.engine, self.id, self.allow)
+            self._ruled_since = since
+        open_network.connect(self.engine, owner or self.id, self.allow)
 
     def _refuse_waiting(self, path: str) -> None:
         """Refuse a path that is, or leads to, a FIFO or a device, on which the engine's open would block: 3 ms."""
@@ -214,6 +242,9 @@ class Container:
             raise self._paused()
         if state.get("Running"):
             reason = "was restarted from outside"
+            found = self.inspect()
+            if not open_network.owner_of(found) and {*(found["NetworkSettings"].get("Networks") or {})} - {"none"}:
+                self.join_open_network()  # a start forgets the rules
         else:
             reason = how_it_ended(state)
             self.start()

@@ -118,6 +118,8 @@ class ContainerConfig(BaseModel):
     unset: tuple[str, ...] = ()
     """Variables of the image that are removed."""
     network: Network = "none"
+    network_owner: str = ""
+    """Id of the container whose network namespace it joins; empty: it has one of its own, with no interface."""
     limits: SandboxLimits = SandboxLimits()
     cpus: float = 2.0
     """Resolved: at most the engine's number of processors."""
@@ -156,14 +158,14 @@ def create_payload(config: ContainerConfig) -> dict[str, Any]:
     PID 1 and the configured user are uid 0: with no-new-privileges, an exec as root in a container *configured* for
     another user has no capability (CapEff 0, measured). Each exec sets the user of the agent's processes.
     """
-    return {
+    named = {} if config.network_owner else {"Hostname": "sandbox"}  # a namespace that is joined has its owner's
+    return named | {
         "Image": config.image,
         "Entrypoint": ["/bin/sh", "-c", MAPPED_PID_1 if config.workspace is not None else PID_1],
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",  # the OCI runtime enters it at each start, also after an agent changed the files
         "Env": [f"{name}={value}" for name, value in sorted(config.env.items())] + sorted(config.unset),
-        "Hostname": "sandbox",
         "Healthcheck": {"Test": ["NONE"]},
         "StopSignal": "SIGKILL",
         "StopTimeout": 0,
@@ -201,7 +203,7 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
         "Init": False,
         "AutoRemove": False,
         "RestartPolicy": {"Name": "no"},
-        "NetworkMode": "none" if config.network == "none" else "bridge",
+        "NetworkMode": f"container:{config.network_owner}" if config.network_owner else "none",
         "MaskedPaths": [*ENGINE_MASKED_PATHS, "/proc/1/mem"],
         "ReadonlyPaths": [*ENGINE_READONLY_PATHS, "/sys/fs/cgroup"],
         "IpcMode": "private",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import build, checkpoints, guard, lease
+from ohsandbox.runtime.docker import build, checkpoints, guard, lease, open_network
 from ohsandbox.runtime.docker import engine as engines
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
@@ -112,6 +112,7 @@ class DockerInventory(Inventory):
         done += remove_shared(engine, {one.id for one in dead if one.engine == engine.address.url})
         done += [_drop(engine, record) for record in checkpoints.records(engine) if record.is_orphan]
         done += build.collect(engine)
+        open_network.collect(engine)
         for workspace in {one.workspace for one in dead if one.engine == engine.address.url}:
             if workspace:
                 _unlock(engine, workspace)
@@ -163,7 +164,7 @@ class DockerInventory(Inventory):
         with engine_errors("listing the images"):
             found = self._engine.api.images()
         tags = [str(tag) for image in found for tag in image.get("RepoTags") or []]
-        internal = ("<none>:", f"{checkpoints.REPOSITORY}:", f"{build.REPOSITORY}:")
+        internal = ("<none>:", f"{checkpoints.REPOSITORY}:", f"{build.REPOSITORY}:", f"{open_network.REPOSITORY}:")
         return [tag for tag in tags if not tag.startswith(internal)]
 
 
@@ -250,6 +251,8 @@ def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> 
             return False
         if container is not None:
             remove(engine, container)
+        if record.network_owner is not None:
+            open_network.remove_owner(engine, record.network_owner, record.id)
         lease.remove_file(record.id)
     return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxRefused
+from ohsandbox.runtime.docker import open_network
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.selfcheck import outside_interfaces
 
@@ -24,16 +25,14 @@ def change(container: Container, network: Network, interfaces: Callable[[], byte
     interfaces runs `LIST_INTERFACES` in the sandbox.
 
     Raises:
-        SandboxRefused: the engine says that it is done, and the interfaces do not show it.
+        SandboxRefused: the engine says that it is done, and the interfaces do not show it; or no rules can be set.
         SandboxUnavailable: the engine refuses.
     """
-    wanted, api = "bridge" if network == "open" else "none", container.engine.api
     with engine_errors(f"changing the network of sandbox {container.name!r} to {network!r}"):
-        joined = {*(api.inspect_container(container.id)["NetworkSettings"].get("Networks") or {})}
-        for name in joined - {wanted}:
-            api.disconnect_container_from_network(container.id, name)
-        if wanted not in joined:
-            api.connect_container_to_network(container.id, wanted)
+        if network == "open":
+            container.join_open_network()
+        else:
+            open_network.disconnect(container.engine, open_network.owner_of(container.inspect()) or container.id)
     found = outside_interfaces(interfaces().decode(errors="replace").split())
     if bool(found) != (network == "open"):
         has = f"still the interface {min(found)!r}" if found else "no interface"

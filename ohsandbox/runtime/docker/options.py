@@ -92,6 +92,8 @@ class DockerOptions(BaseModel):
     copies_all: bool = False
     git: Git = "guarded"
     network: Network = "none"
+    allow: tuple[str, ...] = ()
+    """Addresses that an open network leads to besides the public ones."""
     profile: Profile = "contained"
     """What the caller says; a workspace alone decides."""
     limits: SandboxLimits = SandboxLimits()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import OhsandboxError, ToolError, UsageError
-from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease
+from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, open_network
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
@@ -104,20 +104,24 @@ def create(
         facts = images.ensure(engine, options.image, progress=progress, cancel=cancel)
     else:
         facts = checkpoints.facts(engine, checkpoint)
+    name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
     held = lease.take(
-        container=options.name or f"ohsandbox-{secrets.token_hex(4)}", engine=engine.address.url, image=options.image,
-        conversation=options.conversation, keep=options.keep, workspace=options.workspace,
+        container=name, engine=engine.address.url, image=options.image, conversation=options.conversation,
+        keep=options.keep, workspace=options.workspace,
+        network_owner=open_network.owner_name(name) if options.network == "open" else None,
     )  # fmt: skip
     container: Container | None = None
     try:
+        owner = _network_owner(engine, options, held)
         labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}
         if options.workspace is not None:
             labels[WORKSPACE_LABEL] = workspace_digest(options.workspace)
         if options.conversation:
             labels[CONVERSATION_LABEL] = options.conversation
-        name, guarded = held.record.container, guard_mounts(options)
-        config = resolve(options, facts, engine, name=name, labels=labels, guard=guarded)
+        config = resolve(options, facts, engine, name=name, labels=labels, guard=guard_mounts(options))
+        config = config.model_copy(update={"network_owner": owner})
         container = containers.create(engine, config, image_id=facts.id)
+        container.allow = options.allow
         made = Sandbox(container, options, config.user, config.workdir, held, config, facts)
         prepare(made, from_checkpoint=checkpoint is not None)
         if options.copy_of is not None and checkpoint is None:
@@ -125,10 +129,26 @@ def create(
     except BaseException:
         if container is not None:
             container.remove()
+        release_network(engine, held)
         held.release()
         release_workspace(engine, options, gone=True)
         raise
     return made
+
+
+def _network_owner(engine: Engine, options: DockerOptions, held: lease.Lease) -> str:
+    """Return the id of the container that holds the network of a new sandbox; "" where it needs none."""
+    if held.record.network_owner is None:
+        return ""
+    owner = open_network.make_owner(engine, name=held.record.network_owner, lease_id=held.id, allow=options.allow)
+    open_network.connect(engine, owner, options.allow)
+    return owner
+
+
+def release_network(engine: Engine, held: lease.Lease) -> None:
+    """Remove the container that holds the network of a sandbox that is gone."""
+    if held.record.network_owner is not None:
+        open_network.remove_owner(engine, held.record.network_owner, held.id)
 
 
 def guard_mounts(options: DockerOptions) -> tuple[guard.GuardMount, ...]:
@@ -208,6 +228,9 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
     anew = sandbox._replace(config=config)
 
     def prepare_again(container: Container) -> None:
+        container.allow = before.allow
+        if config.network == "open" and not config.network_owner:
+            container.join_open_network()
         prepare(anew._replace(container=container), from_checkpoint=True)
 
     return anew._replace(container=checkpoints.restore(before, config, checkpoint, prepare=prepare_again))

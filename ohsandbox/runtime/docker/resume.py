@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import checkpoints, guard, images, lease, mount_policy, provision
+from ohsandbox.runtime.docker import checkpoints, guard, images, lease, mount_policy, open_network, provision
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount
@@ -74,8 +74,13 @@ def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None
 def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease) -> tuple[Sandbox, list[str]]:
     """Make the container run; return it with notes on what was done and how it differs from the requested options."""
     container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"))
+    container.allow = options.allow
+    owner = open_network.owner_of(found)
     labels = dict(found["Config"].get("Labels") or {})
     real = _as_made(options, found, labels)
+    if owner:
+        is_open = open_network.is_open(engine, owner)
+        real = real.model_copy(update={"network": "open" if is_open else "none"})
     if options.build is not None:  # its image has another name for each content
         options = options.model_copy(update={"image": real.image})
     if real.workspace is not None:
@@ -85,9 +90,10 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     facts = images.inspect(engine, image) or images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
     config = resolve(real, facts, engine, name=container.name, labels=ours, guard=_guard_of(found))
-    config = config.model_copy(update={"workdir": workdir_of(found["Config"])})
+    config = config.model_copy(update={"workdir": workdir_of(found["Config"]), "network_owner": owner})
     provision.guard_mounts(real)  # mount sources must exist when the container starts
     afresh = real.workspace is not None and not held.record.keep
+    afresh |= bool(owner) and not open_network.is_running(engine, owner)
     notes = [*_awaken(container, found["State"], afresh=afresh), *_differences(options, real, container.name)]
     if _is_outdated(engine, options, found):
         notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")

@@ -72,7 +72,8 @@ class DockerRuntime(Runtime):
             its repositories, and the files that editors and agents run, are read-only; the default), "ro" (repositories
             are read-only), "rw" (none). Empty `hooks`, `info`, `config.worktree` and a `commondir` are created in a
             repository that lacks them.
-        network: "none" (the default), or "open" for the engine's default bridge.
+        network: "none" (the default), or "open" for the public addresses of IPv4 and those of allow.
+        allow: with the network open, more addresses or ranges (10.0.0.0/8, 192.168.1.5:8080), of this machine's too.
         profile: "contained" or "mapped"; derived from workspace.
         limits: memory, processors, processes, disk.
         name: the container's name; default: ohsandbox- and a random word.
@@ -105,6 +106,7 @@ class DockerRuntime(Runtime):
         copy: bool | Literal["all"] = False,
         git: Git | None = None,
         network: Network | None = None,
+        allow: Sequence[str] | None = None,
         profile: Profile | None = None,
         limits: SandboxLimits | None = None,
         name: str | None = None,
@@ -136,6 +138,7 @@ class DockerRuntime(Runtime):
             image=image, env=env, user=None if user is None else str(user), workdir=workdir,
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
             network=network, profile=profile, limits=limits, name=name, keep=keep, attach=attach,
+            allow=None if allow is None else tuple(allow),
             ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime or None,
             conversation=conversation, checkpoint=checkpoint, labels=labels or None,
             build=None if build is None else checked_build(build),
@@ -303,6 +306,8 @@ class DockerRuntime(Runtime):
         try:
             if not keep:
                 gone.container.remove()
+                if held is not None:
+                    provision.release_network(gone.container.engine, held)
             elif not self._options.keep and self._options.workspace is not None:
                 gone.container.kill()  # no process goes on changing the user's files
         except SandboxUnavailable as error:
@@ -397,7 +402,7 @@ class DockerRuntime(Runtime):
         return usage.parse(self.snippet(usage.READ).stdout)
 
     def set_network(self, network: Network) -> None:
-        """Connect the running container to the engine's default bridge, or take its network away.
+        """Connect the running container to the bridge of open networks, or take its network away.
 
         Connections that processes hold end with their network. Nothing is restarted.
 

@@ -117,6 +117,11 @@ def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     others = outside_interfaces(facts.get("interfaces", "?").split(","))
     if config.network == "none" and others:
         yield f"network is 'none', and it has the interface {min(others)!r}"
+    if config.network == "open":
+        from ohsandbox.network.open_addresses import PROOF  # noqa: PLC0415 - most sandboxes have no network
+
+        if not {*facts.get("rejects", "").split(",")} >= PROOF:
+            yield "network is 'open', and the routes that keep it from private addresses are not there"
     if "socket" in facts:
         yield f"{facts['socket']} is reachable in it"
     if "kthreadd" in facts:
@@ -151,7 +156,9 @@ def _added(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
     # a container that its owner's end has stopped must stay stopped
     if (restarts := str((host.get("RestartPolicy") or {}).get("Name") or "no")) != "no":
         yield f"it is started again by the engine ({restarts[:100]})"
-    yield from (f"{kind} is {host[kind]!r}" for kind in _MODES if _FOREIGN_NAMESPACE.match(str(host.get(kind))))
+    joined = {sent["NetworkMode"]}
+    modes = ((kind, str(host.get(kind))) for kind in _MODES)
+    yield from (f"{kind} is {mode!r}" for kind, mode in modes if _FOREIGN_NAMESPACE.match(mode) and mode not in joined)
     binds = {str(one.get("Source")) for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
     yield from (f"{one} is mounted, and was not asked for" for one in binds - {one["Source"] for one in sent["Mounts"]})
     for kind, real, asked in (

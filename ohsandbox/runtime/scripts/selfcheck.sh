@@ -20,6 +20,11 @@ while read -r k _; do
   case $k in *:*) n="$n,${k%%:*}" ;; esac
 done </proc/net/dev
 f="$f interfaces:${n#,}"
+r= # routes that reject
+[ ! -r /proc/net/route ] || while read -r _ a _ s _ _ _ h _; do
+  case $s in 0201) r="$r,$a/$h" ;; esac
+done </proc/net/route
+f="$f rejects:${r#,}"
 read -r k s _ </proc/meminfo
 f="$f MemTotal:$s"
 # control groups, version 2 and version 1

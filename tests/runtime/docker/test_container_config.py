@@ -26,7 +26,7 @@ def sent(**changes: Any) -> dict[str, Any]:
     ("name", "changes"),
     [
         ("contained", {"env": {"TERM": "dumb"}, "unset": ("LD_PRELOAD",), "labels": {"ohsandbox": "1"}}),
-        ("contained-open", {"network": "open"}),
+        ("contained-open", {"network": "open", "network_owner": "0123456789ab"}),
         ("mapped", {"workspace": "/work/project", "identity": Identity(1000, 1000, "me")}),
     ],
 )

@@ -1,0 +1,441 @@
+/*
+ * The gateway of a sandbox whose network is open: says in its network namespace which addresses lead nowhere.
+ *
+ *   gateway hold RULE...       for the container that owns the namespace: set the rules, drop everything, wait for good
+ *   gateway once RULE...       for a container in a sandbox's namespace: set the rules, end
+ *   gateway resolvers          print the name servers of /etc/resolv.conf
+ *
+ * A RULE is one of these; of those of the first four kinds, the first that matches a packet decides.
+ *   a ADDRESS/LENGTH[:PORT]    by the engine's routes (of TCP and UDP, where a port is given)
+ *   u ADDRESS/LENGTH           unreachable
+ *   g ADDRESS                  unreachable for each protocol, and yet the engine may make it the gateway, for which it
+ *                              and the kernel look for the way to it: for no protocol, and for UDP without ports. A
+ *                              rule names ports up to 65534, so datagrams from port 65535 to port 65535 pass as well
+ *   d [ADDRESS]                port 53 of the name server, or of all of /etc/resolv.conf: by the engine's routes
+ *   b ADDRESS/LENGTH           unreachable before all others, even if it is a broadcast address of the namespace
+ *   r ADDRESS/LENGTH           a route that rejects, which /proc/net/route shows inside
+ *
+ * The rules are of the kernel's routing policy, so they stand before there is an interface, and each that comes later
+ * obeys them; IPv6 leads nowhere. On success one line `ready [NAME SERVER]...` is printed, else what failed and its
+ * errno. No libc: one static program for an image of its own. Build it with `make connector`.
+ */
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+
+/* --- system calls ------------------------------------------------------------------------------------------------ */
+
+#if defined(__x86_64__)
+enum { SYS_read = 0, SYS_write = 1, SYS_open = 2, SYS_close = 3, SYS_socket = 41, SYS_sendto = 44, SYS_recvfrom = 45,
+       SYS_uname = 63, SYS_capset = 126, SYS_exit_group = 231, SYS_ppoll = 271 };
+
+static long call(long number, long a, long b, long c, long d, long e, long f)
+{
+    long result;
+    register long r10 __asm__("r10") = d;
+    register long r8 __asm__("r8") = e;
+    register long r9 __asm__("r9") = f;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static long open_read(const char *path) { return call(SYS_open, (long)path, 0, 0, 0, 0, 0); }
+
+__asm__(".globl _start\n_start: xor %ebp, %ebp\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n");
+#elif defined(__aarch64__)
+enum { SYS_openat = 56, SYS_close = 57, SYS_read = 63, SYS_write = 64, SYS_ppoll = 73, SYS_capset = 91, SYS_uname = 160,
+       SYS_exit_group = 94, SYS_socket = 198, SYS_sendto = 206, SYS_recvfrom = 207 };
+
+static long call(long number, long a, long b, long c, long d, long e, long f)
+{
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    register long x5 __asm__("x5") = f;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    return x0;
+}
+
+static long open_read(const char *path) { return call(SYS_openat, -100 /* AT_FDCWD */, (long)path, 0, 0, 0, 0); }
+
+__asm__(".globl _start\n_start: mov x29, #0\n mov x0, sp\n bl begin\n");
+#else
+#error "no system calls for this architecture"
+#endif
+
+#define CALL(number, a, b, c) call(number, (long)(a), (long)(b), (long)(c), 0, 0, 0)
+
+enum { EEXIST = 17, ENOENT = 2, EAFNOSUPPORT = 97, AF_INET = 2, AF_INET6 = 10, AF_NETLINK = 16, SOCK_RAW = 3 };
+
+/* gcc calls these, even without a libc */
+void *memcpy(void *target, const void *source, unsigned long count)
+{
+    u8 *to = target;
+    const u8 *from = source;
+    while (count--)
+        *to++ = *from++;
+    return target;
+}
+
+void *memset(void *target, int value, unsigned long count)
+{
+    u8 *to = target;
+    while (count--)
+        *to++ = (u8)value;
+    return target;
+}
+
+static char line[512];
+static u32 line_length;
+
+static void say(const char *text)
+{
+    while (*text && line_length < sizeof line)
+        line[line_length++] = *text++;
+}
+
+static void say_number(u32 number)
+{
+    char digits[11];
+    u32 at = sizeof digits - 1;
+    digits[at] = 0;
+    do
+        digits[--at] = (char)('0' + number % 10);
+    while (number /= 10);
+    say(digits + at);
+}
+
+static void leave(int code) { for (;;) CALL(SYS_exit_group, code, 0, 0); }
+
+static void end_line(void)
+{
+    say("\n");
+    CALL(SYS_write, 1, line, line_length);
+    line_length = 0;
+}
+
+static void fail(const char *what, const char *which, long result)
+{
+    line_length = 0;
+    say("failed ");
+    say(what);
+    say(" ");
+    say(which);
+    say(" errno ");
+    say_number((u32)-result);
+    end_line();
+    leave(1);
+}
+
+/* --- netlink (rtnetlink(7), linux/fib_rules.h) ------------------------------------------------------------------- */
+
+enum { RTM_NEWROUTE = 24, RTM_NEWRULE = 32, RTM_DELRULE = 33, NLM_F_REQUEST = 1, NLM_F_ACK = 4, NLM_F_EXCL = 0x200,
+       NLM_F_CREATE = 0x400, NLMSG_ERROR = 2, FRA_DST = 1, FRA_PRIORITY = 6, FRA_TABLE = 15, FRA_IP_PROTO = 22,
+       FRA_SPORT_RANGE = 23, FRA_DPORT_RANGE = 24, FR_ACT_TO_TBL = 1, FR_ACT_UNREACHABLE = 7, RTA_DST = 1, RTN_UNREACHABLE = 7,
+       RTPROT_STATIC = 4, TABLE_MAIN = 254, TABLE_LOCAL = 255, IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
+enum { FIRST = 1, LOCAL = 2, LISTED = 100, MAX_LISTED = 500 };
+
+static struct { u32 length; u16 type, flags; u32 sequence, port; u8 body[256]; } message;
+static long netlink;
+
+static void begin_message(u16 type, u16 flags)
+{
+    memset(&message, 0, sizeof message);
+    message.length = 16;
+    message.type = type;
+    message.flags = (u16)(NLM_F_REQUEST | NLM_F_ACK | flags);
+}
+
+static void append(const void *data, u32 count)
+{
+    memcpy((u8 *)&message + message.length, data, count);
+    message.length += (count + 3) & ~3u;
+}
+
+static void attribute(u16 kind, const void *data, u32 count)
+{
+    u16 header[2] = { (u16)(4 + count), kind };
+    append(header, sizeof header);
+    append(data, count);
+}
+
+/* sends the message; returns 0, or what the kernel says */
+static long ask(void)
+{
+    static struct { u32 length; u16 type, flags; u32 sequence, port; int error; u8 rest[1024]; } answer;
+    long got;
+    if ((got = call(SYS_sendto, netlink, (long)&message, message.length, 0, 0, 0)) < 0)
+        return got;
+    if ((got = call(SYS_recvfrom, netlink, (long)&answer, sizeof answer, 0, 0, 0)) < 20 || answer.type != NLMSG_ERROR)
+        return got < 0 ? got : -5;
+    return answer.error;
+}
+
+struct rule { u8 family, length, action, table, protocol; const void *address; u16 first, last; u32 priority; u16 ports; };
+
+static long rule(u16 type, u16 flags, struct rule r)
+{
+    u8 header[12] = { r.family, r.length, 0, 0, r.table, 0, 0, r.action };
+    u16 ports[2] = { r.first, r.last };
+    u32 table = r.table;
+    begin_message(type, flags);
+    append(header, sizeof header);
+    if (r.length)
+        attribute(FRA_DST, r.address, r.family == AF_INET ? 4 : 16);
+    attribute(FRA_PRIORITY, &r.priority, 4);
+    if (r.table)
+        attribute(FRA_TABLE, &table, 4);
+    if (r.protocol) {
+        attribute(FRA_IP_PROTO, &r.protocol, 1);
+        if (r.first)
+            attribute(r.ports ? r.ports : FRA_DPORT_RANGE, ports, sizeof ports);
+    }
+    return ask();
+}
+
+static void add(const char *told, struct rule r)
+{
+    long result = rule(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, r);
+    if (result && result != -EEXIST)
+        fail("rule", told, result);
+}
+
+/* --- what is told ------------------------------------------------------------------------------------------------ */
+
+struct target { u8 address[4]; u8 length; u16 port; };
+
+static int number(const char **text, u32 most, u32 *found)
+{
+    const char *at = *text;
+    for (*found = 0; *at >= '0' && *at <= '9' && *found <= most; at++)
+        *found = *found * 10 + (u32)(*at - '0');
+    if (at == *text || *found > most)
+        return 0;
+    *text = at;
+    return 1;
+}
+
+/* ADDRESS[/LENGTH][:PORT]; returns where it ends, 0 if it is none */
+static const char *parse(const char *text, struct target *found)
+{
+    u32 value;
+    for (int part = 0; part < 4; part++) {
+        if ((part && *text++ != '.') || !number(&text, 255, &value))
+            return 0;
+        found->address[part] = (u8)value;
+    }
+    found->length = 32;
+    found->port = 0;
+    if (*text == '/') {
+        text++;
+        if (!number(&text, 32, &value))
+            return 0;
+        found->length = (u8)value;
+    }
+    if (*text == ':') {
+        text++;
+        if (!number(&text, 65535, &value) || !value)
+            return 0;
+        found->port = (u16)value;
+    }
+    return text;
+}
+
+enum { RESOLVERS = 8 };
+static struct target resolvers[RESOLVERS];
+static u32 resolver_count;
+
+static void read_resolvers(void)
+{
+    static char text[16384];
+    static const char word[] = "nameserver";
+    long file = open_read("/etc/resolv.conf"), got, length = 0;
+    if (file < 0)
+        return;
+    while (length < (long)sizeof text - 1 && (got = CALL(SYS_read, file, text + length, sizeof text - 1 - length)) > 0)
+        length += got;
+    CALL(SYS_close, file, 0, 0);
+    for (char *at = text; *at;) {
+        u32 match = 0;
+        while (match < sizeof word - 1 && at[match] == word[match])
+            match++;
+        if (match == sizeof word - 1) {
+            for (at += match; *at == ' ' || *at == '\t'; at++)
+                ;
+            if (resolver_count < RESOLVERS && parse(at, &resolvers[resolver_count])
+                && resolvers[resolver_count].address[0] != 127)
+                resolver_count++;
+        }
+        while (*at && *at++ != '\n')
+            ;
+    }
+}
+
+static int holds(const struct target *range, const struct target *one)
+{
+    for (u32 bit = 0; bit < range->length; bit++)
+        if ((range->address[bit / 8] ^ one->address[bit / 8]) & (0x80 >> bit % 8))
+            return 0;
+    return 1;
+}
+
+static void add_to_port(const char *told, const struct target *to, u16 port, u32 priority)
+{
+    struct rule r = { AF_INET, to->length, FR_ACT_TO_TBL, TABLE_MAIN, IPPROTO_UDP, to->address, port, port, priority, 0 };
+    add(told, r);
+    r.protocol = IPPROTO_TCP;
+    add(told, r);
+}
+
+static void add_listed(const char *told, u32 priority)
+{
+    struct target to = { { 0 }, 0, 0 };
+    const char *end = told[0] && told[1] == ' ' ? parse(told + 2, &to) : 0;
+    if (told[0] == 'd' && !told[1]) {
+        read_resolvers();
+        for (u32 i = 0; i < resolver_count; i++)
+            add_to_port(told, &resolvers[i], 53, priority);
+        return;
+    }
+    if (!end || *end)
+        fail("rule", told, -22);
+    switch (told[0]) {
+    case 'd':
+        if (resolver_count < RESOLVERS)
+            resolvers[resolver_count++] = to;
+        add_to_port(told, &to, 53, priority);
+        break;
+    case 'a':
+        if (to.port)
+            add_to_port(told, &to, to.port, priority);
+        else
+            add(told, (struct rule){ AF_INET, to.length, FR_ACT_TO_TBL, TABLE_MAIN, 0, to.address, 0, 0, priority, 0 });
+        break;
+    case 'u':
+        add(told, (struct rule){ AF_INET, to.length, FR_ACT_UNREACHABLE, 0, 0, to.address, 0, 0, priority, 0 });
+        break;
+    case 'g': {
+        struct rule r = { AF_INET, 32, FR_ACT_UNREACHABLE, 0, IPPROTO_UDP, to.address, 1, 65534, priority, 0 };
+        add(told, r);
+        r.ports = FRA_SPORT_RANGE;
+        add(told, r);
+        r.first = r.last = 0;
+        for (u32 protocol = 1; protocol < 256; protocol++)
+            if (protocol != IPPROTO_UDP) {
+                r.protocol = (u8)protocol;
+                add(told, r);
+            }
+        add(told, (struct rule){ AF_INET, 32, FR_ACT_TO_TBL, TABLE_MAIN, 0, to.address, 0, 0, priority, 0 });
+        break;
+    }
+    case 'b':
+        add(told, (struct rule){ AF_INET, to.length, FR_ACT_UNREACHABLE, 0, 0, to.address, 0, 0, FIRST, 0 });
+        break;
+    case 'r': {
+        u8 header[12] = { AF_INET, to.length, 0, 0, TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNREACHABLE };
+        long result;
+        for (u32 i = 0; i < resolver_count; i++)
+            if (holds(&to, &resolvers[i]))
+                return; /* the name server is reached by the main table */
+        begin_message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL);
+        append(header, sizeof header);
+        attribute(RTA_DST, to.address, 4);
+        if ((result = ask()) && result != -EEXIST)
+            fail("route", told, result);
+        break;
+    }
+    default:
+        fail("rule", told, -22);
+    }
+}
+
+/* --- */
+
+/* kernels before 4.17 ignore what they do not know of a rule: protocol and port */
+static void check_kernel(void)
+{
+    static char names[6][65];
+    const char *release = names[2];
+    u32 major, minor;
+    if (CALL(SYS_uname, names, 0, 0) || !number(&release, 1000, &major) || *release++ != '.'
+        || !number(&release, 1000, &minor) || major * 1000 + minor < 4017)
+        fail("kernel", "before 4.17", -38);
+}
+
+static void set(char **told)
+{
+    static const u8 multicast[16] = { 0xff };
+    check_kernel();
+    netlink = CALL(SYS_socket, AF_NETLINK, SOCK_RAW, 0);
+    if (netlink < 0)
+        fail("socket", "netlink", netlink);
+    /* the rules of an earlier call, which may have been others */
+    for (u32 priority = LISTED; priority < LISTED + MAX_LISTED; priority++) {
+        long result;
+        do
+            result = rule(RTM_DELRULE, 0, (struct rule){ AF_INET, 0, 0, 0, 0, 0, 0, 0, priority, 0 });
+        while (!result);
+        if (result != -ENOENT)
+            fail("removal", "of rules", result);
+    }
+    /* what leads nowhere stands before the table of local addresses, which holds those for broadcast and multicast */
+    for (u8 family = AF_INET; family; family = family == AF_INET ? AF_INET6 : 0) {
+        struct rule local = { family, 0, FR_ACT_TO_TBL, TABLE_LOCAL, 0, 0, 0, 0, LOCAL, 0 };
+        long result = rule(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, local);
+        if (family == AF_INET6 && result == -EAFNOSUPPORT)
+            break;
+        if (result && result != -EEXIST)
+            fail("rule", "local", result);
+        local.priority = 0;
+        result = rule(RTM_DELRULE, 0, local);
+        if (result && result != -ENOENT)
+            fail("removal", "local", result);
+        if (family == AF_INET6) {
+            add("IPv6", (struct rule){ AF_INET6, 8, FR_ACT_UNREACHABLE, 0, 0, multicast, 0, 0, FIRST, 0 });
+            add("IPv6", (struct rule){ AF_INET6, 0, FR_ACT_UNREACHABLE, 0, 0, 0, 0, 0, LISTED, 0 });
+        }
+    }
+    for (u32 priority = LISTED; *told; told++)
+        if (priority < LISTED + MAX_LISTED)
+            add_listed(*told, priority++);
+        else
+            fail("rules", "too many", -7);
+    CALL(SYS_close, netlink, 0, 0);
+}
+
+__attribute__((used)) void begin(long *stack)
+{
+    char **arguments = (char **)(stack + 1);
+    char mode = stack[0] > 1 ? arguments[1][0] : 0;
+    static struct { u32 version; int pid; } header = { 0x20080522, 0 };
+    static u32 nothing[6];
+    long result;
+    if (mode == 'r')
+        read_resolvers();
+    else if (mode == 'h' || mode == 'o')
+        set(arguments + 2);
+    else
+        fail("mode", "unknown", -22);
+    if ((result = CALL(SYS_capset, &header, nothing, 0)))
+        fail("capset", "", result);
+    say("ready");
+    for (u32 i = 0; i < resolver_count; i++) {
+        say(" ");
+        for (int part = 0; part < 4; part++) {
+            say(part ? "." : "");
+            say_number(resolvers[i].address[part]);
+        }
+    }
+    end_line();
+    if (mode != 'h')
+        leave(0);
+    CALL(SYS_close, 1, 0, 0);
+    CALL(SYS_close, 2, 0, 0);
+    for (;;)
+        call(SYS_ppoll, 0, 0, 0, 0, 0, 0);
+}
