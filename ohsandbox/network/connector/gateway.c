@@ -412,7 +412,7 @@ __attribute__((used)) void begin(long *stack)
 {
     char **arguments = (char **)(stack + 1);
     char mode = stack[0] > 1 ? arguments[1][0] : 0;
-    static struct { u32 version; int pid; } header = { 0x20080522, 0 };
+    struct { u32 version; int pid; } header = { 0x20080522, 0 };
     static u32 nothing[6];
     long result;
     if (mode == 'r')
