@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path  # noqa: TC003 - NamedTuple's annotation
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ohsandbox.evaluation.processors import Processors
 from ohsandbox.evaluation.progress import PhaseBegan
-from ohsandbox.evaluation.results import TrialKey, TrialResult
-from ohsandbox.evaluation.task import Task  # noqa: TC001 - as Path
 from ohsandbox.evaluation.trial import Trial
-from ohsandbox.evaluation.trial_sandbox import SandboxRemovals, TrialOptions
+from ohsandbox.evaluation.trial_sandbox import SandboxRemovals
 
 if TYPE_CHECKING:
-    from ohsandbox.evaluation.agents import EvaluatedAgent
+    from pathlib import Path
+
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.progress import Tell
-
-
-class TrialSpec(NamedTuple):
-    """All that a trial needs; it can be pickled."""
-
-    task: Task
-    task_digest: str
-    attempt: int
-    agent: EvaluatedAgent
-    options: TrialOptions
-
-    @property
-    def key(self) -> TrialKey:
-        """Its name in the run."""
-        return TrialKey(self.task.id, self.attempt)
+    from ohsandbox.evaluation.results import TrialResult
+    from ohsandbox.evaluation.trial import TrialSpec
 
 
 class TrialExecutor(Protocol):
@@ -78,10 +63,8 @@ class LocalExecutor:
         """See `TrialExecutor.submit`."""
         key = spec.key
         trial = Trial(
-            spec.task, spec.attempt, spec.agent, self._images, spec.options, processors=self._processors,
-            directory=directory,
-            task_digest=spec.task_digest, cancel=self._cancel, tell=lambda phase: self._tell(PhaseBegan(key, phase)),
-            removals=self._removals,
+            spec, directory, images=self._images, processors=self._processors, cancel=self._cancel,
+            tell=lambda phase: self._tell(PhaseBegan(key, phase)), removals=self._removals,
         )  # fmt: skip
         return self._pool.submit(trial.run)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import __version__
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, UsageError
-from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
+from ohsandbox.evaluation.executor import LocalExecutor
 from ohsandbox.evaluation.images import Images
 from ohsandbox.evaluation.results import Fault, TrialResult
 from ohsandbox.runtime.factory import open_inventory
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ohsandbox.evaluation.agents import EvaluatedAgent
+    from ohsandbox.evaluation.trial import TrialSpec
 
 MAX_TASK_BYTES = 512 * 1024**2
 """Of a task's files together, packed: they travel through the memory of Ray's object store."""
@@ -56,12 +57,13 @@ class PackedTask(NamedTuple):
 
 
 def pack(spec: TrialSpec) -> PackedTask:
-    """Pack every file and directory that the task names.
+    """Pack every file and directory that the task names, and the certificates that its sandbox trusts.
 
     Raises:
         UsageError: they are over MAX_TASK_BYTES.
     """
-    paths = tuple(sorted({str(path) for path in _paths(spec.task.model_dump(exclude={"path"}))}))
+    named = {str(path) for path in _paths(spec.task.model_dump(exclude={"path"}))}
+    paths = tuple(sorted(named | ({spec.options.ca_bundle} if spec.options.ca_bundle else set())))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for number, path in enumerate(paths):
@@ -123,6 +125,8 @@ class NodeWorker:
             places = self._unpacked(packed, root)
             agent = self._agents.setdefault(spec.options.run_id, spec.agent)
         task = type(spec.task).model_validate(_relocated(spec.task.model_dump(), places))
+        if (bundle := spec.options.ca_bundle) is not None:
+            spec = spec._replace(options=spec.options.model_copy(update={"ca_bundle": str(places[bundle])}))
         with tempfile.TemporaryDirectory(dir=root, prefix="trial-") as directory:
             result = self._local.submit(spec._replace(task=task, agent=agent), Path(directory)).result()
             buffer = io.BytesIO()

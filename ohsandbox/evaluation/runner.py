@@ -18,10 +18,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ohsandbox import __version__
 from ohsandbox.errors import OhsandboxError, UsageError
-from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
+from ohsandbox.evaluation.executor import LocalExecutor
 from ohsandbox.evaluation.images import Images, engine_facts
 from ohsandbox.evaluation.progress import RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
 from ohsandbox.evaluation.results import FAILED, INCONCLUSIVE, ResultsDirectory, TrialKey, TrialResult
+from ohsandbox.evaluation.trial import TrialSpec
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from ohsandbox.private_files import open_locked
 from ohsandbox.runtime.factory import open_inventory

@@ -15,8 +15,9 @@ from ohsandbox.evaluation.agents.base import AgentReport, Assignment
 from ohsandbox.evaluation.compose import ServiceRuntime
 from ohsandbox.evaluation.handover import hand_over_artifacts, hand_over_patch, hand_over_tree
 from ohsandbox.evaluation.masking import mask_tree
-from ohsandbox.evaluation.results import Fault, Phase, StepResult, TrialResult
+from ohsandbox.evaluation.results import Fault, Phase, StepResult, TrialKey, TrialResult
 from ohsandbox.evaluation.sandbox_files import fetch
+from ohsandbox.evaluation.task import Task  # noqa: TC001 - NamedTuple's annotation
 from ohsandbox.evaluation.trial_sandbox import HealthcheckFailed, TrialOptions, TrialSandboxes
 from ohsandbox.evaluation.verifier import NoVerdict, Score, verify
 
@@ -31,13 +32,28 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.processors import ProcessorLease, Processors
     from ohsandbox.evaluation.results import Outcome, ServiceResult
-    from ohsandbox.evaluation.task import Network, Step, Task
+    from ohsandbox.evaluation.task import Network, Step
     from ohsandbox.evaluation.trial_sandbox import SandboxRemovals
 
 PATCH_NAME = "patch.diff"
 PASSING_REWARD = 1.0
 CONTENTION = "Contention"
 """The kind of the fault of a trial whose time was cut short by others, who used the processors."""
+
+
+class TrialSpec(NamedTuple):
+    """All that a trial needs; it can be pickled."""
+
+    task: Task
+    task_digest: str
+    attempt: int
+    agent: EvaluatedAgent
+    options: TrialOptions
+
+    @property
+    def key(self) -> TrialKey:
+        """Its name in the run."""
+        return TrialKey(self.task.id, self.attempt)
 
 
 class _StepEnd(NamedTuple):
@@ -52,15 +68,11 @@ class Trial:
 
     def __init__(
         self,
-        task: Task,
-        attempt: int,
-        agent: EvaluatedAgent,
-        images: Images,
-        options: TrialOptions,
-        *,
-        processors: Processors,
+        spec: TrialSpec,
         directory: Path,
-        task_digest: str,
+        *,
+        images: Images,
+        processors: Processors,
         cancel: threading.Event,
         tell: Callable[[str], None],
         removals: SandboxRemovals | None = None,
@@ -68,31 +80,28 @@ class Trial:
         """Make a trial that has not begun.
 
         Args:
-            task: what is to be done.
-            attempt: from 1.
-            agent: does it.
-            images: has the task's image.
-            options: the run's.
-            processors: of them the trial is lent its own.
+            spec: what is to be done, by which agent.
             directory: for its files; empty.
-            task_digest: of the task's files, for the result.
+            images: has the task's image.
+            processors: of them the trial is lent its own.
             cancel: ends the trial once it is set.
             tell: is called with the name of each phase that begins.
             removals: removes the sandbox after the result; None has the trial wait for that.
         """
-        self.task, self.attempt, self.agent = task, attempt, agent
+        self.task, self.attempt, self.agent = spec.task, spec.attempt, spec.agent
         self._tell = tell
-        self._images, self._options, self._directory, self._cancel = images, options, directory, cancel
+        self._images, self._options, self._directory, self._cancel = images, spec.options, directory, cancel
         self._processors, self._removals = processors, removals
         self._begun_accounting: Accounting | None = None
         self._baseline: Baseline | None = None
         self._network: Network | None = None
         self._phases: list[Phase] = []
         self._phase = "start"
-        self._notes: list[str] = list(task.notes)
+        self._notes: list[str] = list(spec.task.notes)
         self._result = TrialResult(
-            task=task.id, attempt=attempt, outcome="infrastructure_error", agent=agent.name, task_digest=task_digest
-        )
+            task=spec.task.id, attempt=spec.attempt, outcome="infrastructure_error", agent=spec.agent.name,
+            task_digest=spec.task_digest,
+        )  # fmt: skip
 
     def run(self) -> TrialResult:
         """Do it all. What the engine, the image or this machine fails at is an infrastructure_error."""

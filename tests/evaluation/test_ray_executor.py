@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import certifi
 import pytest
 
 from ohsandbox import __version__
 from ohsandbox.evaluation.agents import OracleAgent
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.progress import TrialEnded, TryFailed
+from ohsandbox.evaluation.results import TrialResult
 from ohsandbox.evaluation.runner import Run, RunPlan
+from ohsandbox.evaluation.trial import TrialSpec
+from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from ohsandbox.runtime.sandboxes import list_sandboxes
 from tests.evaluation.test_run_on_an_engine import write_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ohsandbox.evaluation.progress import RunEvent
 
@@ -105,6 +109,24 @@ def test_agents_travel() -> None:
     )
     for agent in agents:
         assert pickle.loads(pickle.dumps(agent)).name == agent.name
+
+
+def test_the_certificates_of_this_machine_come_along(tmp_path: Path) -> None:
+    from ohsandbox.evaluation.ray_executor import NodeWorker, pack  # noqa: PLC0415 - as above
+
+    bundle = tmp_path / "company.pem"
+    bundle.write_text("# of the company\n" + Path(certifi.where()).read_text())
+    write_task(tmp_path / "task", solution='grep -q "of the company" $SSL_CERT_FILE && echo 42 >/tmp/answer')
+    [task] = load_tasks(tmp_path / "task").tasks
+    spec = TrialSpec(task, "d", 1, OracleAgent(), TrialOptions(run_id="r", ca_bundle=str(bundle)))
+    packed = pack(spec)
+    bundle.unlink()  # another machine has none there
+    worker = NodeWorker(1, None)
+    try:
+        assert worker.check()[1] is None
+        assert TrialResult.model_validate_json(worker.run(spec, packed)[0]).outcome == "pass"
+    finally:
+        worker.close()
 
 
 class TwoNodes:

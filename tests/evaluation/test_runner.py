@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ohsandbox.evaluation.executor import TrialSpec
     from ohsandbox.evaluation.progress import RunEvent
     from ohsandbox.evaluation.results import Outcome
+    from ohsandbox.evaluation.trial import TrialSpec
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from ohsandbox.evaluation.agents.base import AgentReport, EvaluatedAgent
 from ohsandbox.evaluation.images import Images
 from ohsandbox.evaluation.processors import CpuShare, LoadMeter, Processors
 from ohsandbox.evaluation.task import Task
-from ohsandbox.evaluation.trial import Trial
+from ohsandbox.evaluation.trial import Trial, TrialSpec
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from tests.evaluation.test_agent_patch import BASE, give_git
 
@@ -59,11 +59,9 @@ def carry_out(
 ) -> Any:
     directory = place / "result" / str(attempt)
     directory.mkdir(parents=True)
-    return Trial(
-        what, attempt, Script(), Images(), TrialOptions(run_id="r", **options),
-        processors=processors or Processors((), concurrent=1), directory=directory, task_digest="d",
-        cancel=threading.Event(), tell=lambda _: None,
-    ).run()  # fmt: skip
+    spec = TrialSpec(what, "d", attempt, Script(), TrialOptions(run_id="r", **options))
+    lent = processors or Processors((), concurrent=1)
+    return Trial(spec, directory, images=Images(), processors=lent, cancel=threading.Event(), tell=lambda _: None).run()
 
 
 def test_the_record_tells_networks_processors_and_resources(tmp_path: Path) -> None:

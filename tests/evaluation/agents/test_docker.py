@@ -14,11 +14,12 @@ from ohsandbox.cli.eval import run_tasks
 from ohsandbox.cli.options import EvalOptions, RunOptions
 from ohsandbox.evaluation.agents import CommandAgent
 from ohsandbox.evaluation.agents.own import OhsandboxAgent
-from ohsandbox.evaluation.executor import LocalExecutor, TrialSpec
+from ohsandbox.evaluation.executor import LocalExecutor
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.images import Images
 from ohsandbox.evaluation.results import ResultsDirectory, TrialKey
 from ohsandbox.evaluation.runner import Run, RunPlan
+from ohsandbox.evaluation.trial import TrialSpec
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from ohsandbox.persistence import read_events
 from ohsandbox.secrets import Secrets
