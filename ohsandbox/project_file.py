@@ -20,7 +20,7 @@ from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import open_regular, write_atomically
-from ohsandbox.runtime.factory import build_digest
+from ohsandbox.runtime.factory import DEFAULT_ALLOW, build_digest
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
 
@@ -50,12 +50,15 @@ _COPIES = "project-files"
 """Below the state directory: those files as they were trusted. Between that and their use the project may change."""
 
 _WIDEST_FIRST = {
-    "network": ("open", "none"),
+    "network": ("open", "allowlist", "none"),
     "git": ("rw", "guarded", "ro"),
     "confirm": ("never", "risky", "medium", "always", "plan"),
     "skill_servers": ("allow", "ask", "never"),
 }
-_UNSET: dict[str, Any] = {"confirm": "risky", "skill_servers": "ask", "memory": 2 * 1024**3, "cpus": 2.0, "pids": 512}
+_UNSET: dict[str, Any] = {
+    "confirm": "risky", "skill_servers": "ask", "memory": 2 * 1024**3, "cpus": 2.0, "pids": 512,
+    "network": "allowlist", "allow": DEFAULT_ALLOW,
+}  # fmt: skip
 """What None stands for, as narrow as it can mean: the defaults of a container, and `risky` on this host."""
 _LIMITS = ("max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "memory", "cpus", "pids", "disk")
 _GUARDS = ("checkpoints", "stuck_detection")
@@ -254,6 +257,8 @@ def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
     if name in _WIDEST_FIRST:
         order = _WIDEST_FIRST[name]
         return order.index(value) >= order.index(before)
+    if name == "allow":
+        return isinstance(before, tuple) and value is not None and {*value} <= {*before}
     if name in _LIMITS:
         return value is not None and (before is None or value <= before)
     return name in _GUARDS and value is True

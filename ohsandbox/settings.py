@@ -18,7 +18,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.key_store import is_reference, look_up_key
 from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.price import GivenPrice  # noqa: TC001 - pydantic reads it
-from ohsandbox.runtime.factory import DEFAULT_IMAGE
+from ohsandbox.runtime.factory import DEFAULT_IMAGE, NetworkMode
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.settings_file import read_object
 from ohsandbox.text import MAX_BYTES, byte_size, nearest
@@ -40,6 +40,10 @@ _WITHOUT_VARIABLE = frozenset({"mcpServers", "mcp", "tools", "output", "secrets"
 _USER_OF_ADDRESS = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]{0,20}://)[^/@]*@")
 _HERE = "Settings(...)"
 ByteSize = Annotated[int, BeforeValidator(lambda value: byte_size(value) if isinstance(value, str) else value)]
+Names = Annotated[
+    tuple[str, ...], BeforeValidator(lambda value: value.replace(",", " ").split() if isinstance(value, str) else value)
+]
+"""A list; a variable has it as one text, separated by commas or blanks."""
 MIN_MEMORY_BYTES, MIN_DISK_BYTES = 32 * 1024**2, 64 * 1024**2
 """As `SandboxLimits` has them, which is loaded with docker only."""
 _OTHER_VARIABLES = (STATE_VARIABLE, "OHSANDBOX_DEBUG")
@@ -103,7 +107,10 @@ class Settings(ConfigModel):
     """What the model can do; None finds out (see `LLMConfig`)."""
 
     image: str = DEFAULT_IMAGE
-    network: Literal["none", "open"] = "none"
+    network: NetworkMode | None = None
+    """None is the default of what asks: the allowlist for commands at a terminal, nothing for evaluation and Python."""
+    allow: Names | None = None
+    """What the allowlist holds: a host, `*.host`, `host:port`, or `packages`; None is `packages` for commands."""
     git: Literal["guarded", "ro", "rw"] = "guarded"
     """What of a workspace is guarded against the sandbox; see `DockerRuntime`."""
     instructions: str | None = None
@@ -157,6 +164,13 @@ class Settings(ConfigModel):
     @classmethod
     def _references(cls, secrets: dict[str, str]) -> dict[str, str]:
         return {check_name(name): check_reference(name, reference) for name, reference in secrets.items()}
+
+    @field_validator("allow")
+    @classmethod
+    def _rules(cls, allow: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        from ohsandbox.network.policy import parse_rule  # noqa: PLC0415 - most files name none
+
+        return None if allow is None else tuple(parse_rule(rule).text for rule in allow)
 
     @classmethod
     def default_path(cls) -> Path:

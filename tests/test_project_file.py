@@ -80,7 +80,7 @@ def test_what_is_no_setting_is_unknown(repository: Path, name: str) -> None:
     ("text", "told"),
     [
         ("imag = 'x'", "Did you mean 'image'?"),
-        ("network = 'opn'", "'none' or 'open'"),
+        ("network = 'opn'", "'none', 'allowlist' or 'open'"),
         ("setup = 'one text'", "'setup' is wrong"),
         ("workspace = '/etc'", "'bind' or 'copy'"),
         ("image = 'a'\nbuild = '.'", "exclude each other"),
@@ -130,6 +130,10 @@ def test_a_link_or_a_fifo_in_the_place_of_the_file_is_refused(repository: Path, 
     ("text", "base"),
     [
         ("network = 'none'", {"network": "open"}),
+        ("network = 'allowlist'", {}),
+        ("network = 'allowlist'", {"network": "open"}),
+        ("allow = []", {}),
+        ("allow = ['a.example.org']", {"allow": ["packages", "a.example.org"]}),
         ("network = 'open'", {"network": "open"}),
         ("image = 'node:22'", {"image": "node:22"}),
         ("git = 'ro'", {}),
@@ -151,6 +155,9 @@ def test_what_only_narrows_needs_no_trust(repository: Path, text: str, base: dic
     ("text", "base"),
     [
         ("network = 'open'", {}),
+        ("network = 'allowlist'", {"network": "none"}),
+        ("allow = ['packages', 'a.example.org']", {}),
+        ("allow = ['packages']", {"allow": []}),
         ("image = 'evil:1'", {}),
         ("build = '.'", {}),
         ("setup = ['true']", {}),
@@ -194,7 +201,7 @@ def test_what_widens_needs_trust(repository: Path, text: str, base: dict[str, ob
 
 def test_every_setting_that_is_not_known_to_narrow_needs_trust(repository: Path) -> None:
     """A setting that is added later is not taken from a repository by accident."""
-    narrow = {"network", "git", "confirm", "skill_servers", "checkpoints", "stuck_detection"}
+    narrow = {"network", "allow", "git", "confirm", "skill_servers", "checkpoints", "stuck_detection"}
     limits = {"max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "memory", "cpus", "pids", "disk"}
     for name in Settings.model_fields.keys() - NEVER - narrow - limits:
         default = getattr(Settings(), name)

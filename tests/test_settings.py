@@ -122,7 +122,8 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "vision": (False, "1", False),
     "prompt_cache": (True, "false", True),
     "image": ("file", "variable", "flag"),
-    "network": ("none", "open", "none"),
+    "network": ("none", "open", "allowlist"),
+    "allow": (("packages",), "a.example.org, *.b.example.org", ("c.example.org:8443",)),
     "git": ("ro", "rw", "guarded"),
     "instructions": ("/file", "/variable", "/flag"),
     "memory": (64 << 20, "1g", 2 << 30),
@@ -176,7 +177,7 @@ def test_a_project_stands_above_the_file_and_below_the_variable(
     settings = Settings.load(path, project=project)
     assert plain(settings, name) == plain(Settings.model_validate({name: in_project}), name) != in_file
     assert settings.sources == {name: "project file 'p'"}
-    monkeypatch.setenv(f"OHSANDBOX_{name.upper()}", str(in_variable).lower().strip("()"))  # a price is a pair
+    monkeypatch.setenv(f"OHSANDBOX_{name.upper()}", str(in_variable).lower().strip("(,)'"))  # a price is a pair
     settings = Settings.load(path, project=project)
     assert plain(settings, name) == in_variable
     assert settings.sources == {name: f"environment variable OHSANDBOX_{name.upper()}"}

@@ -50,7 +50,7 @@ app = new_app(
     """,
     panels={
         "Work": "run demo exec shell",
-        "See what is done, and have a say": "top conversations diff cost view confirm approvals",
+        "See what is done, and have a say": "top conversations diff cost net view confirm approvals",
         "Take back, branch off, bring over": "undo redo fork apply",
         "Sandboxes": "ps gc",
         "Set up": "init config trust doctor tools mcp completion",
@@ -206,6 +206,18 @@ def view(
 
 
 # --- this machine ---------------------------------------------------------------------------------
+
+
+@command(app)
+def net(
+    which: str | None = argument("Conversation id or sandbox name, its beginning, or 'last'.  [default: last]", "ID"),
+    *,
+    as_json: AsJson = False,
+) -> int:
+    """Show what a sandbox asked its allowlist for: which hosts were reached or blocked, why, and how many bytes."""
+    from ohsandbox.cli.net import show_network
+
+    return show_network(which or LAST, as_json=as_json)
 
 
 @command(app)

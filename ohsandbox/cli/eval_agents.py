@@ -11,12 +11,13 @@ from ohsandbox.cli.options import EVALUATED_MODEL, RunOptions
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import CommandAgent, NopAgent, OracleAgent, PredictionsAgent
+from ohsandbox.network.policy import NetworkPolicy
 from ohsandbox.secrets import Secrets, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ohsandbox.cli.options import EvalOptions
+    from ohsandbox.cli.options import EvalOptions, ValidateOptions
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
 
@@ -57,10 +58,22 @@ def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
             agent = _replay(what, Path(directory))
         case _:
             raise UsageError(f"Unknown agent {how.agent!r}. Name one of: {', '.join(AGENTS)}.")
-    agent.network = how.agent_network
+    take_network(agent, how)
     for warning in agent.secrets.warnings:
         say(f"warning: {warning}")
     return agent
+
+
+def take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> None:
+    """Give the agent the network that the options say.
+
+    Raises:
+        UsageError: a host is no rule of an allowlist, or they say two things.
+    """
+    if how.agent_allow and how.agent_network not in {None, "allowlist"}:
+        raise UsageError(f"--agent-allow and --agent-network {how.agent_network} exclude each other. Leave one out.")
+    agent.allow = NetworkPolicy(how.agent_allow or ()).rules
+    agent.network = "allowlist" if agent.allow else how.agent_network
 
 
 def _implied(how: EvalOptions, what: RunOptions) -> str:

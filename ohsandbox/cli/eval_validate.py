@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.cli.eval import read_tasks
+from ohsandbox.cli.eval_agents import take_network
 from ohsandbox.cli.eval_reports import BAD_INPUT, INFRASTRUCTURE, NOT_REACHED, PASSED
 from ohsandbox.cli.rendering.eval_progress import open_progress
 from ohsandbox.cli.rendering.tables import print_json, print_table
@@ -110,7 +111,7 @@ def _carried_out(
 ) -> dict[str, TrialResult]:
     if not tasks:
         return {}
-    agent.network = how.agent_network
+    take_network(agent, how)
     plan = RunPlan(tasks, agent, concurrent=how.concurrent, timeout_multiplier=how.timeout_multiplier)
     say(f"{agent.name}: {counted(len(tasks), 'task')}")
     progress = open_progress(no_tui=how.no_tui)

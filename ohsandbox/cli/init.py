@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ohsandbox.cli.config import checked, file_to_change, tell_what_is_above
 from ohsandbox.cli.model import ADDRESS, key_name, provider_variables
@@ -18,7 +18,7 @@ from ohsandbox.cli.rendering.text import hide, safe_line, say
 from ohsandbox.errors import ModelError, OhsandboxError, UsageError
 from ohsandbox.key_store import is_reference, look_up_key, planned_reference, store_key
 from ohsandbox.llm import ModelAuthenticationError, ModelNotFoundError
-from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.factory import NetworkMode, open_inventory
 from ohsandbox.secrets import Secrets
 from ohsandbox.settings import Settings
 from ohsandbox.settings_file import write_object
@@ -262,18 +262,15 @@ def _ask_image(values: dict[str, Any]) -> str:
     return ask(f"Image of the sandbox, any with a POSIX shell [{default}]: ") or str(default)
 
 
-def _ask_network(values: dict[str, Any]) -> Literal["none", "open"]:
-    default: Literal["none", "open"] = "open" if values.get("network") == "open" else "none"
+def _ask_network(values: dict[str, Any]) -> NetworkMode:
+    modes: dict[object, NetworkMode] = {mode: mode for mode in get_args(NetworkMode)}
+    default = modes.get(values.get("network"), "allowlist")
+    _tell("It may reach nothing (none), package registries and hosts that you allow (allowlist), or all (open).")
     while True:
-        match ask(f"Network of the sandbox, none or open [{default}]: ").lower():
-            case "":
-                return default
-            case "none":
-                return "none"
-            case "open":
-                return "open"
-            case other:
-                _tell(f"{other!r} is neither none nor open.")
+        said = ask(f"Network of the sandbox, none, allowlist or open [{default}]: ").lower()
+        if (found := modes.get(said or default)) is not None:
+            return found
+        _tell(f"{said!r} is neither none nor allowlist nor open.")
 
 
 def _tell_engine() -> None:
@@ -296,7 +293,7 @@ def _values(values: dict[str, Any], answers: Answers, image: str | None, network
         written["base_url"] = answers.base_url
     if answers.reference is not None:
         written["api_key"] = answers.reference
-    asked = {"image": image, "network": network}
+    asked = {"image": image, "network": None if network == "allowlist" and "network" not in values else network}
     written |= {
         name: value
         for name, value in asked.items()

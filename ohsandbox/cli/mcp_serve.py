@@ -95,7 +95,8 @@ def _instructions(full: SandboxOptions) -> str:
     if full.attach:
         place = f"Tools that work in the container {full.attach}."
     else:
-        network = "with the internet" if full.network == "open" else "without any network"
+        reached = f"which reaches these hosts alone: {', '.join(full.allowed or ())}" if full.allowed else ""
+        network = "with the internet" if full.network == "open" else reached or "without any network"
         place = f"Tools that work in a Linux container of image {full.image or DEFAULT_IMAGE}, {network}."
     if full.copies:
         place += " /workspace is a copy of a directory of the user; it is lost when the session ends."

@@ -21,7 +21,7 @@ from ohsandbox.text import MAX_BYTES, byte_size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.runtime.factory import BackendInfo
+    from ohsandbox.runtime.factory import BackendInfo, NetworkMode
     from ohsandbox.settings import Settings
 
 MAX_NUMBER = 1e9
@@ -137,7 +137,15 @@ class SandboxOptions:
         rich_help_panel="Sandbox",
     )
     copy_all: bool = switch("Like --copy, with ignored files and secrets.", "--copy-all", rich_help_panel="Sandbox")
-    network: Literal["none", "open"] | None = _sandbox("none: no network (default). open: internet access.")
+    network: Literal["none", "allowlist", "open"] | None = _sandbox(
+        "none: no network. allowlist: only the hosts of --allow and of the settings (default). open: internet access."
+    )
+    allow: list[str] | None = _sandbox(
+        "Host that the sandbox may reach over HTTPS and HTTP, beside those of the settings; implies --network "
+        "allowlist. *.HOST: all below it. packages: the package registries of your pip, npm and apt. May be repeated. "
+        " [default: packages]",
+        "HOST[:PORT]",
+    )
     git: Literal["guarded", "ro", "rw"] | None = _sandbox(
         "Protection of repositories in --workspace. guarded: commits work; git config, hooks and files that editors "
         "and agents execute are read-only (default). ro: .git is read-only. rw: no protection."
@@ -178,6 +186,8 @@ class SandboxOptions:
         "--no-project",
         rich_help_panel="Sandbox",
     )
+    allowed: tuple[str, ...] | None = None
+    """All that is on the list, of a sandbox that is resumed or complete; flags add to it."""
     setup: tuple[str, ...] = ()
     """Commands of the project's file that run when the sandbox starts."""
     host_workdir: Path | None = None
@@ -185,28 +195,38 @@ class SandboxOptions:
 
     def checked(self) -> SandboxOptions:
         """The same options. One that the backend does not support is refused, never ignored."""
-        from ohsandbox.runtime.factory import BACKENDS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
-        from ohsandbox.runtime.port_numbers import parse_port_pair  # noqa: PLC0415 - as above
+        from ohsandbox.runtime.factory import (  # noqa: PLC0415 - `--help` reads this module
+            BACKENDS,
+            NETWORK_OPTIONS,
+            RESOURCE_LIMITS,
+        )
 
         if self.runtime is not None:
             of_some = {name for backend in BACKENDS.values() for name in backend.options - self.backend.options}
             if given := self._given(*of_some, *({"copy_all"} if "copy" in of_some else ())):
                 raise UsageError(f"{given[0]} needs a container. Leave out {given[0]} or --runtime {self.runtime}.")
-        if not self.backend.isolated and (given := self._given("forward", "expose_host")):
-            raise UsageError(f"{given[0]} needs a container: on this machine, programs reach its ports by themselves.")
-        for one in self.forward or ():
-            parse_port_pair(one)
+        self._check_network()
         if self.copies and self.workspace is None:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
         if self.build and self.image:
             raise UsageError("--build and --image exclude each other. Leave one out.")
-        if self.attach and (given := self._given("image", "build", "network", *RESOURCE_LIMITS)):
+        if self.attach and (given := self._given("image", "build", *NETWORK_OPTIONS, *RESOURCE_LIMITS)):
             raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
         if self.git and (self.attach or self.workspace is None):
             raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")
         if self.git and self.copies:
             raise UsageError("--git protects a bound directory, and --copy binds none. Leave one out.")
         return self
+
+    def _check_network(self) -> None:
+        from ohsandbox.runtime.port_numbers import parse_port_pair  # noqa: PLC0415 - `--help` reads this module
+
+        if not self.backend.isolated and (given := self._given("forward", "expose_host")):
+            raise UsageError(f"{given[0]} needs a container: on this machine, programs reach its ports by themselves.")
+        for one in self.forward or ():
+            parse_port_pair(one)
+        if self.allow and self.network == "none":
+            raise UsageError("--allow and --network none exclude each other. Leave one out.")
 
     @property
     def backend(self) -> BackendInfo:
@@ -231,10 +251,28 @@ class SandboxOptions:
             self,
             **limits,
             image=settings.image if self.image is None and self.build is None else self.image,
-            network=self.network or settings.network,
+            network=self._network(settings),
+            allowed=self._allowed(settings),
             git=self.git or settings.git,
             ca_bundle=bundle,
         )
+
+    def _network(self, settings: Settings) -> NetworkMode:
+        """What was asked for, else what the settings say, else the list."""
+        return self.network or ("allowlist" if self.allow else settings.network or "allowlist")
+
+    def _allowed(self, settings: Settings) -> tuple[str, ...]:
+        """What is on the list: that of the settings or of before, and over it the flags'."""
+        from ohsandbox.runtime.factory import DEFAULT_ALLOW  # noqa: PLC0415 - `--help` reads this module
+
+        network = self._network(settings)
+        if self.attach or network == "none" or not self.backend.isolated:
+            return ()
+        base = self.allowed
+        if base is None:
+            is_listed = network == "allowlist" and (settings.network != "none" or self.network is not None)
+            base = (DEFAULT_ALLOW if settings.allow is None else settings.allow) if is_listed else ()
+        return tuple(dict.fromkeys([*base, *(self.allow or ())]))
 
     def _given(self, *names: str) -> list[str]:
         """Those of the options that were given, as flags, in the order of their declaration."""
@@ -370,7 +408,9 @@ class InitOptions:
     )
     base_url: str | None = option("Base URL of an OpenAI-compatible server.", "URL")
     image: str | None = option("Container image.", "NAME")
-    network: Literal["none", "open"] | None = option("none: no network. open: internet access.")
+    network: Literal["none", "allowlist", "open"] | None = option(
+        "none: no network. allowlist: package registries, and hosts that you allow. open: internet access."
+    )
     no_check: bool = switch("Do not send a request to the model.", "--no-check")
     yes: bool = switch("Ask nothing, and write.", "--yes", "-y")
     settings: SettingsFile = None
@@ -412,6 +452,11 @@ class ServeOptions:
 _eval = partial(option, rich_help_panel="Evaluation")
 _agent = partial(option, rich_help_panel="Agent")
 _agent_network = _agent("Network while the agent works, for all tasks.  [default: what the task says]")
+_agent_allow = _agent(
+    "Host that the sandbox may reach while the agent works, as `run --allow`; implies --agent-network allowlist. May "
+    "be repeated.",
+    "HOST[:PORT]",
+)
 _concurrent = _eval("Trials at the same time.", "N", default=4, flags=["--concurrent", "-n"], min=1, max=256)
 _timeout_multiplier = _eval("Multiply the time limits of all tasks.", "X", default=1.0, parser=_positive_number)
 _filters = _eval("Only tasks whose id matches, as in 'sum-*'; may be repeated.", "PATTERN", flags=["--filter", "-f"])
@@ -452,7 +497,8 @@ class EvalOptions:
         "NAME[=VALUE]",
     )
     agent_setup: str | None = _agent("Shell command that runs as root before --agent-command.", "COMMAND")
-    agent_network: Literal["none", "open"] | None = _agent_network
+    agent_network: Literal["none", "allowlist", "open"] | None = _agent_network
+    agent_allow: list[str] | None = _agent_allow
     predictions: Path | None = _agent(
         "Apply the patches of this file, a JSONL of instance_id and model_patch as SWE-bench has it, in the place of "
         "an agent.",
@@ -511,7 +557,8 @@ class ValidateOptions:
     )  # fmt: skip
     concurrent: int = _concurrent
     filters: list[str] | None = _filters
-    agent_network: Literal["none", "open"] | None = _agent_network
+    agent_network: Literal["none", "allowlist", "open"] | None = _agent_network
+    agent_allow: list[str] | None = _agent_allow
     timeout_multiplier: float = _timeout_multiplier
     no_tui: NoTui = False
     as_json: bool = switch("Print JSON.", "--json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.networks import BlockedHosts
 from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.images import IMAGES_NAME
 from ohsandbox.cli.rendering.text import cut
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ohsandbox.conversation import Conversation
     from ohsandbox.conversation.live_output import OutputEvent
     from ohsandbox.llm.chat import LLMEvent
+    from ohsandbox.network.audit import NetworkDecision
+    from ohsandbox.runtime.base import Runtime
 
 TICK_S = 0.1
 """How often a spinner turns."""
@@ -70,6 +73,8 @@ class Presenter:
             conversation.register_stream(self._events.put)
         self._statuses: queue.SimpleQueue[str] = queue.SimpleQueue()
         conversation.register_status(self._statuses.put)
+        self._decisions: queue.SimpleQueue[NetworkDecision] = queue.SimpleQueue()
+        self._blocked = BlockedHosts(command=f"ohsandbox run --resume {conversation.id} --allow")
         self._outputs: dict[str, OutputEvent] = {}
         """Of each call that runs the newest: what was not shown in time is outdated."""
         conversation.register_output(lambda event: self._outputs.update({event.tool_call_id: event}))
@@ -95,6 +100,24 @@ class Presenter:
         """Something was said in the conversation, so that there is something to look at."""
         log = self.conversation.directory / LOG_NAME
         return log.exists() and log.stat().st_size > 0
+
+    def hear_network(self, runtime: Runtime, *, has_commands: bool) -> Callable[[], object]:
+        """Tell what the sandbox's network refuses; returns what ends that. has_commands: a person can say `/net`."""
+        if has_commands:
+            self._blocked = BlockedHosts(command="/net allow")
+        listen: Callable[[Callable[[NetworkDecision], object]], Callable[[], object]] | None
+        listen = getattr(runtime, "on_network_decision", None)
+        return (lambda: None) if listen is None else listen(self._decisions.put)
+
+    def tell_network(self) -> None:
+        """Show what was decided on requests since the last time."""
+        while not self._decisions.empty():
+            self._show_decision(self._decisions.get())
+
+    def _show_decision(self, decision: NetworkDecision) -> None:
+        self.view.network(decision)
+        if (line := self._blocked.add(decision)) is not None:
+            self.view.warn(line)
 
     def compact(self) -> ConversationStatus:
         """Have the conversation condensed, as `run` has a message answered."""
@@ -137,6 +160,9 @@ class Presenter:
             self.hurried = False
         self.view.status("")
         self._show_lines()
+        self.tell_network()
+        for line in self._blocked.counts():
+            self.view.warn(line)
         status = self.conversation.status()
         said = word if word and status is ConversationStatus.IDLE else _WORDS[status]
         if has_begun or self._responses:
@@ -187,6 +213,7 @@ class Presenter:
                 for call_id in [*self._outputs]:
                     self.view.output(self._outputs.pop(call_id))
                 self._show_lines()
+                self.tell_network()
                 self.view.tick()
                 self._hear()
             else:

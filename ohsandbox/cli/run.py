@@ -111,7 +111,7 @@ def _chosen(what: RunOptions) -> str:
 def run_demo(asked: SandboxOptions, *, no_tui: bool) -> int:
     """Work the script through in a fresh sandbox; 0 only if everything in it went as it says."""
     own = read_settings(None)
-    settings = Settings(model="scripted:demo", image=own.image, ca_bundle=own.ca_bundle)
+    settings = Settings(model="scripted:demo", image=own.image, ca_bundle=own.ca_bundle, network="none")
     with tempfile.TemporaryDirectory(prefix="ohsandbox-demo-") as directory:
         where = replace(asked, host_workdir=Path(directory)).checked()
         make_runtime(where.with_settings(settings))

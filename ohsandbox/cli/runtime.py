@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ohsandbox.cli.networks import network_words
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.rendering.text import cut, output, safe_line, say
 from ohsandbox.conversation.environment import ResumeState, resume_runtime
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 SANDBOX_NAME = "sandbox.json"
 """Beside the log: the options that the sandbox was made with."""
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
-_NOT_MADE_OF = {"copy", "copy_all", "no_project", "setup", "forward", "expose_host"}
+_NOT_MADE_OF = {"allow", "allowed", "copy", "copy_all", "no_project", "setup", "forward", "expose_host"}
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {
     ConversationStatus.RUNNING,
@@ -65,7 +66,8 @@ def make_runtime(
     names = {field.name for field in fields(options)} - _NOT_MADE_OF
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     copy: bool | Literal["all"] = "all" if options.copy_all else options.copy
-    return runtime_from(RuntimeSettings(**given, copy=copy, conversation=conversation_id), progress=progress)
+    asked = RuntimeSettings(**given, allow=options.allowed or (), copy=copy, conversation=conversation_id)
+    return runtime_from(asked, progress=progress)
 
 
 @contextlib.contextmanager
@@ -165,7 +167,9 @@ def place_of(runtime: Runtime, options: SandboxOptions) -> str:
     if not runtime.isolated:
         return f"This host, in {runtime.workdir}"
     name = getattr(runtime, "name", "") or runtime.id
-    return f"Container {name}{', attached' if options.attach else f' of {options.image}, network {options.network}'}"
+    if options.attach:
+        return f"Container {name}, attached"
+    return f"Container {name} of {options.image}, network: {network_words(options.network, options.allowed or ())}"
 
 
 def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Callable[[str], None]) -> None:

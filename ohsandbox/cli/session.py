@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.factory import NetworkMode
     from ohsandbox.runtime.port_numbers import PortPair
     from ohsandbox.settings import Settings
 
@@ -101,6 +102,8 @@ class RunSession:
         self._conversation_block = contextlib.ExitStack()
         self._is_switching = self._keeps_sandbox = self._conversation_is_open = False
         self._model_told = ""
+        self._listed: tuple[str, ...] = ()
+        """What was on the list of the sandbox before its network was another one."""
         self._conversation: Conversation | None = None
         self._presenter: Presenter | None = None
         self._runtime: Runtime | None = None
@@ -154,9 +157,14 @@ class RunSession:
         return self._conversation_is_open
 
     @property
-    def network(self) -> str:
-        """The network of the sandbox, "open" or "none", as far as we made it."""
-        return self.where.network or self.settings.network
+    def network(self) -> NetworkMode:
+        """The network of the sandbox, as far as we made it."""
+        return self.where.network or "none"
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The rules of its list."""
+        return self.where.allowed or ()
 
     @property
     def has_begun(self) -> bool:
@@ -296,23 +304,36 @@ class RunSession:
             raise UsageError("Nothing was said in this conversation yet, so there is nothing to sum up.")
         self.presenter.compact()
 
-    def set_network(self, network: Literal["open", "none"]) -> None:
+    def listed(self) -> tuple[str, ...]:
+        """What the list holds where it comes anew: what it held before, else what the settings say."""
+        return (
+            self.where.allowed
+            or self._listed
+            or replace(self.where, network=None, allowed=None)
+            .with_settings(self.settings.with_flags(network="allowlist"))
+            .allowed
+            or ()
+        )
+
+    def set_network(self, network: NetworkMode, allowed: Sequence[str] = ()) -> None:
         """Give the running sandbox a network, or take it away; the model is told, and who resumes it finds it so.
 
+        allowed is all that is on the list, for the allowlist.
+
         Raises:
-            UsageError: this sandbox's network is not ours to change.
+            UsageError: this sandbox's network is not ours to change, or a rule is none.
             SandboxUnavailable: the engine refuses, or the sandbox is gone.
         """
         change = getattr(self.runtime, "set_network", None)
-        if change is None:
-            raise UsageError("The network is that of this machine: there is no container around the agent.")
-        change(network)
-        self._where = replace(self.where, network=network)
+        if change is None or self.where.attach:
+            raise UsageError("This sandbox's network is not ours to change: /net says why.")
+        if self.network == "allowlist":
+            self._listed = self.allowed
+        change(network, allow=allowed)
+        self._where = replace(self.where, network=network, allowed=tuple(allowed))
         save_options(self.conversation.directory, self.where, self.runtime)
-        said = (
-            "open: the internet can be reached" if network == "open" else "none: only the sandbox itself is reachable"
-        )
         if self.has_begun:
+            said = self.runtime.describe().get("network", network)
             self.conversation.notify_model(f"The user has changed the sandbox's network. From now on it is {said}.")
 
     def forward(self, pair: PortPair, *, or_any: bool) -> str:
@@ -358,6 +379,7 @@ class RunSession:
                 is_running=lambda: conversation.status() is ConversationStatus.RUNNING,
             )  # fmt: skip
             stack.callback(presenter.port_watch.close)
+        stack.callback(presenter.hear_network(runtime, has_commands=self.person and self.what.talks))
         stack.callback(self._tell_where)
         if full.copies:
             stack.callback(self._tell_apply, full)

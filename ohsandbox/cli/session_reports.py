@@ -1,4 +1,4 @@
-"""What slash commands tell of a session: `/status`, `/why`, `/cost`, `/tools`, `/mcp`, `/net` and others."""
+"""What slash commands tell of a session: `/status`, `/why`, `/cost`, `/tools`, `/mcp` and others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instructions
 from ohsandbox.cli.model import key_source
 from ohsandbox.cli.modes import MODES
+from ohsandbox.cli.networks import network_words
 from ohsandbox.cli.rendering.cost import cost_table, price_words
 from ohsandbox.cli.rendering.events import BlockReader, CallBlock, Form, NoteBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import aligned
@@ -36,7 +37,7 @@ _NO_NETWORK = re.compile(r"(?i)could not resolve|name resolution|network is unre
 """What glibc, musl, busybox, Python and Node say where there is no network."""
 
 
-# --- /status, /model, /net ----------------------------------------------------------------------------
+# --- /status, /model --------------------------------------------------------------------------------
 
 
 def status_text(session: RunSession) -> Text:
@@ -121,24 +122,8 @@ def model_names(session: RunSession) -> list[str]:
     return [*dict.fromkeys([*given, *named])]
 
 
-def network_text(session: RunSession) -> Text:
-    """The network, and what it would take to change it."""
-    if not session.runtime.isolated:
-        return Text("The network is that of this machine: there is no container around the agent.")
-    if session.where.attach:
-        return Text("The container was joined, so its network is as its owner made it, and not ours to change.")
-    now = session.network
-    if now == "open":
-        text = "Commands reach the internet, and can send what they see anywhere. /net none takes the network away."
-    else:
-        text = "Commands reach nothing but the sandbox itself. /net open gives them the internet, after a question."
-    again = "none" if now == "open" else "open"
-    for_good = f"A new sandbox: ohsandbox run --network {again}; for all: ohsandbox config set network {again}."
-    return Text.assemble((f"network {now}\n", "bold"), f"{text}\n", (for_good, "dim"))
-
-
 def _network_words(session: RunSession) -> str:
-    return session.network if session.runtime.isolated else "of this host"
+    return network_words(session.network, session.allowed) if session.runtime.isolated else "of this host"
 
 
 # --- /why -------------------------------------------------------------------------------------------

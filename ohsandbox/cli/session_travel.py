@@ -237,22 +237,3 @@ def row_of(one: StoredConversation, *, with_id: bool = False) -> str:
     opened = ", open elsewhere" if one.holder is not None else ""
     shown = f"{age(known.updated_at):>6}  {title:<{MAX_TITLE_CHARS}}  {steps:<9}  {place}{opened}"
     return safe_line(f"{one.id}  {shown}" if with_id else shown, limit_chars=1000)
-
-
-# --- /net -------------------------------------------------------------------------------------------
-
-
-def set_network(context: CommandContext, network: str) -> None:
-    """Give the running sandbox the internet, after a question, or take it away."""
-    if network not in {"open", "none"}:
-        raise UsageError(f"Invalid network {network!r}: it is open or none. Usage: /net [open|none]")
-    session = context.session
-    if not session.runtime.isolated or session.where.attach:
-        raise UsageError("This sandbox's network is not ours to change: /net says why.")
-    if network == session.network:
-        return
-    question = "Let commands reach the internet? What they see of your files and secrets can be sent away."
-    if network == "open" and not context.confirm(question, what="The network would be opened"):
-        context.show("Nothing was changed.")
-        return
-    session.set_network("open" if network == "open" else "none")

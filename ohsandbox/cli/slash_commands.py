@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rich.text import Text
 
-from ohsandbox.cli import confirm, session_reports, session_travel
+from ohsandbox.cli import confirm, session_network, session_reports, session_travel
 from ohsandbox.cli.modes import MODES
 from ohsandbox.cli.picker import pick
 from ohsandbox.cli.ports import forward_command, port_words
@@ -239,14 +239,6 @@ def _mode(context: CommandContext, arguments: Sequence[str]) -> None:
     context.show(aligned(rows))
 
 
-def _net(context: CommandContext, arguments: Sequence[str]) -> None:
-    _only(arguments, "/net [open|none]", most=1)
-    session = context.session
-    if arguments:
-        session_travel.set_network(context, arguments[0])
-    context.show(session_reports.network_text(session))
-
-
 def _view(context: CommandContext, arguments: Sequence[str]) -> None:
     _only(arguments, "/view")
     context.session.serve_page()
@@ -321,8 +313,8 @@ COMMANDS: tuple[SlashCommand, ...] = (
         "/mcp", "", "the MCP servers and their state", _report(session_reports.servers_text, "/mcp"), while_running=True
     ),
     SlashCommand(
-        "/net", "[open|none]", "the network that the sandbox has; open or none changes it",
-        _net, complete=lambda _: ["open", "none"],
+        "/net", "[allow|disallow HOST, none|allowlist|open]", "what the sandbox reaches, what was blocked; changes it",
+        session_network.change_or_show, while_running=True, complete=session_network.words,
     ),
     SlashCommand(
         "/forward", "[PORT|HOST:PORT]", "a port of the sandbox on this machine; close PORT closes it; alone lists them",

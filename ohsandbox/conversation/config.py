@@ -218,7 +218,8 @@ def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
     """The runtime that the settings describe, not started."""
     asked = RuntimeSettings(
         image=settings.image,
-        network=settings.network,
+        network=settings.network or ("none" if settings.allow is None else "allowlist"),
+        allow=settings.allow or (),
         ca_bundle=settings.ca_bundle,
         conversation=conversation_id,
         **{name: getattr(settings, name) for name in RESOURCE_LIMITS},

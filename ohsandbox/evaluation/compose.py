@@ -34,12 +34,13 @@ from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, profile_json
 from ohsandbox.runtime.docker.usage import read_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.task import ComposeProject, Network, TaskEnvironment
     from ohsandbox.runtime.docker.engine import Engine
 
+NO_ALLOWLIST = "A task of several services has no allowlist. Remedy: its network is none or open."
 OUTSIDE = "ohsandbox-outside"
 """The network of a project that leads out of it; services are in it while their phase has the network `open`."""
 _POLL_S = 0.1
@@ -277,14 +278,17 @@ class ServiceRuntime(DockerRuntime):
             ))  # fmt: skip
         return sorted(found, key=lambda one: one.name)
 
-    def set_network(self, network: Network) -> None:
+    def set_network(self, network: Network, *, allow: Sequence[str] | None = None) -> None:
         """Give all services of the project a network that leads out of it, or take it away.
 
         They reach each other in any case.
 
         Raises:
+            UsageError: it is the allowlist.
             SandboxUnavailable: the engine refuses, or a service is gone.
         """
+        if network == "allowlist" or allow:
+            raise UsageError(NO_ALLOWLIST)
         if network == self._network:
             return
         api = self._the_sandbox().container.engine.api

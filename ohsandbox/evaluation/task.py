@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-Network = Literal["none", "open"]
+Network = Literal["none", "allowlist", "open"]
 """As `DockerRuntime` has it."""
 Format = Literal["harbor", "terminal-bench", "inline", "swe-bench"]
 VerdictKind = Literal["reward", "exit code", "tests"]
@@ -107,6 +107,8 @@ class AgentPhase(Model):
     user: str | None = None
     """None: the image's."""
     network: Network = "none"
+    allow: tuple[str, ...] = ()
+    """With the allowlist: its hosts."""
 
 
 class Collect(Model):
@@ -131,6 +133,7 @@ class Verifier(Model):
     env: dict[str, str] = {}
     user: str | None = None
     network: Network = "none"
+    allow: tuple[str, ...] = ()
     environment: TaskEnvironment | None = None
     """A fresh sandbox for the verifier; None: the agent's own, in which all processes have ended."""
     collect: tuple[Collect, ...] = ()

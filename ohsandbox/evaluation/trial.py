@@ -149,7 +149,8 @@ class Trial:
             self._result = self._result.model_copy(update={"image": image.name, "image_digest": image.digest})
             self._network = self._network_of(task.steps[0])
             with self._timed("sandbox"):
-                runtime = stack.enter_context(self._sandboxes.make(task.environment, self._network))
+                allow = self._allow_of(task.steps[0])
+                runtime = stack.enter_context(self._sandboxes.make(task.environment, self._network, allow))
                 self._sandboxes.prepare(runtime, task.environment)
             ends: list[tuple[Step, _StepEnd]] = []
             for step in task.steps:
@@ -172,7 +173,7 @@ class Trial:
         (directory / "agent").mkdir(parents=True, exist_ok=True)
         is_first = step is self.task.steps[0]
         with self._timed("setup", step):
-            self._set_network(runtime, self._network_of(step))
+            self._set_network(runtime, self._network_of(step), self._allow_of(step))
             try:
                 self._sandboxes.set_up(runtime, step)
             except HealthcheckFailed as error:
@@ -229,17 +230,17 @@ class Trial:
         if verifier.environment is not None:
             with (
                 self._images.held(verifier.environment),
-                self._sandboxes.make(verifier.environment, verifier.network) as other,
+                self._sandboxes.make(verifier.environment, verifier.network, verifier.allow) as other,
             ):
                 self._network = verifier.network
                 self._sandboxes.prepare(other, verifier.environment)
                 hand_over_artifacts(other, step.artifacts, directory / "artifacts")
                 return self._judge(other, step, directory)
         if not self._options.separate_verifier:
-            self._set_network(runtime, verifier.network)
+            self._set_network(runtime, verifier.network, verifier.allow)
             with _as_the_agent_left_it():
                 return self._judge(runtime, step, directory)
-        with self._sandboxes.make(self.task.environment, verifier.network) as fresh:
+        with self._sandboxes.make(self.task.environment, verifier.network, verifier.allow) as fresh:
             self._network = verifier.network
             self._sandboxes.prepare(fresh, self.task.environment)
             for one in self.task.steps[: self.task.steps.index(step) + 1]:
@@ -303,8 +304,12 @@ class Trial:
         """While the agent works."""
         return self.agent.network or step.agent.network
 
-    def _set_network(self, runtime: DockerRuntime, network: Network) -> None:
-        runtime.set_network(network)
+    def _allow_of(self, step: Step) -> tuple[str, ...]:
+        """What the allowlist holds meanwhile: the task's own hosts, and those of the agent's user."""
+        return (*step.agent.allow, *self.agent.allow) if self._network_of(step) == "allowlist" else ()
+
+    def _set_network(self, runtime: DockerRuntime, network: Network, allow: Sequence[str]) -> None:
+        runtime.set_network(network, allow=allow)
         self._network = network
 
     def _scaled(self, timeout_s: float | None) -> float | None:

@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict
 
 from ohsandbox import DockerRuntime, SandboxLimits
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
-from ohsandbox.evaluation.compose import ProjectOptions, ServiceRuntime, project_name
+from ohsandbox.evaluation.compose import NO_ALLOWLIST, ProjectOptions, ServiceRuntime, project_name
 from ohsandbox.evaluation.sandbox_files import last_words, put
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.processors import ProcessorLease
@@ -95,8 +95,8 @@ class TrialSandboxes:
         self._images, self._options, self._lease, self._cancel = images, options, lease, cancel
         self._labels = {LABEL: options.run_id, **labels}
 
-    def make(self, environment: TaskEnvironment, network: Network) -> DockerRuntime:
-        """Return a sandbox that is not started.
+    def make(self, environment: TaskEnvironment, network: Network, allow: Sequence[str] = ()) -> DockerRuntime:
+        """Return a sandbox that is not started; allow is what its allowlist holds.
 
         Raises:
             ImageUnavailable, EngineUnavailable: there is no image for it.
@@ -113,6 +113,8 @@ class TrialSandboxes:
         env = {**FIXED_ENV, **language, **environment.env}
         bounds = SandboxLimits(**{name: value for name, value in limits.items() if value is not None})
         if environment.compose is not None:
+            if network == "allowlist":
+                raise UsageError(NO_ALLOWLIST)
             name = project_name(self._options.run_id, self._labels["eval.task"], self._labels["eval.attempt"])
             project = ProjectOptions(name, network, bounds, self._labels, self._cancel)
             return ServiceRuntime(
@@ -124,6 +126,7 @@ class TrialSandboxes:
             env=env,
             workdir=environment.workdir or image.workdir,
             network=network,
+            allow=allow,
             limits=bounds,
             labels=self._labels,
             ca_bundle=self._options.ca_bundle,

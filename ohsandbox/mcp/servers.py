@@ -132,7 +132,7 @@ class MCPServers:
         if program not in INSTALLERS or server.runs_in == "host" or self._runtime is None:
             return ""
         has_none = self._runtime.describe().get("network", "").startswith("none")
-        return "The sandbox has no network: what is downloaded first needs `--network open`." if has_none else ""
+        return "The sandbox has no network: what is downloaded first needs `--allow packages`." if has_none else ""
 
     def _client(self, name: str, server: ServerConfig, **hooks: Any) -> MCPClient:
         from ohsandbox.mcp.client import MCPClient  # noqa: PLC0415 - fastmcp takes a second to import

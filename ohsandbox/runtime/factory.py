@@ -26,6 +26,13 @@ DEFAULT_IMAGE = "python:3.12"
 """Most tasks are Python or need it; any image with a POSIX `sh` serves."""
 
 
+NetworkMode = Literal["none", "allowlist", "open"]
+"""Nothing; named hosts alone, by name, over HTTP and HTTPS; the internet."""
+DEFAULT_ALLOW = ("packages",)
+"""Of the commands, where nobody said what to allow: the package registries of the person's own configuration."""
+
+NETWORK_OPTIONS = ("network", "allow")
+
 RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
 """Bounds of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
 
@@ -46,7 +53,10 @@ class RuntimeSettings:
     git: Literal["guarded", "ro", "rw"] = "guarded"
     copy: bool | Literal["all"] = False
     """Work on a copy of the workspace; "all" includes ignored files and secrets."""
-    network: Literal["none", "open"] = "none"
+    network: NetworkMode = "none"
+    allow: tuple[str, ...] = ()
+    """With the allowlist: the rules, as `--allow` takes them. With the open network: what of the private ranges is not
+    closed."""
     keep: bool = False
     attach: str | None = None
     """The name of a running sandbox to join."""
@@ -90,6 +100,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         git=settings.git if settings.workspace and not settings.copy else None,
         copy=settings.copy,
         network=None if joins else settings.network,
+        allow=settings.allow,
         keep=settings.keep or None,
         attach=settings.attach,
         ca_bundle=settings.ca_bundle,
@@ -118,7 +129,7 @@ BACKENDS: dict[str, BackendInfo] = {
         _create_docker,
         isolated=True,
         options=frozenset(
-            {"image", "build", "network", "git", "keep", "attach", "ca_bundle", "copy", *RESOURCE_LIMITS}
+            {"image", "build", "git", "keep", "attach", "ca_bundle", "copy", *NETWORK_OPTIONS, *RESOURCE_LIMITS}
         ),
         open_inventory=_open_docker_inventory,
     ),

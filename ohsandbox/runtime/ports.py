@@ -6,7 +6,6 @@ import contextlib
 import platform
 import secrets
 import shlex
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxUnavailable
@@ -89,8 +88,12 @@ class PortForwarding(Backend):
             if self._ports_made is None:
                 from ohsandbox.network.ports import Ports  # noqa: PLC0415
 
-                self._ports_made = Ports(partial(open_connector, cast("Runtime", self)))
+                self._ports_made = Ports(self._open_connector)
             return self._ports_made
+
+    def _open_connector(self) -> Channel:
+        """See `open_connector`."""
+        return open_connector(cast("Runtime", self))
 
     def _close_ports(self) -> None:
         if self._ports_made is None:

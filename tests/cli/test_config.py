@@ -102,7 +102,7 @@ def test_a_value_is_checked_and_written_beside_what_the_file_holds(
     ("name", "text", "told"),
     [
         ("netwrk", "open", ["'netwrk'", "Did you mean 'network'?"]),
-        ("network", "opn", ["'network'", "'opn'", "'none' or 'open'", "Did you mean 'open'?"]),
+        ("network", "opn", ["'network'", "'opn'", "'none', 'allowlist' or 'open'", "Did you mean 'open'?"]),
         ("max_iterations", "many", ["'max_iterations'", "'many'", "valid integer"]),
         ("max_iterations", "0", ["'max_iterations'", "0", "greater than 0"]),
         ("output.max_charz", "9", ["'output.max_charz'", "max_chars"]),

@@ -50,7 +50,7 @@ def test_resource_limits_reach_the_create_call() -> None:
 
 
 def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
-    declared = {field.name for field in fields(SandboxOptions)} - {"copy_all", "no_project", "setup"} - PORTS
+    declared = {field.name for field in fields(SandboxOptions)} - {"copy_all", "no_project", "setup", "allowed"} - PORTS
     assert declared <= {field.name for field in fields(RuntimeSettings)}
     assert BACKENDS["docker"].isolated  # what ports need
     supported = {name for backend in BACKENDS.values() for name in backend.options}
@@ -82,6 +82,10 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--memory", "1g", "--runtime", "cli"], "--memory needs a container. Leave out --memory or --runtime cli."),
         (["--pids", "99", "--attach", "name"], "--attach and --pids exclude each other"),
         (["--network", "none", "--attach", "name"], "--attach and --network exclude each other"),
+        (["--allow", "a.example.org", "--attach", "name"], "--attach and --allow exclude each other"),
+        (["--allow", "a.example.org", "--network", "none"], "--allow and --network none exclude each other"),
+        (["--allow", "a.example.org", "--runtime", "cli"], "--allow needs a container"),
+        (["--allow", "https://a.example.org"], "Invalid network rule 'https://a.example.org'"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )

@@ -47,7 +47,7 @@ def test_without_trust_only_what_narrows_counts_and_one_line_says_so(invoke: Inv
     assert f"`ohsandbox trust {project}`" in ended.err
     found = rows(invoke)
     assert found["max_iterations"] == (7, f"project file {str(project / '.ohsandbox.toml')!r}")
-    assert (found["image"][0], found["network"][0]) == ("python:3.12", "none")
+    assert (found["image"][0], found["network"][0]) == ("python:3.12", None)
 
 
 def test_a_trusted_file_counts_until_it_changes_or_trust_is_revoked(invoke: Invoke, project: Path) -> None:
@@ -58,13 +58,13 @@ def test_a_trusted_file_counts_until_it_changes_or_trust_is_revoked(invoke: Invo
     assert "echo \\u{1b}[2J" in ended.out
     assert rows(invoke)["network"][0] == "open"
     say(project, WIDE.replace("evil:1", "worse:1"))
-    assert rows(invoke)["network"][0] == "none"
+    assert rows(invoke)["network"][0] is None
     assert "has changed since you trusted it" in invoke("config", "list").err
     assert json.loads(invoke("trust", "--list", "--json").out)[0]["state"] == "changed"
     say(project, WIDE)
     assert rows(invoke)["network"][0] == "open"
     assert invoke("trust", "--revoke").code == 0
-    assert rows(invoke)["network"][0] == "none"
+    assert rows(invoke)["network"][0] is None
     assert invoke("trust", "--list").out == "No directory is trusted.\n"
 
 
@@ -93,7 +93,7 @@ def test_a_person_is_asked_once_and_only_a_typed_yes_counts(
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     say(project, WIDE)
     recorded = at_terminal("exec", "true", answers=[(QUESTION, answer)])
-    assert b"network (open: what the sandbox sees can leave this machine): open" in recorded.raw
+    assert b"network (open, allowlist: what the sandbox sees can leave this machine): open" in recorded.raw
     assert b"echo \\u{1b}[2J" in recorded.raw
     assert recorded.code == 4  # no engine
     assert bool(trusted()) is is_trusted

@@ -18,6 +18,7 @@ from ohsandbox.cli.interactive.person_command import PERSON, PersonCommand
 from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.modes import MODES, next_mode
+from ohsandbox.cli.networks import bar_words, network_words
 from ohsandbox.cli.prompt import answer_yes_no
 from ohsandbox.cli.remembered import remember, remembered
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
@@ -91,6 +92,7 @@ class InteractiveSession:
         runtime = self._session.runtime
         self._bar.mode = MODES[self._session.policy_name].short
         self._bar.open(conversation, getattr(runtime, "name", "") or ("this host" if not runtime.isolated else ""))
+        self._show_network()
         return ScreenPresenter(
             conversation, self._view, screen=self._screen, bar=self._bar, answer=self._answer,
             command=self._do, message=self._message, each_tick=lambda: self._told(self._show_command),
@@ -154,6 +156,7 @@ class InteractiveSession:
             if goes_on:
                 self._bar.show_model(self._session.conversation)
                 self._bar.mode = MODES[self._session.policy_name].short
+                self._show_network()
             return goes_on
         self._told(lambda: self._run_command(line.text[1:].strip()))
         return True
@@ -224,6 +227,11 @@ class InteractiveSession:
         except OhsandboxError as error:
             explain(error)
 
+    def _show_network(self) -> None:
+        assert self._session is not None  # noqa: S101 - it talks
+        session = self._session
+        self._bar.network = bar_words(session.network) if session.runtime.isolated and not session.where.attach else ""
+
     # --- what stands around it --------------------------------------------------------------------------
 
     def _show_header(self, settings: Settings, where: SandboxOptions) -> None:
@@ -235,7 +243,8 @@ class InteractiveSession:
         else:
             files = f"{full.host_workdir or Path.cwd()}, on THIS HOST without a container"
         mode = settings.confirm or ("never" if full.backend.isolated else "risky")
-        network = f"network {full.network}" if full.backend.isolated else "network of this host"
+        reached = network_words(full.network, full.allowed or ())
+        network = f"network: {reached}" if full.backend.isolated else "network of this host"
         head = Text.assemble(("ohsandbox", "bold cyan"), f" {__version__}", (f"  {safe_line(settings.model)}", "bold"))
         image = safe_line(full.image or full.build or "") if full.backend.isolated else "none"
         rows = [("files", safe_line(files, limit_chars=500)), ("sandbox", f"{image}, {network}")]

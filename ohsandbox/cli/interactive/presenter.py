@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation import Conversation
     from ohsandbox.conversation.live_output import OutputEvent
     from ohsandbox.llm.chat import LLMEvent
+    from ohsandbox.network.audit import NetworkDecision
 
 MAX_LIVE_ROWS = 8
 """Of what a running call prints."""
@@ -157,6 +158,10 @@ class ScreenPresenter(Presenter):
         finally:
             self._screen.region.can_stop = self._screen.keeps_height = False
             self._screen.show_live("")
+
+    def _show_decision(self, decision: NetworkDecision) -> None:
+        self._bar.blocked += not decision.allowed
+        super()._show_decision(decision)
 
     def _is_answered(self) -> bool:
         self._bar.waits_for = "waits for your answer"

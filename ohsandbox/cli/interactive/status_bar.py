@@ -41,6 +41,10 @@ class StatusBar:
         """The container, or the host."""
         self.mode = ""
         """What is asked before it runs, in a few words."""
+        self.network = ""
+        """What the sandbox reaches, in two words."""
+        self.blocked = 0
+        """Requests that its network refused."""
         self.waits_for = "starting"
         self.session_usd: Callable[[], float] = lambda: 0.0
         """What the session has spent, in other conversations as well."""
@@ -113,7 +117,8 @@ class StatusBar:
                 BarPart(self._cost(), 3),
                 BarPart(_duration(worked_s), 6),
                 BarPart(f"step {self._steps}", 7),
-                BarPart(self.place, 8),
+                BarPart(self.network + (f", {self.blocked} blocked" if self.blocked else ""), 8),
+                BarPart(self.place, 9),
                 BarPart(self.mode, 1),
                 BarPart(waits_for, 0),
             ]

@@ -17,6 +17,7 @@ from ohsandbox.events.kinds import KINDS, ConversationStatus
 if TYPE_CHECKING:
     from ohsandbox.conversation.result import RunResult
     from ohsandbox.events import SDKEvent
+    from ohsandbox.network.audit import NetworkDecision
 
 
 class RunSummary(BaseModel):
@@ -52,14 +53,35 @@ class RunSummary(BaseModel):
         )
 
 
+class NetworkLine(BaseModel):
+    """What was decided on a request of the sandbox to its allowlist."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["network"] = "network"
+    time: Annotated[float, Field(description="Seconds since the epoch.")]
+    host: str
+    port: int
+    protocol: str
+    method: Annotated[str, Field(description="Of the HTTP request; CONNECT for HTTPS.")]
+    allowed: bool
+    reason: Annotated[str, Field(description="Why, as the second half of a sentence about the host.")]
+    rule: Annotated[str, Field(description="The rule that allows it; empty for none.")]
+
+    @classmethod
+    def of(cls, decision: NetworkDecision) -> NetworkLine:
+        """The line of a decision."""
+        return cls(**{name: getattr(decision, name) for name in cls.model_fields if name != "type"})
+
+
 def json_line(event: SDKEvent) -> str:
     """An event as one line of ASCII."""
     return json.dumps(event.model_dump(mode="json", exclude={"data"}) | {"data": event.data})  # pydantic nests 255 deep
 
 
 def line_schema() -> dict[str, Any]:
-    """The JSON Schema of a line of `--json`: an event of a known kind, or the result."""
-    lines: list[type[BaseModel]] = [*KINDS.values(), RunSummary]
+    """The JSON Schema of a line of `--json`: an event of a known kind, a decision about the network, or the result."""
+    lines: list[type[BaseModel]] = [*KINDS.values(), NetworkLine, RunSummary]
     refs, schema = models_json_schema([(line, "validation") for line in lines])
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of ohsandbox run --json"}
     return {**head, "oneOf": [*refs.values()], **schema}
@@ -88,6 +110,10 @@ class JsonView(_SilentView):
     def show(self, event: SDKEvent) -> None:
         """Print it. A warning that is an event is not told twice."""
         print(json_line(event), flush=True)  # noqa: T201 - the output of the command
+
+    def network(self, decision: NetworkDecision) -> None:
+        """Print it."""
+        print(json.dumps(NetworkLine.of(decision).model_dump(mode="json")), flush=True)  # noqa: T201 - as above
 
     def result(self, conversation_id: str, result: RunResult) -> None:
         """Print it."""

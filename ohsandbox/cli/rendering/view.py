@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.result import RunResult
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
+    from ohsandbox.network.audit import NetworkDecision
 
 MODEL_WORKS = "the model works"
 """The status while an answer is awaited."""
@@ -79,6 +80,9 @@ class View(ABC):
 
     def result(self, conversation_id: str, result: RunResult) -> None:  # noqa: B027 - as `stream`
         """What a run came to, after its last event."""
+
+    def network(self, decision: NetworkDecision) -> None:  # noqa: B027 - as `stream`
+        """What was decided on a request of the sandbox. Those that were blocked are warned of, once a host."""
 
     def output(self, event: OutputEvent) -> None:  # noqa: B027 - as `stream`
         """The end of what a running call has printed so far."""

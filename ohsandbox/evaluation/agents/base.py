@@ -70,6 +70,8 @@ class EvaluatedAgent(ABC):
     name: str
     network: Network | None = None
     """What the sandbox has while the agent works; None: what the step says."""
+    allow: tuple[str, ...] = ()
+    """What the allowlist holds meanwhile, beside the hosts of the step."""
 
     def __init__(self, secrets: Secrets | None = None) -> None:
         """Take the secrets of the agent's programs; the keys of this machine are masked beside them."""
@@ -79,7 +81,8 @@ class EvaluatedAgent(ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """What a reader has to know of it to trust a number, as plain JSON; a run goes on with the same only."""
-        return {} if self.network is None else {"network": self.network}
+        told = {"network": self.network, "allow": list(self.allow)}
+        return {name: value for name, value in told.items() if value}
 
     def begin(self, tell: Tell) -> None:  # noqa: B027 - most have nothing to do
         """Hear that a run begins; tell takes what its user should know."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.formats import compose
 from ohsandbox.evaluation.formats.harbor_file import (
     HarborArtifact,
@@ -24,7 +25,13 @@ from ohsandbox.evaluation.formats.harbor_file import (
     HarborTaskEnvironment,
     HarborVerifier,
 )
-from ohsandbox.evaluation.formats.inputs import IGNORE_NAME, environment_problems, look_at_tree, read_text
+from ohsandbox.evaluation.formats.inputs import (
+    IGNORE_NAME,
+    environment_problems,
+    hosts_of_task,
+    look_at_tree,
+    read_text,
+)
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, problems_of, toml_line, unusable_texts
 from ohsandbox.evaluation.formats.project import LOGS, main_environment, resolve
 from ohsandbox.evaluation.task import (
@@ -156,7 +163,7 @@ class _HarborReader:
             agent=AgentPhase(
                 timeout_s=step.agent.timeout_sec or told.agent.timeout_sec,
                 user=_user(step.agent.user, told.agent.user),
-                network=self._network(networks, default="none"),
+                **self._network(networks, default="none"),
             ),
             verifier=self._verifier(told, step, place, where),
             solution=self._solution(told, place),
@@ -184,17 +191,20 @@ class _HarborReader:
             self.problems.append(Problem(path, 1, "is empty: write what the agent is asked to do"))
         return "".join(lines)
 
-    def _network(self, told: list[tuple[_Where, HarborNetwork]], *, default: Network) -> Network:
-        """The first that says something decides; the old `allow_internet` is what the environment says last."""
+    def _network(self, told: list[tuple[_Where, HarborNetwork]], *, default: Network) -> dict[str, Any]:
+        """Network and allowlist: the first that says something decides; the old `allow_internet` does so last."""
         for where, one in told:
             if one.network_mode == "allowlist":
-                self._say(where, "network_mode", "a list of hosts is not supported: use 'public' or 'no-network'")
-                return "none"
+                try:
+                    return {"network": "allowlist", "allow": hosts_of_task(one.allowed_hosts or ())}
+                except UsageError as error:
+                    self._say(where, "allowed_hosts", str(error))
+                    return {}
             if one.network_mode is not None:
-                return "open" if one.network_mode == "public" else "none"
+                return {"network": "open" if one.network_mode == "public" else "none"}
             if isinstance(one, HarborTaskEnvironment) and one.allow_internet is not None:
-                return "open" if one.allow_internet else "none"
-        return default
+                return {"network": "open" if one.allow_internet else "none"}
+        return {"network": default}
 
     def _verifier(self, told: HarborFile, step: HarborStep, place: Path, where: _Where) -> Verifier:
         asked, here = step.verifier, (*where, "verifier")
@@ -210,7 +220,7 @@ class _HarborReader:
             timeout_s=asked.timeout_sec if "timeout_sec" in asked.model_fields_set else told.verifier.timeout_sec,
             env=self._resolved(env, (*here, "env")),
             user=_user(asked.user, told.verifier.user),
-            network=self._network(networks, default="open"),
+            **self._network(networks, default="open"),
             environment=separate and self._environment(separate.told, separate.place, separate.where),
             collect=tuple(self._collect(one, here) for one in asked.collect),
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.formats.compose import size_bytes
-from ohsandbox.evaluation.formats.inputs import environment_problems
+from ohsandbox.evaluation.formats.inputs import environment_problems, hosts_of_task
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, Section, problems_of, unusable_texts
 from ohsandbox.evaluation.task import (
     AgentPhase,
@@ -51,8 +52,25 @@ class InlineLimits(Section):
 class InlineNetwork(Section):
     """What can be reached."""
 
-    agent: Network = Field(default="none", description="While the agent works.")
-    check: Network = Field(default="none", description="During the check.")
+    agent: Network = Field(default="none", description="While the agent works; allowlist: the hosts of allow alone.")
+    allow: list[str] = Field(
+        default=[], description="With agent: allowlist, the hosts: HOST, *.HOST (all below it) or HOST:PORT."
+    )
+    check: Literal["none", "open"] = Field(default="none", description="During the check.")
+
+    @field_validator("allow")
+    @classmethod
+    def _hosts(cls, allow: list[str]) -> list[str]:
+        try:
+            return list(hosts_of_task(allow))
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _hosts_have_a_list(self) -> InlineNetwork:
+        if self.allow and self.agent != "allowlist":
+            raise ValueError("allow is for agent: allowlist")
+        return self
 
 
 def _relative(files: dict[str, str]) -> dict[str, str]:
@@ -147,7 +165,8 @@ def _task(told: InlineTask, file: Path, build: Path | None) -> Task:
         solution = Solution(command=f"sh {SOLUTION_DIR}/solve.sh", files=(Files(target=SOLUTION_DIR, texts=texts),))
     step = Step(
         instruction=told.prompt,
-        agent=AgentPhase(timeout_s=told.limits.timeout, user=told.user, network=told.network.agent),
+        agent=AgentPhase(timeout_s=told.limits.timeout, user=told.user, network=told.network.agent,
+            allow=tuple(told.network.allow)),
         verifier=Verifier(
             command=told.check, verdict="exit code", timeout_s=told.limits.check_timeout, network=told.network.check,
             files=(Files(target=".", texts=told.check_files),) if told.check_files else (),

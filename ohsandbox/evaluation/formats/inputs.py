@@ -12,8 +12,11 @@ from pathspec import GitIgnoreSpec
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation import images
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
+from ohsandbox.network.policy import parse_rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ohsandbox.evaluation.task import TaskEnvironment
 
 MAX_TEXT_BYTES = 4 * 1024**2
@@ -135,3 +138,15 @@ def environment_problems(told: TaskEnvironment) -> list[tuple[str, str]]:
         except UsageError as error:
             found.append((field, str(error)))
     return found
+
+
+def hosts_of_task(hosts: Iterable[str]) -> tuple[str, ...]:
+    """The rules of a task's allowlist: public hosts only, since who wrote the task is not who runs it.
+
+    Raises:
+        UsageError: one is no host, or is more than a public host; one line.
+    """
+    rules = [parse_rule(host) for host in hosts]
+    if (more := next((rule for rule in rules if rule.private or not rule.host), None)) is not None:
+        raise UsageError(f"{more.text!r} is for the person who runs the task (--agent-allow), not for a task.")
+    return tuple(rule.text for rule in rules)

@@ -22,7 +22,8 @@ from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_B
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
 
-Network = Literal["none", "open"]
+Network = Literal["none", "allowlist", "open"]
+"""`allowlist`: the container has no network either; named hosts are reached through the connector and our proxy."""
 
 GIB = 1024**3
 MIB = 1024**2

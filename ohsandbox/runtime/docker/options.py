@@ -93,7 +93,7 @@ class DockerOptions(BaseModel):
     git: Git = "guarded"
     network: Network = "none"
     allow: tuple[str, ...] = ()
-    """Addresses that an open network leads to besides the public ones."""
+    """Rules of the allowlist; of an open network, addresses that it leads to besides the public ones."""
     profile: Profile = "contained"
     """What the caller says; a workspace alone decides."""
     limits: SandboxLimits = SandboxLimits()
@@ -130,6 +130,7 @@ def checked(**asked: object) -> DockerOptions:
         expected = f"{where}: {told}" if where else told
         raise wrong(f"DockerRuntime({name}=...)", asked.get(name), expected) from error
     _check_names(found)
+    found = _with_network(found, asked)
     if found.ca_bundle is not None:
         bundle = Path(found.ca_bundle).expanduser()
         if not bundle.is_file():
@@ -165,6 +166,32 @@ def _check_joined(asked: Mapping[str, object]) -> None:
             f"{name}= is for a new container, and attach= joins one that has its own. "
             f"Remedy: leave out attach=, or {other}."
         )
+
+
+def _with_network(found: DockerOptions, asked: Mapping[str, object]) -> DockerOptions:
+    """Rules without a network mean the allowlist; they are checked here."""
+    if not found.allow:
+        return found
+    if found.network == "none" and asked.get("network"):
+        raise UsageError("allow= needs a way out, and network='none' has none. Remedy: network='allowlist'.")
+    if found.network == "none":
+        found = found.model_copy(update={"network": "allowlist"})
+    if found.network == "allowlist":
+        found = found.model_copy(update={"allow": checked_rules(found.allow)})
+    return found
+
+
+def checked_rules(rules: Sequence[str]) -> tuple[str, ...]:
+    """The rules of an allowlist, each in its one spelling.
+
+    Raises:
+        UsageError: one is none.
+    """
+    if not rules:
+        return ()
+    from ohsandbox.network.policy import parse_rule  # noqa: PLC0415 - most sandboxes of programs have none
+
+    return tuple(dict.fromkeys(parse_rule(rule).text for rule in rules))
 
 
 def _check_names(asked: DockerOptions) -> None:

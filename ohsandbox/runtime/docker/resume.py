@@ -18,6 +18,7 @@ from ohsandbox.runtime.results import ResumeReport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ohsandbox.runtime.docker.container_config import Network
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import Lease
     from ohsandbox.runtime.docker.options import DockerOptions
@@ -74,13 +75,13 @@ def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None
 def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease) -> tuple[Sandbox, list[str]]:
     """Make the container run; return it with notes on what was done and how it differs from the requested options."""
     container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"))
-    container.allow = options.allow
+    container.allow = options.allow if options.network == "open" else ()
     owner = open_network.owner_of(found)
     labels = dict(found["Config"].get("Labels") or {})
     real = _as_made(options, found, labels)
     if owner:
         is_open = open_network.is_open(engine, owner)
-        real = real.model_copy(update={"network": "open" if is_open else "none"})
+        real = real.model_copy(update={"network": "open" if is_open else _closed(options)})
     if options.build is not None:  # its image has another name for each content
         options = options.model_copy(update={"image": real.image})
     if real.workspace is not None:
@@ -120,12 +121,17 @@ def _as_made(options: DockerOptions, found: dict[str, Any], labels: dict[str, st
             "labels": {name: labels[name] for name in names if name in labels},
             "image": labels.get("ohsandbox.image", options.image),
             "user": labels.get("ohsandbox.user", options.user),
-            "network": "open" if joined - {"none"} else "none",
+            "network": "open" if joined - {"none"} else _closed(options),
             "workspace": None if workspace is None else str(workspace),
             "git": labels.get("ohsandbox.git", "rw"),
             "limits": options.limits.model_copy(update=kept),
         }
     )
+
+
+def _closed(options: DockerOptions) -> Network:
+    """The network of a container without an interface: its list, if one is asked for, is of our process alone."""
+    return "none" if options.network == "open" else options.network
 
 
 def _binds(found: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from ohsandbox.arguments import expect_path, suggests_names, wrong
 from ohsandbox.errors import (
@@ -19,14 +19,15 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.runtime.aio import waited
-from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker import attach, checkpoints, disk, options, provision, resume, selfcheck, usage
 from ohsandbox.runtime.docker import network as networks
 from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
-from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID, PRIVATE_DIR
+from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID, PRIVATE_DIR, Network
 from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.network_control import NetworkControl
+from ohsandbox.runtime.docker.proxy_variables import PROXY_VARIABLES, proxy_environment, told_network
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.build import Build
     from ohsandbox.runtime.docker.channel import DockerChannel
-    from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
+    from ohsandbox.runtime.docker.container_config import ContainerConfig, SandboxLimits
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.guard import Git
     from ohsandbox.runtime.docker.options import Profile
@@ -55,7 +56,7 @@ a fork bomb held the limit for some time after their end on a busy machine, so t
 _ROOT = {"0", "root"}
 
 
-class DockerRuntime(Runtime):
+class DockerRuntime(NetworkControl):
     """A sandbox in a container: any image with a POSIX shell at /bin/sh, nothing installed in it.
 
     The constructor only checks its arguments; `start` (or `with`) creates the container, `close` removes it.
@@ -72,8 +73,11 @@ class DockerRuntime(Runtime):
             its repositories, and the files that editors and agents run, are read-only; the default), "ro" (repositories
             are read-only), "rw" (none). Empty `hooks`, `info`, `config.worktree` and a `commondir` are created in a
             repository that lacks them.
-        network: "none" (the default), or "open" for the public addresses of IPv4 and those of allow.
-        allow: with the network open, more addresses or ranges (10.0.0.0/8, 192.168.1.5:8080), of this machine's too.
+        network: "none" (the default); "allowlist" for the hosts of allow alone; or "open" for the public addresses of
+            IPv4 and those of allow.
+        allow: with the allowlist, which it implies, hosts that may be reached over HTTPS and HTTP: "host", "*.host"
+            (all below it), "host:port", or "packages", the package registries of the caller's own tools; see `allow`.
+            With the network open, more addresses or ranges (10.0.0.0/8, 192.168.1.5:8080), of this machine's too.
         profile: "contained" or "mapped"; derived from workspace.
         limits: memory, processors, processes, disk.
         name: the container's name; default: ohsandbox- and a random word.
@@ -137,8 +141,7 @@ class DockerRuntime(Runtime):
         self._options = options.checked(
             image=image, env=env, user=None if user is None else str(user), workdir=workdir,
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
-            network=network, profile=profile, limits=limits, name=name, keep=keep, attach=attach,
-            allow=None if allow is None else tuple(allow),
+            network=network, allow=allow or None, profile=profile, limits=limits, name=name, keep=keep, attach=attach,
             ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime or None,
             conversation=conversation, checkpoint=checkpoint, labels=labels or None,
             build=None if build is None else checked_build(build),
@@ -208,7 +211,10 @@ class DockerRuntime(Runtime):
         if (known := self._known) is None:
             image = self._options.attach or self._options.image
             return {"runtime": "a Docker container", "image": image, "user": "root", "working directory": ""}
-        return known.describe() | ({"not enforced here": ", ".join(self._unenforced)} if self._unenforced else {})
+        told = known.describe()
+        if "network" in told and self._options.network == "allowlist":
+            told["network"] = told_network(self.allowed)
+        return told | ({"not enforced here": ", ".join(self._unenforced)} if self._unenforced else {})
 
     # --- life ---
 
@@ -248,7 +254,7 @@ class DockerRuntime(Runtime):
             if self._sandbox is not None:
                 return
             engine = connect()
-            engine.while_starting = self.while_starting
+            engine.while_starting = self._while_starting
             try:
                 if self._options.workspace is not None:
                     self.watch(Path(self._options.workspace))
@@ -260,10 +266,18 @@ class DockerRuntime(Runtime):
                 if self._watch is not None:
                     self._watch.leave()
                 raise
-            self._options, self.state_dir = begun.options, begun.state_dir
+            self.state_dir = begun.state_dir
             self._unchecked = begun.config is not None
-            self._sandbox = self._known = begun
+            self._take(begun)
             engine.while_starting = None
+
+    def _take(self, sandbox: Sandbox) -> None:
+        """Work in this sandbox from now on, with the way out that its options name."""
+        self._options = sandbox.options
+        kept = {name: value for name, value in sandbox.exec_env.items() if name not in PROXY_VARIABLES}
+        variables = proxy_environment(self._options.env) if self._options.network == "allowlist" else {}
+        self._sandbox = self._known = sandbox._replace(exec_env={**kept, **variables})
+        self._begin_allowlist(sandbox.container.name)
 
     def _close(self) -> None:
         """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.
@@ -271,6 +285,7 @@ class DockerRuntime(Runtime):
         If the engine is gone, this is only logged: the lease file stays, and `gc` removes the container later.
         """
         self._stop_watching()
+        self._end_allowlist()
         with self._life:
             gone, self._sandbox = self._sandbox, None
         if gone is None:
@@ -332,6 +347,8 @@ class DockerRuntime(Runtime):
             if ours.lease is not None:
                 ours.lease.rewrite(conversation=conversation)
             self._options = self._options.model_copy(update={"conversation": conversation})
+            if self._allowlist is not None:
+                self._allowlist.record_as(conversation)
 
     def leave(self, *, at_once: bool = False) -> None:
         """See `Runtime.leave`: the container stays; processes that we started end, with a workspace all processes."""
@@ -339,6 +356,7 @@ class DockerRuntime(Runtime):
         self.hold()
         if at_once and (ours := self._sandbox) is not None and ours.lease is not None:
             self._stop_watching()
+            self._end_allowlist()
             self._sandbox = None
             ours.lease.leave()
             provision.release_workspace(ours.container.engine, ours.options, ours.config, gone=False)
@@ -401,29 +419,38 @@ class DockerRuntime(Runtime):
         """
         return usage.parse(self.snippet(usage.READ).stdout)
 
-    def set_network(self, network: Network) -> None:
-        """Connect the running container to the bridge of open networks, or take its network away.
+    def set_network(self, network: Network, *, allow: Sequence[str] | None = None) -> None:
+        """Give the running container another network, or another list of hosts; allow is all that is on the list.
 
-        Connections that processes hold end with their network. Nothing is restarted.
+        Connections that processes hold end with their network. Nothing is restarted: new processes are led to the
+        proxy of the list, or not any more, and open sessions with their next command.
 
         Raises:
-            UsageError: network is neither "none" nor "open", or the container is attached and so not ours to change.
+            UsageError: network is none of the three, a rule is none, or the container is attached and so not ours to
+                change.
             SandboxRefused: nothing has changed inside, as under gVisor, whose network is made once.
             SandboxUnavailable: the engine refuses, as Podman does, or the sandbox is gone.
         """
-        if network not in {"none", "open"}:
-            raise wrong("network", network, '"none" or "open"')
+        if network not in get_args(Network):
+            raise wrong("network", network, '"none", "allowlist" or "open"')
         if self._options.attach:
             raise UsageError(f"Container {self.name!r} was joined, so its network is not ours to change.")
+        rules = options.checked_rules(allow or ()) if network == "allowlist" else tuple(allow or ())
         with self._life:
-            target = self._the_sandbox()
-            if network == self._options.network:
+            target, before = self._the_sandbox(), self._options.network
+            if network == before:
+                if self._allowlist is not None:
+                    self._replace_rules(rules)
                 return
             self.snippet(b":")  # the check of a sandbox that is new expects the network that it was made with
-            networks.change(target.container, network, lambda: self.snippet(networks.LIST_INTERFACES).stdout)
-            self._options = self._options.model_copy(update={"network": network})
+            if "open" in {network, before}:
+                target.container.allow = tuple(allow or ()) if network == "open" else ()
+                networks.change(target.container, network, lambda: self.snippet(networks.LIST_INTERFACES).stdout)
+            self._end_allowlist()
+            changed = self._options.model_copy(update={"network": network, "allow": rules})
             config = target.config.model_copy(update={"network": network}) if target.config else None
-            self._sandbox = self._known = target._replace(options=self._options, config=config)
+            self._take(target._replace(options=changed, config=config))
+        self._lead_processes(self._the_sandbox().exec_env)
 
     aset_network = waited(set_network)
     aresource_usage = waited(resource_usage)
@@ -445,6 +472,7 @@ class DockerRuntime(Runtime):
             UsageError: an argument holds a NUL or is over 128 KiB.
             SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than requested.
         """
+        self._wait_for_way_out()
         name = None if user is None else str(user)
         request = ProcessRequest(argv, tty, env or {}, name, workdir)
         with self._checking:  # no second process begins before the first has been checked and has made its workdir

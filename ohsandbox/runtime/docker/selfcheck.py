@@ -115,8 +115,8 @@ def outside_interfaces(names: Iterable[str]) -> set[str]:
 def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     """Yield each access beyond the sandbox."""
     others = outside_interfaces(facts.get("interfaces", "?").split(","))
-    if config.network == "none" and others:
-        yield f"network is 'none', and it has the interface {min(others)!r}"
+    if config.network != "open" and others:
+        yield f"network is {config.network!r}, and it has the interface {min(others)!r}"
     if config.network == "open":
         from ohsandbox.network.open_addresses import PROOF  # noqa: PLC0415 - most sandboxes have no network
 

@@ -178,7 +178,7 @@ def _failure(runtime: Runtime, url: str, program: str, streams: Streams) -> str:
     if runtime.describe().get("network", "").startswith("none"):
         return (
             f"{message} The sandbox has no network: only servers inside it can be reached. Whoever runs it can "
-            "give it one: `--network open`, or DockerRuntime(network='open')."
+            "give it one: `--allow HOST`, or DockerRuntime(allow=['HOST'])."
         )
     return f"{message} Check the address; the sandbox reaches only what its network lets through."
 

@@ -64,6 +64,13 @@ def test_a_phase_has_the_last_word_about_its_network(tmp_path: Path) -> None:
     assert (step.agent.network, step.verifier.network) == ("none", "open")
 
 
+def test_a_list_of_hosts_is_that_of_its_phase(tmp_path: Path) -> None:
+    text = '[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["A.example.org", "*.b.example.org"]\n'
+    [step] = read(tmp_path, task_toml=text).steps
+    assert (step.agent.network, step.agent.allow) == ("allowlist", ("a.example.org", "*.b.example.org"))
+    assert (step.verifier.network, step.verifier.allow) == ("open", ())
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -87,7 +94,14 @@ def test_a_phase_has_the_last_word_about_its_network(tmp_path: Path) -> None:
         ('[environment.env]\n"A-B" = "1"\n', "task.toml:1: environment.env: Environment name 'A-B' is invalid"),
         ('[environment.env]\nA = "a\\u0000b"\n', "task.toml:2: environment.env.A: holds a NUL character"),
         ('[environment.env]\nA = "${NO_SUCH}"\n', "task.toml:2: environment.env.A: ${NO_SUCH} is not set here: set it"),
-        ('[agent]\nnetwork_mode = "allowlist"\n', "task.toml:2: agent.network_mode: a list of hosts is not supported"),
+        (
+            '[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["10.0.0.1"]\n',
+            "task.toml:3: agent.allowed_hosts: Invalid network rule '10.0.0.1'",
+        ),
+        (
+            '[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["private:x.org"]\n',
+            "task.toml:3: agent.allowed_hosts: 'private:x.org' is for the person who runs the task",
+        ),
         ('[agent]\nallowed_hosts = ["x.org"]\n', "task.toml:1: agent: allowed_hosts is only valid with network_mode"),
         ('artifacts = ["/a/../b"]\n', "task.toml:1: artifacts.0.source: '/a/../b' has '..' in it"),
         ('[[artifacts]]\nsource = "/a"\ndestination = "../b"\n', "task.toml:3: artifacts.0.destination: '../b'"),

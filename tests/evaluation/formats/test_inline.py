@@ -120,7 +120,12 @@ def test_what_is_wrong_in_yaml_is_told_with_its_line(tmp_path: Path, old: str, n
         ({"files": {"../x": ""}}, "files: '../x': expected a path relative to the working directory"),
         ({"check_files": {"/etc/x": ""}}, "check_files: '/etc/x': expected a path relative to the working directory"),
         ({"artifacts": ["a/../../b"]}, "artifacts: 'a/../../b': expected a path without '..'"),
-        ({"network": {"agent": "public"}}, "network.agent = 'public': expected 'none' or 'open'"),
+        ({"network": {"agent": "public"}}, "network.agent = 'public': expected 'none', 'allowlist' or 'open'"),
+        (
+            {"network": {"agent": "allowlist", "allow": ["https://x"]}},
+            "network.allow: Invalid network rule 'https://x'",
+        ),
+        ({"network": {"agent": "open", "allow": ["a.example.org"]}}, "network: allow is for agent: allowlist"),
         ({"workdir": "srv"}, "workdir: workdir='srv' is refused"),
         ({"env": {"A-B": "1"}}, "env: Environment name 'A-B' is invalid"),
         ({"prompt": "a\0b"}, "prompt: holds a NUL character"),

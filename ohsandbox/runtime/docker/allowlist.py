@@ -1,0 +1,99 @@
+"""The allowlist of one sandbox: policy, log and proxy in this process; inside is only the connector.
+
+Imported at first use: what it needs costs a start 40 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import OhsandboxError
+from ohsandbox.network.audit import AuditLog
+from ohsandbox.network.loop import get_loop, run
+from ohsandbox.network.policy import NetworkPolicy
+from ohsandbox.network.proxy import Proxy
+from ohsandbox.runtime.docker.proxy_variables import PROXY_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ohsandbox.network.audit import NetworkDecision
+    from ohsandbox.network.tunnel import Tunnel
+
+log = logging.getLogger(__name__)
+
+READY_S = 5.0
+"""How long the first process waits for the connector; it starts beside that process, and takes some 0.1 s."""
+PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
+"""Before the connector is started again where it could not be, the first time and at most."""
+
+
+class Allowlist:
+    """What one sandbox may reach. This process decides everything: without it, nothing is reached."""
+
+    def __init__(self, rules: Iterable[str], *, name: str, listener: Callable[[NetworkDecision], None]) -> None:
+        """Begin nothing yet.
+
+        Args:
+            rules: see `NetworkPolicy`.
+            name: of the file of decisions: the conversation's id, or the container's name.
+            listener: is told of each decision, in the thread of the proxy.
+
+        Raises:
+            UsageError: a rule is none.
+        """
+        self.policy = NetworkPolicy(rules)
+        self._listener = listener
+        self._tunnel: Tunnel | None = None
+        self._tried = threading.Event()
+        """Set once the connector listens, or was tried to."""
+        self._proxies: list[Proxy] = []
+        self.record_as(name)
+
+    def record_as(self, name: str) -> None:
+        """From now on decisions are kept under this name; those about connections that are open, under the old one."""
+        self.audit = AuditLog(name)
+        self.audit.on_decision(self._listener)
+        self._proxies.append(Proxy(self.policy, self.audit))
+
+    def begin(self, tunnel: Tunnel) -> None:
+        """Have the connector listen inside, in the background."""
+        self._tunnel = tunnel
+        asyncio.run_coroutine_threadsafe(self._listen(tunnel), get_loop())
+
+    async def _listen(self, tunnel: Tunnel) -> None:
+        """Listen, at the first attempt or a later one: a sandbox may be paused just now, as for a checkpoint."""
+        pause_s = PAUSE_S
+        while tunnel is self._tunnel:
+            try:
+                await tunnel.listen(PROXY_PORT, self._serve)
+            except (OhsandboxError, OSError) as error:
+                log.info("the allowlist is not served in the sandbox yet: %s", error)
+            else:
+                return
+            finally:
+                self._tried.set()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._proxies[-1].serve(reader, writer)
+
+    def wait(self) -> None:
+        """Return once the connector listens, or cannot now: programs inside are refused a connection then."""
+        self._tried.wait(READY_S)
+
+    def close(self) -> None:
+        """Serve nothing more, and end every connection."""
+        run(self._end())
+        self.audit.close()
+
+    async def _end(self) -> None:
+        tunnel, self._tunnel = self._tunnel, None
+        if tunnel is not None:
+            await tunnel.unlisten(PROXY_PORT)
+        for proxy in self._proxies:
+            proxy.close()

@@ -1,0 +1,181 @@
+"""`NetworkControl`: what a `DockerRuntime` says of its network, and what its owner changes of it while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.base import Runtime
+from ohsandbox.runtime.docker.proxy_variables import PROXY_VARIABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ohsandbox.errors import SandboxUnavailable
+    from ohsandbox.network.audit import NetworkDecision
+    from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.docker.allowlist import Allowlist
+    from ohsandbox.runtime.docker.options import DockerOptions
+
+
+T = TypeVar("T")
+
+_ALLOWLIST = "ohsandbox.runtime.docker.allowlist"
+
+
+class _OfThread(threading.local):
+    """Whether this thread starts what the wait is for, or what runs nothing yet."""
+
+    is_starting = False
+    is_connecting = False
+    """It starts the connector itself."""
+
+    @contextlib.contextmanager
+    def starting(self, *, connector: bool = False) -> Iterator[None]:
+        before = self.is_starting, self.is_connecting
+        self.is_starting, self.is_connecting = True, connector or self.is_connecting
+        try:
+            yield
+        finally:
+            self.is_starting, self.is_connecting = before
+
+
+class NetworkControl(Runtime):
+    """The part of a `DockerRuntime` that keeps its allowlist."""
+
+    _options: DockerOptions
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._allowlist: Allowlist | None = None
+        self._here = _OfThread()
+        self._decision_listeners: list[Callable[[NetworkDecision], object]] = []
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The rules of the allowlist, as they are shown; empty with another network."""
+        if self._allowlist is not None:
+            return self._allowlist.policy.rules
+        return self._options.allow if self._options.network == "allowlist" else ()
+
+    def allow(self, *rules: str) -> None:
+        """Add rules to the allowlist, at once: "host", "*.host", "host:port", "private:host" or "packages".
+
+        Raises:
+            UsageError: a rule is none, or the network is another one; nothing has changed.
+        """
+        self._the_allowlist(rules).policy.allow(*rules)
+        self._rules_changed()
+
+    def disallow(self, *rules: str) -> None:
+        """Take rules off the allowlist, at once; connections that no other rule allows end.
+
+        Raises:
+            UsageError: one is not on it, or the network is another one; nothing has changed.
+        """
+        self._the_allowlist(rules).policy.disallow(*rules)
+        self._rules_changed()
+
+    def network_decisions(self) -> tuple[NetworkDecision, ...]:
+        """What the sandbox asked its allowlist for and what was decided: the last 1,000, the oldest first."""
+        return () if self._allowlist is None else self._allowlist.audit.decisions
+
+    def on_network_decision(self, listener: Callable[[NetworkDecision], object]) -> Callable[[], None]:
+        """Call listener with each decision, in the proxy's thread, so it must return at once; returns what ends that.
+
+        It may be given at any time, also before the sandbox is started.
+        """
+        self._decision_listeners = [*self._decision_listeners, listener]
+
+        def remove() -> None:
+            self._decision_listeners = [one for one in self._decision_listeners if one is not listener]
+
+        return remove
+
+    def channel(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+    ) -> Channel:
+        """See `Backend.channel`. It is for shells and workers, which run nothing before they are told to."""
+        with self._here.starting():
+            opened = super().channel(argv, tty=tty, env=env, user=user)
+        self._wait_for_way_out()
+        return opened
+
+    def _open_connector(self) -> Channel:
+        with self._here.starting(connector=True):
+            return super()._open_connector()
+
+    def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
+        """See `Backend.with_recovery`; the connector, which is started again and again, restarts no sandbox."""
+        return attempt() if self._here.is_connecting else super().with_recovery(attempt, failing)
+
+    def _wait_for_way_out(self) -> None:
+        """A process finds the proxy from its first moment on; it starts beside the first shell or worker."""
+        if self._allowlist is not None and not self._here.is_starting:
+            self._allowlist.wait()
+
+    def _tell_decision(self, decision: NetworkDecision) -> None:
+        for listener in self._decision_listeners:
+            listener(decision)
+
+    def _while_starting(self) -> None:
+        """What is begun while the engine starts the container: the list's modules are imported."""
+        if self._options.network == "allowlist":
+            threading.Thread(target=import_module, args=(_ALLOWLIST,), daemon=True).start()
+        if self.while_starting is not None:
+            self.while_starting()
+
+    def _begin_allowlist(self, name: str) -> None:
+        """Lead connections of the sandbox to the list, if it has one; name is the container's."""
+        if self._options.network != "allowlist":
+            self._allowlist = None
+            return
+        if self._allowlist is None:
+            from ohsandbox.runtime.docker.allowlist import Allowlist  # noqa: PLC0415 - most sandboxes of programs have none
+
+            name = self._options.conversation or name
+            self._allowlist = Allowlist(self._options.allow, name=name, listener=self._tell_decision)
+        self._allowlist.begin(self.tunnel)
+
+    def _end_allowlist(self) -> None:
+        """Serve no process inside any more."""
+        ended, self._allowlist = self._allowlist, None
+        if ended is not None:
+            ended.close()
+
+    def _replace_rules(self, rules: Sequence[str]) -> None:
+        policy = self._the_allowlist(()).policy
+        policy.allow(*rules)  # first, so that what both lists have never lacks
+        policy.disallow(*{*policy.rules} - {*rules})
+        self._rules_changed()
+
+    def _lead_processes(self, exec_env: Mapping[str, str]) -> None:
+        """Have open shells lead their next command to the proxy, or nowhere; workers are started anew."""
+        change = {name: exec_env.get(name, "") for name in PROXY_VARIABLES if name not in self._options.env}
+        with self._lock:
+            for shell in self._shells.values():
+                shell.set_env(change)
+        self._pool.discard_all()
+
+    def _rules_changed(self) -> None:
+        self._options = self._options.model_copy(update={"allow": self.allowed})
+
+    def _the_allowlist(self, rules: tuple[str, ...]) -> Allowlist:
+        if self._allowlist is None:
+            state = (
+                "is not started" if self._options.network == "allowlist" else f"has network {self._options.network!r}"
+            )
+            shown = ", ".join(map(repr, rules[:3]))
+            raise UsageError(
+                f"The sandbox {state}, so its list cannot take {shown}. "
+                "Remedy: start it, or set_network('allowlist', allow=[...])."
+            )
+        return self._allowlist

@@ -1,0 +1,42 @@
+"""How programs in a sandbox find the proxy of its allowlist, and what its model is told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+PROXY_PORT = 3128
+"""Where the connector listens inside, on 127.0.0.1; the port that proxies have by custom."""
+_PROXY = f"http://127.0.0.1:{PROXY_PORT}"
+_LOCAL = "localhost,127.0.0.1,::1"
+_JAVA = (
+    f"-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={PROXY_PORT} -Dhttps.proxyHost=127.0.0.1 "
+    f"-Dhttps.proxyPort={PROXY_PORT} -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
+)
+PROXY_VARIABLES = {
+    **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), _PROXY),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), _LOCAL),
+    "NODE_USE_ENV_PROXY": "1",
+    "JAVA_TOOL_OPTIONS": _JAVA,
+}
+"""curl, git and apt read the small letters, cargo, go, pip, uv and npm both; Node has a switch for them, and Java,
+which reads none of them, a variable with options for every virtual machine."""
+
+
+def proxy_environment(given: Iterable[str]) -> dict[str, str]:
+    """The variables that lead programs to the proxy, without those that the caller gave a value."""
+    kept = {*given}
+    return {name: value for name, value in PROXY_VARIABLES.items() if name not in kept}
+
+
+def told_network(rules: Sequence[str]) -> str:
+    """What a model is told of the list, and of a refusal."""
+    hosts = ", ".join(rules) or "no host yet"
+    registries = " ('packages' are the package registries of the user's own tools)" if "packages" in rules else ""
+    return (
+        f"an allowlist: {hosts}{registries}. They are reached over HTTPS and HTTP through the proxy that the variables "
+        "https_proxy and http_proxy name; there is no DNS and no other way out. Status 403 of the proxy: the host is "
+        "not on the list. Only the user can allow it: say which host you need and why instead of trying again"
+    )
