@@ -116,8 +116,11 @@ def run(what: RunOptions, where: SandboxOptions) -> int:
 @command(app)
 def demo(where: Annotated[SandboxOptions, {"image", "runtime"}], *, no_tui: NoTui = False) -> int:
     """Run a scripted agent in a sandbox; no API key is needed."""
+    from ohsandbox.cli.interactive.start import can_be_interactive, on_screen
     from ohsandbox.cli.run import run_demo
 
+    if can_be_interactive(RunOptions(no_tui=no_tui)):
+        return on_screen(lambda work: run_demo(where, no_tui=no_tui, work=work))
     return run_demo(where, no_tui=no_tui)
 
 
@@ -158,12 +161,11 @@ def confirm(
 ) -> int:
     """Approve or reject the pending calls of a conversation, then continue its run."""
     from ohsandbox.cli.confirm import answer_stored
-    from ohsandbox.cli.run import run_task
 
     answer = answer_stored(conversation, how)
     if isinstance(answer, int):
         return answer
-    return run_task(RunOptions(settings=settings, no_tui=no_tui, resume=answer, talks=False), SandboxOptions())
+    return run(RunOptions(settings=settings, no_tui=no_tui, resume=answer, talks=False), SandboxOptions())
 
 
 @command(app)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.key_store import is_reference, stored_reference
+from ohsandbox.private_files import write_atomically
 from ohsandbox.settings import Settings, addresses_of_provider, without_user
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ MAX_KEY_NAME_CHARS = 64
 _OF_ONE_MODEL = ("price", "context_tokens", "native_tool_calling", "vision", "prompt_cache")
 _OF_ONE_PROVIDER = ("api_key", "base_url", "api_version", "custom_llm_provider")
 _OFFLINE = ("scripted:", "replay:")
+SERVER_NAME = "base_url"
+"""Beside the log."""
+_FLAG = "the command line"
+"""What `Settings.sources` says of a flag."""
 _FILE = "settings file"
 """How `Settings.sources` begins for a value of the file."""
 
@@ -73,7 +78,8 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
     if not model:
         raise UsageError(
             "No model is named. Run `ohsandbox init`, use --model PROVIDER/MODEL, put "
-            f'"model" into ~/.ohsandbox/settings.json, or set {MODEL_VARIABLE}. `ohsandbox demo` needs none.'
+            f'"model" into {str(file or Settings.default_path())!r}, or set {MODEL_VARIABLE}. `ohsandbox demo` '
+            "needs none."
         )
     settings = settings.with_flags(model=model)
     if settings.base_url is not None and ADDRESS.fullmatch(settings.base_url) is None:
@@ -96,7 +102,7 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
     variable = provider_variables(model)[0]
     raise UsageError(
         f"No API key for model {model!r}. Set {variable}, run `ohsandbox init`, "
-        f'put "api_key": "env:{variable}" into ~/.ohsandbox/settings.json, or use --api-key.'
+        f'put "api_key": "env:{variable}" into {str(file or Settings.default_path())!r}, or use --api-key.'
     )
 
 
@@ -111,6 +117,26 @@ def with_model_of(settings: Settings, model: str | None) -> Settings:
         return settings.model_copy(update={"model": model})
     others = settings_of_one(settings.model, other=str(model))
     return settings.model_copy(update={"model": model, **dict.fromkeys(others)})
+
+
+def keep_server(directory: Path, settings: Settings) -> None:
+    """Keep with a conversation the address that was given for it alone, for who resumes it."""
+    if settings.base_url and settings.sources.get("base_url") == _FLAG:
+        write_atomically(directory / SERVER_NAME, f"{settings.base_url}\n".encode())
+
+
+def with_kept_server(settings: Settings, directory: Path) -> Settings:
+    """The settings with the address that was kept, where they have none."""
+    if settings.base_url is not None:
+        return settings
+    try:
+        kept = (directory / SERVER_NAME).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return settings
+    if ADDRESS.fullmatch(kept) is None:
+        return settings
+    say(f"The model is asked at {without_user(kept)}, as before; --base-url names another server.")
+    return settings.with_flags(base_url=kept)
 
 
 def without_key_of_another(settings: Settings, file: Path | None) -> Settings:

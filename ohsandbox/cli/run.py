@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ohsandbox.cli import confirm
 from ohsandbox.cli.mcp_servers import with_mcp_file
-from ohsandbox.cli.model import complete, read_settings, with_model_of, without_key_of_another
+from ohsandbox.cli.model import complete, read_settings, with_kept_server, with_model_of, without_key_of_another
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import RunOptions, SandboxOptions
 from ohsandbox.cli.picker import pick
@@ -87,6 +87,7 @@ def _settings_of_resumed(settings: Settings, what: RunOptions, resumed: ResumedC
     if what.model is None:
         given = {"api_key": what.api_key, "base_url": what.base_url, "price": what.price}
         settings = with_model_of(settings, resumed.model).with_flags(**given)
+        settings = with_kept_server(settings, conversations_dir() / resumed.id)
     if what.confirm is None:
         settings = settings.with_flags(confirm=confirm.kept_policy(conversations_dir() / resumed.id))
     return settings
@@ -108,14 +109,14 @@ def _chosen(what: RunOptions) -> str:
     return found[chosen].id
 
 
-def run_demo(asked: SandboxOptions, *, no_tui: bool) -> int:
-    """Work the script through in a fresh sandbox; 0 only if everything in it went as it says."""
+def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Work | None = None) -> int:
+    """Work the script through in a fresh sandbox; 0 only if everything in it went as it says. work is as in a run."""
     own = read_settings(None)
     settings = Settings(model="scripted:demo", image=own.image, ca_bundle=own.ca_bundle, network="none")
     with tempfile.TemporaryDirectory(prefix="ohsandbox-demo-") as directory:
         where = replace(asked, host_workdir=Path(directory)).checked()
         make_runtime(where.with_settings(settings))
-        return _work(RunOptions(task=DEMO_TASK, no_tui=no_tui), settings, where, None)
+        return (work or _work)(RunOptions(task=DEMO_TASK, no_tui=no_tui), settings, where, None)
 
 
 def settings_of(what: RunOptions, project: UsedProject | None = None) -> Settings:

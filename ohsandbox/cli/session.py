@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
-from ohsandbox.cli.model import complete, with_model_of
+from ohsandbox.cli.model import complete, keep_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.port_watch import PortWatch
@@ -385,6 +385,7 @@ class RunSession:
             stack.callback(self._tell_apply, full)
         conversation.start()
         confirm.keep_policy(conversation.directory, policy)
+        keep_server(conversation.directory, self.settings)
         if self.person:
             ask_about_servers(conversation)
         if runtime.resumed is None or runtime.resumed.how != "same":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox.cli import confirm
-from ohsandbox.cli.model import with_model_of
+from ohsandbox.cli.model import with_kept_server, with_model_of
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import age, cut, safe_line
@@ -204,7 +204,7 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     if (holder := holder_of(root / wanted)) is not None:
         raise ConversationOpenError(f"Conversation {wanted!r} is open in process {holder}. Close it there.")
     found = find_resumed(wanted, SandboxOptions())
-    settings = with_model_of(session.given, found.model)
+    settings = with_kept_server(with_model_of(session.given, found.model), root / wanted)
     settings = settings.with_flags(confirm=session.what.confirm or confirm.kept_policy(root / wanted))
     where = found.where.checked()
     make_runtime(where.with_settings(settings))  # what is wrong is said while the other one is open

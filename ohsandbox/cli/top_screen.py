@@ -51,6 +51,8 @@ STYLE = Style.from_dict(
      "failed": "ansired", "chosen": "reverse", "told": "ansiyellow"}
 )  # fmt: skip
 KEYS = "↑↓ choose  ⏎ go on  s shell  d diff  l log  x stop  r remove  q quit"
+SHORT_KEYS = "↑↓⏎ s:shell d:diff l:log x:stop r:rm q"
+"""For 40 columns."""
 
 
 class TopScreen:
@@ -116,7 +118,7 @@ class TopScreen:
             Window(FormattedTextControl(lambda: [("class:head", self._line(_HEADINGS))]), height=1),
             Window(table, wrap_lines=False),
             Window(FormattedTextControl(self._details), height=4, wrap_lines=False),
-            Window(FormattedTextControl(lambda: [("class:dim", KEYS)]), height=1),
+            Window(FormattedTextControl(self._keys_told), height=1),
         ])  # fmt: skip
 
     @property
@@ -131,6 +133,9 @@ class TopScreen:
     @property
     def _row(self) -> TopRow | None:
         return self._rows[self._index] if self._rows else None
+
+    def _keys_told(self) -> StyleAndTextTuples:
+        return [("class:dim", KEYS if self._columns >= len(KEYS) else SHORT_KEYS)]
 
     def _summary(self) -> StyleAndTextTuples:
         """The first line, and the moment at which rows are taken from the survey."""

@@ -4,7 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.model import complete, key_source, provider_variables, without_key_of_another
+from ohsandbox.cli.model import (
+    complete,
+    keep_server,
+    key_source,
+    provider_variables,
+    with_kept_server,
+    without_key_of_another,
+)
 from ohsandbox.errors import UsageError
 from ohsandbox.settings import Settings
 
@@ -93,3 +100,21 @@ def test_where_a_stored_key_is_sent_by_a_variable_of_the_provider_is_told(
     complete(Settings(model="openai/gpt-5"), person=False)
     told = capsys.readouterr().err
     assert "OPENAI_BASE_URL, 'http://***@127.0.0.1:9/v1', says where the stored key is sent" in told
+
+
+def test_the_address_of_a_flag_is_kept_for_who_resumes_and_that_of_the_file_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = Settings(model="openai/m").with_flags(base_url="http://me:pw@localhost:1/v1")
+    keep_server(tmp_path, Settings(model="openai/m", base_url="http://localhost:2/v1"))
+    assert with_kept_server(Settings(model="openai/m"), tmp_path).base_url is None
+    keep_server(tmp_path, given)
+    assert with_kept_server(Settings(model="openai/m"), tmp_path).base_url == given.base_url
+    assert "@localhost:1/v1, as before" in capsys.readouterr().err
+    assert with_kept_server(given.with_flags(base_url="http://other:1"), tmp_path).base_url == "http://other:1"
+
+
+def test_no_model_names_the_settings_that_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path / "state"))
+    with pytest.raises(UsageError, match=f"{tmp_path}/state/settings.json"):
+        complete(Settings(), person=False)

@@ -100,6 +100,8 @@ class InteractiveSession:
 
     def _answer(self, conversation: Conversation) -> bool:
         with self._screen.suspended():  # for all of it: keys between two of its questions are discarded as well
+            line = self._bar.line(self._view.console.width - 1)
+            self._view.console.print(Text(line, style="dim"), soft_wrap=True)
             return confirm.answer_at_terminal(conversation)
 
     # --- talking --------------------------------------------------------------------------------------

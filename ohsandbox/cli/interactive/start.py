@@ -9,18 +9,32 @@ from ohsandbox.cli.entrypoint import importing
 from ohsandbox.cli.prompt import drawn_by, person_present
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ohsandbox.cli.options import RunOptions, SandboxOptions
+    from ohsandbox.cli.run import Work
 
 HISTORY_NAME = "history.jsonl"
 
 
 def can_be_interactive(what: RunOptions) -> bool:
-    """A person is at a terminal that can move its cursor, and what is asked for may become a conversation."""
-    return what.talks and what.task != "-" and person_present(no_tui=what.headless) and not _is_dumb()
+    """A person is at a terminal that can move its cursor."""
+    return what.task != "-" and person_present(no_tui=what.headless) and not _is_dumb()
 
 
 def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
     """`ohsandbox run` at a terminal; the exit code of the last run."""
+
+    def begin(work: Work) -> int:
+        from ohsandbox.cli.run import run_task  # noqa: PLC0415 - after the first paint
+
+        return run_task(what, where, work=work)
+
+    return on_screen(begin)
+
+
+def on_screen(begin: Callable[[Work], int]) -> int:
+    """Have begin work on the interactive screen; its exit code."""
     with importing():
         from ohsandbox.cli.interactive.input import InputHistory  # noqa: PLC0415 - prompt_toolkit, at a terminal only
         from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - as above
@@ -30,10 +44,9 @@ def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
         screen.show_status("starting")
         with importing():
             from ohsandbox.cli.interactive.loop import InteractiveSession  # noqa: PLC0415 - after the first paint
-            from ohsandbox.cli.run import run_task  # noqa: PLC0415 - as above
 
         screen.show_status("")
-        return run_task(what, where, work=InteractiveSession(screen).work)
+        return begin(InteractiveSession(screen).work)
 
 
 def _masked(text: str) -> str:

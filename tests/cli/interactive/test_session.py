@@ -177,7 +177,9 @@ def test_history_is_there_in_the_next_session_and_is_searched(talk: Turns) -> No
 def test_keys_before_a_question_do_not_answer_it_and_the_draft_comes_back(talk: Turns, workspace: Path) -> None:
     slow = "until test -e go; do sleep 0.1; done"
     terminal = talk(("", slow), ("", "echo one >> done"), ("all done", None), options=("--confirm", "always"))
-    terminal.type(f"go{ENTER}").wait("? helps]").type("y\n").wait("until test -e go", times=3).wait("waits for a tool")
+    terminal.type(f"go{ENTER}").wait("? helps]").wait("waits for your answer").type("y\n").wait(
+        "until test -e go", times=3
+    ).wait("waits for a tool")
     terminal.type("y").wait("> y")
     (workspace / "go").touch()
     terminal.wait("? helps]", times=2)
