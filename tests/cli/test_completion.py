@@ -12,6 +12,7 @@ import pytest
 
 from ohsandbox.cli.completion import MAX_OFFERED, conversation_ids, sandbox_names
 from tests.cli.conftest import COMMAND
+from tests.lacking import lacking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +109,7 @@ def test_without_a_shell_the_line_names_the_shells(invoke: Invoke, monkeypatch: 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_tab_in_a_real_shell(kept: Path, shell: str, tmp_path: Path) -> None:
     if not (found := shutil.which(shell)):
-        pytest.skip(f"no {shell} here")
+        lacking(f"no {shell} here: apt-get install {shell}")
     command = tmp_path / "bin" / "ohsandbox"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.viewer.chromium import PROGRAM, Chromium
+from tests.lacking import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 AXE_VERSION = "4.14.1"
 AXE_PLACE = Path(__file__).parents[3] / ".cache" / f"axe-core-{AXE_VERSION}"
-
-
-def _lacking(missing: str) -> None:
-    """In CI a test that cannot run has failed."""
-    pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +27,7 @@ def _profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def started_browser(_profile: Path) -> Iterator[Chromium]:
     if PROGRAM is None:
-        _lacking("no chromium on this machine: apt-get install chromium")
+        lacking("no chromium on this machine: apt-get install chromium")
     with Chromium(_profile) as browser:
         yield browser
 
@@ -50,7 +46,7 @@ def axe() -> str:
     found = AXE_PLACE / "node_modules" / "axe-core" / "axe.min.js"
     if not found.exists():
         if shutil.which("npm") is None:
-            _lacking("npm is not here, to install axe-core: install Node 20 or newer")
+            lacking("npm is not here, to install axe-core: install Node 20 or newer")
         own = AXE_PLACE.with_name(f"{AXE_PLACE.name}.{os.getpid()}")  # several processes may want it at once
         own.mkdir(parents=True)
         command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(own), f"axe-core@{AXE_VERSION}"]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
@@ -14,7 +13,9 @@ from ohsandbox.evaluation.reports import read_results
 from ohsandbox.evaluation.reports.comparison import compare, comparison_html
 from ohsandbox.evaluation.reports.html import html
 from ohsandbox.evaluation.results import Load, Phase, Resources, StepResult
+from tests.cli.viewer.chromium import PROGRAM
 from tests.evaluation.results import BEGAN, HOSTILE_NAMES, HOSTILE_OUTPUT, trial, write_run
+from tests.lacking import lacking
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,14 +124,15 @@ def test_a_partial_report_says_so(tmp_path: Path) -> None:
     assert "No trial has a verdict." in page
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on this machine")
 def test_a_browser_runs_our_script_and_no_other(page: str, tmp_path: Path) -> None:
+    if PROGRAM is None:
+        lacking("no chromium on this machine: apt-get install chromium")
     injected = page.replace(
         "<main>", "<main><script>document.title='owned'</script><img src=x onerror='document.title=1'>"
     )
     (tmp_path / "page.html").write_text(injected)
     command = [
-        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking",
+        PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking",
         "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
         f"file://{tmp_path / 'page.html'}",
     ]  # fmt: skip
