@@ -25,9 +25,14 @@ _METADATA = frozenset(
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _SITE = tuple(
-    ipaddress.ip_network(one) for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+    ipaddress.ip_network(one)
+    for one in (
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10"),
+        *("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15"),
+    )
 )
-"""What `private:` opens: addresses that a site gives out itself (RFC 1918, 6598, 4193)."""
+"""What `private:` opens: addresses that a site gives out itself (RFC 1918, 6598, 4193, 3879), and those of documents
+and measurements, which sites and local resolvers give out as well."""
 
 
 class HostNameError(ValueError):
@@ -71,7 +76,7 @@ def address_problem(address: str, *, private: bool) -> str:
 
     Args:
         address: as a resolver returns it.
-        private: whether addresses of the site (RFC 1918, 6598, 4193) pass; loopback, link-local and metadata never do.
+        private: whether addresses of the site pass; loopback, link-local and metadata never do.
     """
     try:
         found = ipaddress.ip_address(address)
@@ -105,7 +110,6 @@ def _problem(address: IPAddress, *, private: bool) -> str:
         (address.is_multicast, "a multicast address"),
         (of_site and not private, "a private address"),
         (not of_site and not address.is_global, "not a public address"),
-        (isinstance(address, ipaddress.IPv6Address) and address.is_site_local, "not a public address"),
         (address.is_reserved and address not in _NAT64, "not a public address"),
     )
     return next((kind for holds, kind in kinds if holds), "")

@@ -5,15 +5,14 @@ RFC 8446, 4.1.2 and 5.1; RFC 6066, 3. The message may be spread over many record
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import asyncio
+import asyncio
+import hashlib
+from typing import NamedTuple
 
 MAX_HELLO_BYTES = 32 * 1024
 """Of all records of a ClientHello; with post-quantum key shares it has about 2 KiB."""
-_HANDSHAKE = 22
-_CLIENT_HELLO = 1
+_CHANGE_CIPHER_SPEC, _HANDSHAKE = 20, 22
+_CLIENT_HELLO, _SERVER_HELLO = 1, 2
 _RECORD_HEADER, _MESSAGE_HEADER = 5, 4
 _MAX_RECORD = 2**14
 _SERVER_NAME = 0
@@ -21,6 +20,10 @@ _ENCRYPTED = frozenset({0xFE0D, 0xFFCE})
 """encrypted_client_hello (RFC 9849), and the draft before it: they carry another name that we cannot read."""
 ALERT_ACCESS_DENIED = bytes((21, 3, 1, 0, 2, 2, 49))
 """A fatal alert that programs show as "access denied" (RFC 8446, 6.2)."""
+
+
+_RETRY_RANDOM = hashlib.sha256(b"HelloRetryRequest").digest()
+"""In the place of a ServerHello's random: the client sends a second ClientHello then (RFC 8446, 4.1.3)."""
 
 
 class ClientHelloError(ValueError):
@@ -39,12 +42,15 @@ class ClientHello(NamedTuple):
     server_name: str
 
 
-async def read_client_hello(reader: asyncio.StreamReader, first: bytes = b"") -> ClientHello:
+async def read_client_hello(
+    reader: asyncio.StreamReader, first: bytes = b"", *, is_second: bool = False
+) -> ClientHello:
     """Read the records of a ClientHello, and no byte beyond them.
 
     Args:
         reader: of the client.
         first: what was read of it already, at most a record's header.
+        is_second: whether it answers a HelloRetryRequest, so that change_cipher_spec may come before it.
 
     Raises:
         ClientHelloError: it is none, or is hidden, malformed, or longer than MAX_HELLO_BYTES.
@@ -55,6 +61,9 @@ async def read_client_hello(reader: asyncio.StreamReader, first: bytes = b"") ->
         header = first + await reader.readexactly(_RECORD_HEADER - len(first))
         first = b""
         size = int.from_bytes(header[3:])
+        if is_second and not raw and header[0] == _CHANGE_CIPHER_SPEC and size == 1:
+            raw = header + await reader.readexactly(1)
+            continue
         if header[0] != _HANDSHAKE or header[1] != 3:  # noqa: PLR2004 - SSL 3.0 and all of TLS
             raise ClientHelloError("is not TLS")
         if not 0 < size <= _MAX_RECORD or len(raw) + size > MAX_HELLO_BYTES:
@@ -148,3 +157,19 @@ def _name(extension: bytes) -> str:
     if kind != 0 or not name or not name.isascii():
         raise ClientHelloError("is a malformed ClientHello")
     return name.decode("ascii").lower()
+
+
+async def read_server_answer(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
+    """The first record of a server's answer to a ClientHello, and whether it asks for a second ClientHello.
+
+    What the server sends in the place of a handshake record is returned as it is, as far as it was read.
+    """
+    header = record = b""
+    try:
+        header = await reader.readexactly(_RECORD_HEADER)
+        if header[0] != _HANDSHAKE:
+            return header, False
+        record = await reader.readexactly(int.from_bytes(header[3:]))
+    except asyncio.IncompleteReadError as error:
+        return header + error.partial, False
+    return header + record, record[:1] == bytes([_SERVER_HELLO]) and record[6:38] == _RETRY_RANDOM

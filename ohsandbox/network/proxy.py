@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 import h11
 
 from ohsandbox.network.budgets import NetworkBudgets, NetworkUsage
-from ohsandbox.network.client_hello import ALERT_ACCESS_DENIED, ClientHelloError, read_client_hello
+from ohsandbox.network.client_hello import ALERT_ACCESS_DENIED, ClientHelloError, read_client_hello, read_server_answer
 from ohsandbox.network.http_head import HeadError, RequestReader, Target, parsed_request, target_of
 from ohsandbox.network.plain_http import PlainHTTP
 from ohsandbox.network.policy import HTTP_PORT, HTTPS_PORT
@@ -331,24 +331,34 @@ class Proxy:
         first, early = b"", b""
         if link.port != HTTPS_PORT:
             first, early = await _first_bytes(link.reader, reader)
-        if link.port == HTTPS_PORT or first[:1] == HANDSHAKE:
+        is_tls = link.port == HTTPS_PORT or first[:1] == HANDSHAKE
+        if is_tls:
             link.protocol = "https"
-            link.expect(self._budgets.head_timeout_s, overdue="was sent no whole ClientHello in time")
             first = await self._checked_hello(link, first)
         self._begin(link, verdict)
-        link.count(sent=len(first), received=len(early))
+        link.count(sent=len(first))
         writer.write(first)
+        if is_tls:
+            early, asks_again = await read_server_answer(reader)
+            if asks_again:  # the second ClientHello could name another server
+                link.count(received=len(early))
+                link.writer.write(early)
+                first, early = await self._checked_hello(link, b"", is_second=True), b""
+                link.count(sent=len(first))
+                writer.write(first)
+        link.count(received=len(early))
         link.writer.write(early)
         await link.splice(reader, writer)
 
-    async def _checked_hello(self, link: Link, first: bytes) -> bytes:
+    async def _checked_hello(self, link: Link, first: bytes, *, is_second: bool = False) -> bytes:
         """The bytes of a ClientHello that names the host of the link.
 
         Raises:
             RefusedError: it is none, or names none or another one.
         """
+        link.expect(self._budgets.head_timeout_s, overdue="was sent no whole ClientHello in time")
         try:
-            hello = await read_client_hello(link.reader, first)
+            hello = await read_client_hello(link.reader, first, is_second=is_second)
         except ClientHelloError as error:
             raise RefusedError(ProxyRefusal(403, link.host, link.port, f"was sent what {error}")) from None
         if hello.server_name != link.host:

@@ -117,23 +117,41 @@ async def world(
 ) -> AsyncIterator[World]:
     """A proxy with these rules, and a server on loopback for each port of the outside."""
     made = World(NetworkPolicy(rules, package_hosts=package_hosts))
+    served: set[asyncio.Task[object]] = set()
+
+    def kept(handler: Handler) -> Handler:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            served.add(task)
+            try:
+                await handler(reader, writer)
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+                served.discard(task)
+
+        return serve
+
     listening = []
     for port, handler in (servers or {}).items():
         context = server_context("good.example.org") if port in tls else None
-        server = await asyncio.start_server(handler, "127.0.0.1", 0, ssl=context)
+        server = await asyncio.start_server(kept(handler), "127.0.0.1", 0, ssl=context)
         listening.append(server)
         made.ports[port] = server.sockets[0].getsockname()[1]
     dialer = Dialer(resolve=made.resolve, connect=made.connect, proxies=proxies or {})
     made.proxy = Proxy(made.policy, made.audit, budgets=budgets, interceptor=interceptor, dialer=dialer)
-    front = await asyncio.start_server(made.proxy.serve, "127.0.0.1", 0)
+    front = await asyncio.start_server(kept(made.proxy.serve), "127.0.0.1", 0)
     made.port = front.sockets[0].getsockname()[1]
     try:
         yield made
     finally:
-        front.close()
         made.proxy.close()
-        for server in listening:
+        for server in (front, *listening):
             server.close()
+        if served:
+            await asyncio.wait(served, timeout=20)
 
 
 async def echo_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
