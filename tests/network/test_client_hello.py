@@ -184,7 +184,7 @@ def _openssl_reads(data: bytes) -> str | None:
     def on_name(_: ssl.SSLObject, name: str | None, __: ssl.SSLContext) -> None:
         seen.append((name or "").lower())
 
-    context.sni_callback = on_name  # type: ignore[assignment]
+    context.sni_callback = on_name
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     incoming.write(data)
     server = context.wrap_bio(incoming, outgoing, server_side=True)

@@ -17,11 +17,9 @@ from ohsandbox.network import upstream
 from ohsandbox.network.budgets import NetworkBudgets
 from ohsandbox.network.client_hello import ALERT_ACCESS_DENIED
 from ohsandbox.network.http_head import HeadError, RequestReader, parsed_request, target_of
-from tests.network.world import PUBLIC, World, client_context, echo, echo_http, server_context, world
+from tests.network.world import PUBLIC, Handler, World, client_context, echo, echo_http, server_context, world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ohsandbox.network.upstream import Streams
 
 GOOD, EVIL = "good.example.org", "evil.example.org"
@@ -257,7 +255,7 @@ def hello_of(name: str) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
     return tls, incoming, outgoing
 
 
-async def retrying_server(handler: Callable[..., object]) -> asyncio.Server:
+async def retrying_server(handler: Handler) -> asyncio.Server:
     context = server_context(GOOD)
     context.set_ecdh_curve("secp521r1")  # no client offers a share for it at first
     return await asyncio.start_server(handler, "127.0.0.1", 0, ssl=context)
