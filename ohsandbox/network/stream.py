@@ -57,7 +57,7 @@ class TunnelTransport(asyncio.Transport):
         self._error: Exception | None = None
         self._held: deque[bytes] = deque()
         self._ends = self._end_sent = self._end_received = self._end_told = False
-        self._close_sent = self._close_received = False
+        self._close_sent = self._close_received = self._is_released = False
         self._abort_timer: asyncio.TimerHandle | None = None
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
@@ -237,6 +237,12 @@ class TunnelTransport(asyncio.Transport):
     def _answer_close(self) -> None:
         if self._close_received and not self.waits_for_owner:
             self._send_close(0)
+        self._release_if_closed()
+
+    def _release_if_closed(self) -> None:
+        """Once both have said CLOSE the sandbox may use the number again, whoever still holds this stream here."""
+        if self._close_received and self._close_sent and not self._is_released:
+            self._is_released = True
             if self._abort_timer is not None:
                 self._abort_timer.cancel()
             self._release(self.number)
@@ -278,6 +284,7 @@ class TunnelTransport(asyncio.Transport):
             self._send(frame(FrameKind.CLOSE, self.number, reason))
             if not reason and not self._close_received:
                 self._abort_timer = self._loop.call_later(ABORT_AFTER_S, self._abort_the_rest)
+            self._release_if_closed()
 
     def _abort_the_rest(self) -> None:
         if not self._close_received:
