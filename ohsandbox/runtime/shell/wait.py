@@ -29,6 +29,9 @@ PROBE_PERIOD_S = 0.5
 BEGIN_S = 5.0
 """A shell begins a command within 1 ms. A shell that is busy for this long before it runs something that the agent put
 before every command, such as a PROMPT_COMMAND that cannot be unset."""
+READ_CHARS_PER_S = 256 * 1024
+"""What a shell reads of a long command before it runs it, at the least: alone 5 MiB take it 0.5 s, and with twelve
+runnable processes on two processors up to 10 s, in which it looks like one that is busy with something else."""
 RECOVER_S = 1.0
 """A shell that is asked for a missing report sends it within a millisecond, or within this time with six runnable
 processes per processor: with 0.2 s there, 1 in 150 shells that Ctrl-C had thrown out of a loop was replaced."""
@@ -109,7 +112,8 @@ class CommandWait:
         self._deadline = now + _or_never(wait.timeout_s)
         self._yield_at = now + _or_never(wait.yield_s)
         self._idle_timeout_s = _or_never(wait.idle_timeout_s)
-        self._begins_until = now + BEGIN_S
+        self._reads_until = now + len(call.text or call.command) / READ_CHARS_PER_S
+        self._begins_until = self._reads_until + BEGIN_S
         self._expect = None if wait.expect is None else expectation(wait.expect)
         self._look_at = math.inf
         """Time of the next search for `expect` in new output."""
@@ -202,7 +206,7 @@ class CommandWait:
         late = verdict == "busy" and time.monotonic() >= self._begins_until
         if not self._call.began and (late or verdict == "input"):
             return WaitOutcome.LOST  # it reads the terminal, or does something else, instead of reading its command
-        if verdict == "spins" and not self._shell.traps_exit:
+        if verdict == "spins" and not self._shell.traps_exit and time.monotonic() >= self._reads_until:
             return WaitOutcome.LOST  # half a second is long for a report
         if verdict == "input" and not self._ignore_input:
             return WaitOutcome.INPUT

@@ -26,6 +26,7 @@ class Told:
         self.alive = self.began = True
         self.finished = self.traps_exit = False
         self.recoveries = self.reaped = 0
+        self.command, self.text = "true", ""
 
     def recover(self) -> None:
         self.recoveries += 1
@@ -64,6 +65,17 @@ def test_a_shell_that_runs_on_behind_its_command_is_lost_without_being_asked(tol
 def test_a_shell_that_may_be_at_work_on_its_exit_trap_is_not_lost(told: Told) -> None:
     told.traps_exit = True
     assert told.watched(WaitOptions(timeout_s=1), "spins") is WaitOutcome.TIMEOUT
+
+
+@pytest.mark.parametrize("verdict", ["spins", "busy"])
+def test_a_shell_that_still_reads_a_long_command_is_not_lost(
+    told: Told, monkeypatch: pytest.MonkeyPatch, verdict: str
+) -> None:
+    monkeypatch.setattr(wait, "BEGIN_S", 0.05)
+    told.began, told.command = False, "x" * (5 * 1024 * 1024)
+    assert told.watched(WaitOptions(timeout_s=0.5), verdict) is WaitOutcome.TIMEOUT
+    monkeypatch.setattr(wait, "READ_CHARS_PER_S", 100 * 1024 * 1024)
+    assert told.watched(WaitOptions(timeout_s=5), verdict) is WaitOutcome.LOST
 
 
 def test_a_finished_command_is_finished_at_once(told: Told) -> None:
