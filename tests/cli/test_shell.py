@@ -39,9 +39,9 @@ sys.stdout.flush()
 print(ascii(sys.stdin.buffer.read({len(KEYS)})), end="", flush=True)
 """
 JOB = """
-import signal
-signal.signal(signal.SIGCONT, lambda *_: print("<on>", flush=True))
-print("<up>", flush=True)
+import os, signal
+signal.signal(signal.SIGCONT, lambda *_: os.write(1, b"<on>\\n"))  # a print may be under way when it is stopped
+os.write(1, b"<up>\\n")
 while True:
     signal.pause()
 """
