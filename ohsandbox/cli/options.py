@@ -146,6 +146,12 @@ class SandboxOptions:
         " [default: packages]",
         "HOST[:PORT]",
     )
+    credential: list[str] | None = _sandbox(
+        "Key that never enters the sandbox and is added to requests to its host on their way: HOST=env:VARIABLE, with "
+        ",header:NAME or ,basic:USER for another form than a bearer token, or a word such as github, gitlab, anthropic "
+        "or openai. May be repeated.",
+        "HOST=env:NAME",
+    )
     git: Literal["guarded", "ro", "rw"] | None = _sandbox(
         "Protection of repositories in --workspace. guarded: commits work; git config, hooks and files that editors "
         "and agents execute are read-only (default). ro: .git is read-only. rw: no protection."
@@ -227,6 +233,8 @@ class SandboxOptions:
             parse_port_pair(one)
         if self.allow and self.network == "none":
             raise UsageError("--allow and --network none exclude each other. Leave one out.")
+        if self.credential and self.network not in {None, "allowlist"}:
+            raise UsageError(f"--credential and --network {self.network} exclude each other. Leave one out.")
 
     @property
     def backend(self) -> BackendInfo:
@@ -259,7 +267,7 @@ class SandboxOptions:
 
     def _network(self, settings: Settings) -> NetworkMode:
         """What was asked for, else what the settings say, else the list."""
-        return self.network or ("allowlist" if self.allow else settings.network or "allowlist")
+        return self.network or ("allowlist" if self.allow or self.credential else settings.network or "allowlist")
 
     def _allowed(self, settings: Settings) -> tuple[str, ...]:
         """What is on the list: that of the settings or of before, and over it the flags'."""

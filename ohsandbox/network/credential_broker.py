@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import certifi
 
 from ohsandbox.network.certificate_authority import CertificateAuthority, java_trust_store
+from ohsandbox.network.credentials import rules_of
 from ohsandbox.network.interception import CredentialInterceptor
 
 if TYPE_CHECKING:
@@ -29,9 +30,8 @@ class CredentialBroker:
 
     Attributes:
         rules: what the sandbox's network policy must allow besides.
-        environment: the sandbox's variables with worthless placeholders; a variable that a person sets wins.
-        hidden: the values by name, for `Secrets.hiding`.
         interceptor: for the proxy.
+        certificate: the sandbox's own authority, in PEM.
         bundle: PEM of every authority that programs in the sandbox should trust: the person's ca_bundle, or without
             one the public roots, and the sandbox's own.
     """
@@ -46,9 +46,7 @@ class CredentialBroker:
         """Make the sandbox's authority; upstream None verifies hosts by this machine's trust store and ca_bundle."""
         roots = Path(certifi.where() if ca_bundle is None else ca_bundle).expanduser().read_bytes()
         authority = CertificateAuthority(one.host for one in credentials)
-        self.rules = tuple(dict.fromkeys(f"{one.host}:{one.port}" for one in credentials))
-        self.environment: Mapping[str, str] = dict(pair for one in credentials for pair in one.placeholders)
-        self.hidden: Mapping[str, str] = {one.name: one.value for one in credentials}
+        self.rules = rules_of(credentials)
         self.interceptor = CredentialInterceptor(
             credentials, authority, upstream_context(ca_bundle) if upstream is None else upstream
         )

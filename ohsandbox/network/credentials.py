@@ -156,6 +156,11 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
     return tuple(found)
 
 
+def rules_of(credentials: Iterable[Credential]) -> tuple[str, ...]:
+    """What a network policy must allow for them."""
+    return tuple(dict.fromkeys(f"{one.host}:{one.port}" for one in credentials))
+
+
 def _malformed(subject: str) -> UsageError:
     # a host has a dot; anything else is a word that was meant as a preset, or a value, which is not quoted
     hint = did_you_mean(subject, PRESETS) if subject.isalpha() and len(subject) <= max(map(len, PRESETS)) else ""

@@ -31,7 +31,7 @@ NetworkMode = Literal["none", "allowlist", "open"]
 DEFAULT_ALLOW = ("packages",)
 """Of the commands, where nobody said what to allow: the package registries of the person's own configuration."""
 
-NETWORK_OPTIONS = ("network", "allow")
+NETWORK_OPTIONS = ("network", "allow", "credential")
 
 RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
 """Bounds of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
@@ -57,6 +57,8 @@ class RuntimeSettings:
     allow: tuple[str, ...] = ()
     """With the allowlist: the rules, as `--allow` takes them. With the open network: what of the private ranges is not
     closed."""
+    credential: tuple[str, ...] = ()
+    """Keys that stay outside, as `--credential` takes them."""
     keep: bool = False
     attach: str | None = None
     """The name of a running sandbox to join."""
@@ -101,6 +103,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         copy=settings.copy,
         network=None if joins else settings.network,
         allow=settings.allow,
+        credentials=settings.credential,
         keep=settings.keep or None,
         attach=settings.attach,
         ca_bundle=settings.ca_bundle,

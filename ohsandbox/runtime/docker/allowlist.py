@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ohsandbox.network.audit import NetworkDecision
+    from ohsandbox.network.proxy import Interceptor
     from ohsandbox.network.tunnel import Tunnel
 
 log = logging.getLogger(__name__)
@@ -34,19 +35,28 @@ PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 class Allowlist:
     """What one sandbox may reach. This process decides everything: without it, nothing is reached."""
 
-    def __init__(self, rules: Iterable[str], *, name: str, listener: Callable[[NetworkDecision], None]) -> None:
+    def __init__(
+        self,
+        rules: Iterable[str],
+        *,
+        name: str,
+        listener: Callable[[NetworkDecision], None],
+        interceptor: Interceptor | None = None,
+    ) -> None:
         """Begin nothing yet.
 
         Args:
             rules: see `NetworkPolicy`.
             name: of the file of decisions: the conversation's id, or the container's name.
             listener: is told of each decision, in the thread of the proxy.
+            interceptor: adds credentials to requests to their hosts.
 
         Raises:
             UsageError: a rule is none.
         """
         self.policy = NetworkPolicy(rules)
         self._listener = listener
+        self._interceptor = interceptor
         self._tunnel: Tunnel | None = None
         self._tried = threading.Event()
         """Set once the connector listens, or was tried to."""
@@ -57,7 +67,7 @@ class Allowlist:
         """From now on decisions are kept under this name; those about connections that are open, under the old one."""
         self.audit = AuditLog(name)
         self.audit.on_decision(self._listener)
-        self._proxies.append(Proxy(self.policy, self.audit))
+        self._proxies.append(Proxy(self.policy, self.audit, interceptor=self._interceptor))
 
     def begin(self, tunnel: Tunnel) -> None:
         """Have the connector listen inside, in the background."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.docker.proxy_variables import PROXY_VARIABLES
+from ohsandbox.runtime.docker.proxy_variables import PROXY_VARIABLES, proxy_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.allowlist import Allowlist
     from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.sandbox import Sandbox
+    from ohsandbox.runtime.docker.trust import CredentialSetup
+    from ohsandbox.secrets import Secrets
 
 
 T = TypeVar("T")
@@ -53,6 +56,7 @@ class NetworkControl(Runtime):
         self._allowlist: Allowlist | None = None
         self._here = _OfThread()
         self._decision_listeners: list[Callable[[NetworkDecision], object]] = []
+        self._credentials: CredentialSetup | None = None
 
     @property
     def allowed(self) -> tuple[str, ...]:
@@ -142,7 +146,10 @@ class NetworkControl(Runtime):
             from ohsandbox.runtime.docker.allowlist import Allowlist  # noqa: PLC0415 - most sandboxes of programs have none
 
             name = self._options.conversation or name
-            self._allowlist = Allowlist(self._options.allow, name=name, listener=self._tell_decision)
+            self._allowlist = Allowlist(
+                self._options.allow, name=name, listener=self._tell_decision,
+                interceptor=None if self._credentials is None else self._credentials.broker.interceptor,
+            )  # fmt: skip
         self._allowlist.begin(self.tunnel)
 
     def _end_allowlist(self) -> None:
@@ -150,6 +157,56 @@ class NetworkControl(Runtime):
         ended, self._allowlist = self._allowlist, None
         if ended is not None:
             ended.close()
+
+    # --- credentials ---
+
+    def give_secrets(self, secrets: Secrets) -> None:
+        """See `Backend.give_secrets`.
+
+        Raises:
+            UsageError: a secret is a credential, which stays outside.
+        """
+        if self._credentials is not None:
+            self._credentials.check_outside(secrets.environment())
+        super().give_secrets(secrets)
+
+    def _use_credentials(self, flags: Sequence[str], *, ca_bundle: str | None, given: Mapping[str, str]) -> None:
+        if flags:
+            from ohsandbox.runtime.docker.trust import CredentialSetup  # noqa: PLC0415 - most sandboxes have none
+
+            self._credentials = CredentialSetup(flags, ca_bundle=ca_bundle, given=given)
+            self.outside_secrets = self._credentials.outside
+            self.give_secrets(self.secrets)
+
+    @property
+    def _credential_hosts(self) -> tuple[str, ...]:
+        return () if self._credentials is None else self._credentials.hosts
+
+    def _with_credential_hosts(self, allow: Sequence[str] | None) -> Sequence[str] | None:
+        """The rules that were asked for with those that the credentials need; None where there are none."""
+        return [*(allow or ()), *self._credential_hosts] if self._credential_hosts else allow or None
+
+    def _install_credentials(self, sandbox: Sandbox) -> None:
+        """Have a container's programs trust what answers for the hosts of the credentials, where it has the list."""
+        if self._credentials is not None and self._options.network == "allowlist":
+            self._credentials.install(sandbox)
+
+    def _way_out_variables(self) -> Mapping[str, str]:
+        """The variables that lead processes to the list, and to the placeholders of credentials."""
+        if self._options.network != "allowlist":
+            return {}
+        variables = proxy_environment(self._options.env)
+        if self._credentials is None:
+            return variables
+        return {**variables, **self._credentials.variables(java_options=variables.get("JAVA_TOOL_OPTIONS", ""))}
+
+    @property
+    def _way_out_names(self) -> frozenset[str]:
+        return frozenset(PROXY_VARIABLES) | frozenset(
+            {} if self._credentials is None else self._credentials.variables()
+        )
+
+    # --- the list ---
 
     def _replace_rules(self, rules: Sequence[str]) -> None:
         policy = self._the_allowlist(()).policy
@@ -159,7 +216,7 @@ class NetworkControl(Runtime):
 
     def _lead_processes(self, exec_env: Mapping[str, str]) -> None:
         """Have open shells lead their next command to the proxy, or nowhere; workers are started anew."""
-        change = {name: exec_env.get(name, "") for name in PROXY_VARIABLES if name not in self._options.env}
+        change = {name: exec_env.get(name, "") for name in self._way_out_names if name not in self._options.env}
         with self._lock:
             for shell in self._shells.values():
                 shell.set_env(change)

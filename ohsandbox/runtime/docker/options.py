@@ -94,6 +94,8 @@ class DockerOptions(BaseModel):
     network: Network = "none"
     allow: tuple[str, ...] = ()
     """Rules of the allowlist; of an open network, addresses that it leads to besides the public ones."""
+    credentials: tuple[str, ...] = ()
+    """As `network.credentials` reads them: where each value is, never the value."""
     profile: Profile = "contained"
     """What the caller says; a workspace alone decides."""
     limits: SandboxLimits = SandboxLimits()
@@ -170,6 +172,11 @@ def _check_joined(asked: Mapping[str, object]) -> None:
 
 def _with_network(found: DockerOptions, asked: Mapping[str, object]) -> DockerOptions:
     """Rules without a network mean the allowlist; they are checked here."""
+    if found.credentials and asked.get("network") not in {None, "allowlist"}:
+        raise UsageError(
+            f"credentials= are added by the allowlist's proxy, and network={found.network!r} has none. "
+            "Remedy: network='allowlist'."
+        )
     if not found.allow:
         return found
     if found.network == "none" and asked.get("network"):

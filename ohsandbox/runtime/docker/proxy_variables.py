@@ -31,12 +31,17 @@ def proxy_environment(given: Iterable[str]) -> dict[str, str]:
     return {name: value for name, value in PROXY_VARIABLES.items() if name not in kept}
 
 
-def told_network(rules: Sequence[str]) -> str:
-    """What a model is told of the list, and of a refusal."""
+def told_network(rules: Sequence[str], credentials: Sequence[str] = ()) -> str:
+    """What a model is told of the list, of hosts with credentials, and of a refusal."""
     hosts = ", ".join(rules) or "no host yet"
     registries = " ('packages' are the package registries of the user's own tools)" if "packages" in rules else ""
+    added = (
+        f" Requests to {', '.join(credentials)} get their credential on the way, over https:// alone: what variables "
+        "hold is a placeholder, so ask for no key."
+    )
     return (
         f"an allowlist: {hosts}{registries}. They are reached over HTTPS and HTTP through the proxy that the variables "
         "https_proxy and http_proxy name; there is no DNS and no other way out. Status 403 of the proxy: the host is "
         "not on the list. Only the user can allow it: say which host you need and why instead of trying again"
+        f"{'.' + added if credentials else ''}"
     )

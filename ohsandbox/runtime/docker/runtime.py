@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from ohsandbox.arguments import expect_path, suggests_names, wrong
+from ohsandbox.arguments import expect_path, expect_texts, suggests_names, wrong
 from ohsandbox.errors import (
     EngineUnavailable,
     SandboxGone,
@@ -27,7 +27,7 @@ from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID, PRIVATE_DIR, Network
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.network_control import NetworkControl
-from ohsandbox.runtime.docker.proxy_variables import PROXY_VARIABLES, proxy_environment, told_network
+from ohsandbox.runtime.docker.proxy_variables import told_network
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
@@ -78,6 +78,9 @@ class DockerRuntime(NetworkControl):
         allow: with the allowlist, which it implies, hosts that may be reached over HTTPS and HTTP: "host", "*.host"
             (all below it), "host:port", or "packages", the package registries of the caller's own tools; see `allow`.
             With the network open, more addresses or ranges (10.0.0.0/8, 192.168.1.5:8080), of this machine's too.
+        credentials: keys that stay outside: "HOST=env:NAME" (with ",header:NAME" or ",basic:USER" for another form than
+            a bearer token), or a word such as "github" or "anthropic". They are added to requests to that host on
+            their way, and the host is allowed; inside is a placeholder.
         profile: "contained" or "mapped"; derived from workspace.
         limits: memory, processors, processes, disk.
         name: the container's name; default: ohsandbox- and a random word.
@@ -111,6 +114,7 @@ class DockerRuntime(NetworkControl):
         git: Git | None = None,
         network: Network | None = None,
         allow: Sequence[str] | None = None,
+        credentials: Sequence[str] = (),
         profile: Profile | None = None,
         limits: SandboxLimits | None = None,
         name: str | None = None,
@@ -135,14 +139,18 @@ class DockerRuntime(NetworkControl):
             raise wrong("copy", copy, "give True, False or 'all'")
         expect_path("workspace", workspace)
         expect_path("ca_bundle", ca_bundle)
+        expect_texts("credentials", credentials)
         place = None if workspace is None else os.fspath(workspace)
         if copy and place is None:
             raise UsageError("copy= needs a directory to copy. Remedy: pass workspace=DIR.")
+        bundle = None if ca_bundle is None else os.fspath(ca_bundle)
+        self._use_credentials(credentials, ca_bundle=bundle, given=env or {})
         self._options = options.checked(
             image=image, env=env, user=None if user is None else str(user), workdir=workdir,
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
-            network=network, allow=allow or None, profile=profile, limits=limits, name=name, keep=keep, attach=attach,
-            ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle), runtime=runtime or None,
+            network=network, allow=self._with_credential_hosts(allow), credentials=[*credentials] or None,
+            profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=bundle,
+            runtime=runtime or None,
             conversation=conversation, checkpoint=checkpoint, labels=labels or None,
             build=None if build is None else checked_build(build),
         )  # fmt: skip
@@ -213,7 +221,7 @@ class DockerRuntime(NetworkControl):
             return {"runtime": "a Docker container", "image": image, "user": "root", "working directory": ""}
         told = known.describe()
         if "network" in told and self._options.network == "allowlist":
-            told["network"] = told_network(self.allowed)
+            told["network"] = told_network(self.allowed, self._credential_hosts)
         return told | ({"not enforced here": ", ".join(self._unenforced)} if self._unenforced else {})
 
     # --- life ---
@@ -274,9 +282,10 @@ class DockerRuntime(NetworkControl):
     def _take(self, sandbox: Sandbox) -> None:
         """Work in this sandbox from now on, with the way out that its options name."""
         self._options = sandbox.options
-        kept = {name: value for name, value in sandbox.exec_env.items() if name not in PROXY_VARIABLES}
-        variables = proxy_environment(self._options.env) if self._options.network == "allowlist" else {}
-        self._sandbox = self._known = sandbox._replace(exec_env={**kept, **variables})
+        ours = self._way_out_names
+        kept = {name: value for name, value in sandbox.exec_env.items() if name not in ours}
+        self._sandbox = self._known = sandbox._replace(exec_env={**kept, **self._way_out_variables()})
+        self._install_credentials(sandbox)
         self._begin_allowlist(sandbox.container.name)
 
     def _close(self) -> None:
@@ -405,7 +414,8 @@ class DockerRuntime(NetworkControl):
             if before.config is not None:
                 self._stop_watching()
             try:
-                self._sandbox = self._known = provision.restore(before, checkpoint)
+                self._sandbox = self._known = restored = provision.restore(before, checkpoint)
+                self._install_credentials(restored)
             finally:  # a sandbox that stays as it was is monitored again, too
                 self._unchecked = before.config is not None
 

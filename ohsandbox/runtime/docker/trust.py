@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ohsandbox.errors import UsageError
+from ohsandbox.network.credentials import parse_credentials, rules_of
 from ohsandbox.runtime.docker.options import CA_PATH, CA_VARIABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.network.credential_broker import CredentialBroker
     from ohsandbox.runtime.docker.sandbox import Sandbox
@@ -26,20 +29,59 @@ done
 variable. An authority of an earlier session stays in them; its key is gone."""
 
 
-def install(target: Sandbox, broker: CredentialBroker) -> None:
-    """Write the authorities to where `credential_variables` point, and the sandbox's own into the image's stores."""
-    certificate = broker.certificate.decode().strip()
-    target.script(f"{_WRITE}\n{_INTO_STORES}", CA_PATH, certificate, stdin=broker.bundle)
-    target.script(_WRITE, JAVA_TRUST_PATH, stdin=broker.java_trust_store())
+class CredentialSetup:
+    """The credentials of one runtime: what its containers get of them, and what answers outside.
 
+    Attributes:
+        hosts: of the credentials, as rules of a network policy.
+        outside: the values by name.
+    """
 
-def credential_variables(
-    broker: CredentialBroker, given: Container[str], *, java_options: str = ""
-) -> Mapping[str, str]:
-    """The variables of every process, without those that the caller gave a value; java_options are Java's others."""
-    variables = {
-        **broker.environment,
-        **dict.fromkeys(CA_VARIABLES, CA_PATH),
-        "JAVA_TOOL_OPTIONS": f"{java_options} {JAVA_TRUST_OPTION}".strip(),
-    }
-    return {name: value for name, value in variables.items() if name not in given}
+    def __init__(self, flags: Sequence[str], *, ca_bundle: str | None = None, given: Mapping[str, str]) -> None:
+        """Look the values up; given are the caller's variables, which win over ours.
+
+        Raises:
+            UsageError: a credential is none, its value is missing, or a variable has it.
+        """
+        self._credentials = parse_credentials(flags)
+        self._ca_bundle = ca_bundle
+        self._given = frozenset(given)
+        self.hosts = rules_of(self._credentials)
+        self.outside = {one.name: one.value for one in self._credentials}
+        self.check_outside(given)
+
+    @cached_property
+    def broker(self) -> CredentialBroker:
+        """Made at first use: 10 ms, and the import of `cryptography`."""
+        from ohsandbox.network.credential_broker import CredentialBroker  # noqa: PLC0415 - slow
+
+        return CredentialBroker(self._credentials, ca_bundle=self._ca_bundle)
+
+    def check_outside(self, variables: Mapping[str, str]) -> None:
+        """Refuse variables of the sandbox that have a value which must stay outside.
+
+        Raises:
+            UsageError: one has.
+        """
+        for name, value in variables.items():
+            for kept, secret in self.outside.items():
+                if secret in value:
+                    raise UsageError(
+                        f"Variable {name!r} has the value of credential {kept!r}, which never enters a sandbox. "
+                        "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
+                    )
+
+    def install(self, target: Sandbox) -> None:
+        """Write the authorities to where `variables` point, and the sandbox's own into the image's stores."""
+        certificate = self.broker.certificate.decode().strip()
+        target.script(f"{_WRITE}\n{_INTO_STORES}", CA_PATH, certificate, stdin=self.broker.bundle)
+        target.script(_WRITE, JAVA_TRUST_PATH, stdin=self.broker.java_trust_store())
+
+    def variables(self, *, java_options: str = "") -> Mapping[str, str]:
+        """Those of every process, without those that the caller gave a value; java_options are Java's others."""
+        found = {
+            **dict(pair for one in self._credentials for pair in one.placeholders),
+            **dict.fromkeys(CA_VARIABLES, CA_PATH),
+            "JAVA_TOOL_OPTIONS": f"{java_options} {JAVA_TRUST_OPTION}".strip(),
+        }
+        return {name: value for name, value in found.items() if name not in self._given}
