@@ -5,9 +5,10 @@ commands with a secret can also print it reversed. What must not be taken must n
 """
 
 from ohsandbox.secrets.masker import Masker, MaskingFilter, StreamMasker
-from ohsandbox.secrets.vault import Secrets, check_name, check_reference, host_keys, parse_flags
+from ohsandbox.secrets.vault import HiddenValues, Secrets, check_name, check_reference, host_keys, parse_flags
 
 __all__ = [
+    "HiddenValues",
     "Masker",
     "MaskingFilter",
     "Secrets",

@@ -23,6 +23,13 @@ _HOST_KEY = re.compile(r".*_API_KEY|AWS_SECRET_ACCESS_KEY|AWS_SESSION_TOKEN|AWS_
 """Where the clients of model providers look for their keys (litellm 1.106)."""
 
 
+class HiddenValues(dict[str, str]):
+    """Values by name; its `repr` shows names."""
+
+    def __repr__(self) -> str:
+        return f"HiddenValues({', '.join(self)})"
+
+
 class Secrets:
     """Values by name. Those given are variables of the sandbox's commands; the hidden ones never enter it.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.errors import UsageError
 from ohsandbox.network.credentials import parse_credentials, rules_of
 from ohsandbox.runtime.docker.options import CA_PATH, CA_VARIABLES
+from ohsandbox.secrets import HiddenValues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +48,7 @@ class CredentialSetup:
         self._ca_bundle = ca_bundle
         self._given = frozenset(given)
         self.hosts = rules_of(self._credentials)
-        self.outside = {one.name: one.value for one in self._credentials}
+        self.outside = HiddenValues((one.name, one.value) for one in self._credentials)
         self.check_outside(given)
 
     @cached_property
