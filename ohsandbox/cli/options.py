@@ -255,11 +255,13 @@ class SandboxOptions:
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
         limited = set() if self.attach else RESOURCE_LIMITS.keys() & self.backend.options
         limits = {name: getattr(self, name) or getattr(settings, name) for name in limited}
+        network = self._network(settings)
         return replace(
             self,
             **limits,
+            credential=self.credential if network == "allowlist" else None,
             image=settings.image if self.image is None and self.build is None else self.image,
-            network=self._network(settings),
+            network=network,
             allowed=self._allowed(settings),
             git=self.git or settings.git,
             ca_bundle=bundle,

@@ -466,6 +466,7 @@ class RunSession:
         full, past = where.with_settings(self.settings), conversation.resume_state
         view.status("starting the sandbox")
         runtime = make_runtime(full, conversation.id, progress=lambda progress: view.status(progress_text(progress)))
+        hide_secrets(self.settings, conversation.secrets.hiding(runtime.outside_secrets))
         runtime.while_starting = conversation.agent.preload
         try:
             stack.enter_context(started(runtime, past=past, warn=view.warn, setup=full.setup, tell=self._tell_setup))

@@ -405,6 +405,8 @@ class DockerRuntime(NetworkControl):
             asked["workspace"] = copy_of
         if self._options.build is not None:
             del asked["image"]
+        if self._options.network != "allowlist":
+            del asked["credentials"]
         copy: bool | Literal["all"] = "all" if asked.pop("copies_all") else copy_of is not None
         return DockerRuntime(**asked, copy=copy, progress=self._progress)
 
@@ -445,7 +447,8 @@ class DockerRuntime(NetworkControl):
             raise wrong("network", network, '"none", "allowlist" or "open"')
         if self._options.attach:
             raise UsageError(f"Container {self.name!r} was joined, so its network is not ours to change.")
-        rules = options.checked_rules(allow or ()) if network == "allowlist" else tuple(allow or ())
+        listed = network == "allowlist"
+        rules = options.checked_rules(self._with_credential_hosts(allow) or ()) if listed else tuple(allow or ())
         with self._life:
             target, before = self._the_sandbox(), self._options.network
             if network == before:
