@@ -36,7 +36,7 @@ def _files_of(cell: str) -> list[Path]:
 def _defined() -> set[str]:
     """The names of all tests and conformance cases."""
     texts = (path.read_text(encoding="utf-8") for base in WHERE_TESTS_ARE for path in base.rglob("*.py"))
-    return {name for text in texts for name in re.findall(r"^\s*def (\w+)\(", text, re.MULTILINE)}
+    return {name for text in texts for name in re.findall(r"^\s*(?:async )?def (\w+)\(", text, re.MULTILINE)}
 
 
 def _named(cell: str) -> list[str]:
