@@ -74,6 +74,10 @@ def test_a_bound_workspace_has_it_too(host: tuple[TlsHost, Path], tmp_path: Path
     assert [one for one in place.rglob("*") if one.is_file() and KEY.encode() in one.read_bytes()] == []
 
 
+UNTIL_THE_CONNECTOR_LISTENS = """
+import socket, time
+while socket.socket().connect_ex(("127.0.0.1", 3128)): time.sleep(0.05)
+"""
 FIND = """
 value=$(cat)
 grep -laF "$value" /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null
@@ -132,6 +136,7 @@ def test_a_sandbox_that_was_set_back_is_answered_as_before(host: tuple[TlsHost, 
         checkpoint = runtime.checkpoint()
         runtime.run(["rm", CA_PATH])
         runtime.restore(checkpoint)
+        runtime.run(["python3", "-c", UNTIL_THE_CONNECTOR_LISTENS], timeout_s=60)
         _ask(runtime)
         forked = runtime.fork(checkpoint.id, conversation="c-2")
         with forked:
