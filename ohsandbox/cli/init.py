@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ohsandbox.cli.config import checked, file_to_change, tell_what_is_above
 from ohsandbox.cli.model import ADDRESS, key_name, provider_variables
-from ohsandbox.cli.model_check import models_of, providers, try_model, with_suggestion
+from ohsandbox.cli.model_check import calls_tools, models_of, providers, try_model, with_suggestion
 from ohsandbox.cli.options import InitOptions
 from ohsandbox.cli.prompt import ask, ask_secret, ask_with_default_yes, person_present
 from ohsandbox.cli.rendering.tables import open_console
@@ -55,6 +55,10 @@ class Answers(NamedTuple):
     """Where the key is, in its place."""
     model: str | None = None
     """With its provider: openai/gpt-5.1."""
+    native_tools: bool | None = None
+    """Whether it calls tools, where that had to be tried."""
+    is_checked: bool = False
+    """It answered, or the person keeps it unchecked."""
 
     def settings(self, values: dict[str, Any]) -> Settings:
         """The settings that are written, with the key itself for the check."""
@@ -113,14 +117,13 @@ def _model_answers(how: InitOptions, values: dict[str, Any], *, person: bool) ->
             hide(Secrets({}, hidden={"api_key": answers.key}).masker)
         if how.no_check or answers.model.startswith(("scripted:", "replay:")):
             return answers
-        again = _checked(settings, answers, person=person)
-        if again is None:
+        answers = _checked(settings, answers, person=person)
+        if answers.is_checked:
             return answers
-        answers = again
 
 
-def _checked(settings: Settings, answers: Answers, *, person: bool) -> Answers | None:
-    """None where the model answers, or is kept unchecked; else the answers without what has to be asked again."""
+def _checked(settings: Settings, answers: Answers, *, person: bool) -> Answers:
+    """The answers, checked, or without what has to be asked again."""
     if person:
         print(f"Asking {safe_line(answers.model)} for one word ...", end=" ", flush=True)
     try:
@@ -138,16 +141,18 @@ def _checked(settings: Settings, answers: Answers, *, person: bool) -> Answers |
         if isinstance(error, ModelNotFoundError) and answers.provider in providers() | {OWN_SERVER}:
             return answers._replace(model=None)
         return _after_no_answer(answers)
+    calls = calls_tools(settings)
     if person:
-        print("it answers.")
-    return None
+        more = {True: ", and calls tools", False: "; it takes no tools, so its calls are written as text"}
+        print(f"it answers{'' if calls is None else more[calls]}.")
+    return answers._replace(native_tools=calls, is_checked=True)
 
 
-def _after_no_answer(answers: Answers) -> Answers | None:
+def _after_no_answer(answers: Answers) -> Answers:
     while True:
         said = ask("Enter tries again, k keeps it unchecked, b begins with the provider again: ").lower()
         if said in {"", "k", "b"}:
-            return {"": answers, "k": None, "b": Answers()}[said]
+            return {"": answers, "k": answers._replace(is_checked=True), "b": Answers()}[said]
 
 
 def _given(how: InitOptions) -> Answers:
@@ -184,7 +189,8 @@ def _asked(answers: Answers, values: dict[str, Any]) -> Answers:
         answers = answers._replace(provider=provider, base_url=answers.base_url or base_url)
     provider = str(answers.provider)
     if answers.key is None and answers.reference is None:
-        answers = answers._replace(**_ask_key(provider, has_server=bool(answers.base_url)))
+        given = _ask_key(provider, has_server=bool(answers.base_url))
+        answers = answers._replace(key=given.get("key"), reference=given.get("reference"))
     if answers.model is None:
         answers = answers._replace(model=_ask_model(provider, has_server=bool(answers.base_url)))
     return answers
@@ -289,6 +295,10 @@ def _values(values: dict[str, Any], answers: Answers, image: str | None, network
     defaults = Settings()
     written = {name: value for name, value in values.items() if name not in {"api_key", "base_url"}}
     written["model"] = answers.model
+    if answers.model != values.get("model"):
+        written.pop("native_tool_calling", None)
+    if answers.native_tools is not None:
+        written["native_tool_calling"] = answers.native_tools
     if answers.base_url is not None:
         written["base_url"] = answers.base_url
     if answers.reference is not None:
@@ -334,7 +344,7 @@ def ask_for_model(settings: Settings, file: Path | None) -> Settings:
     if ask_with_default_yes(f"Save this in {safe_line(path)}?"):
         _write(path, _values(values, answers, None, None), answers)
     given = {"model": answers.model, "base_url": answers.base_url, "api_key": answers.key or answers.reference}
-    return settings.with_flags(**given)
+    return settings.with_flags(**given, native_tool_calling=answers.native_tools)
 
 
 def ask_for_key(settings: Settings, file: Path | None) -> Settings:

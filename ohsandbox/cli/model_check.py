@@ -6,15 +6,16 @@ import functools
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import OhsandboxError
-from ohsandbox.llm import LLM, ModelAuthenticationError, ModelNotFoundError, open_model
+from ohsandbox.llm import LLM, ModelAuthenticationError, ModelNotFoundError, ModelRequestError, open_model
 from ohsandbox.llm.model_list import entry_of, model_list
 from ohsandbox.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from ohsandbox.errors import ModelError
+    from ohsandbox.llm import ChatResponse
     from ohsandbox.settings import Settings
 
 CHECK_TIMEOUT_S = 30.0
@@ -36,15 +37,47 @@ def try_model(settings: Settings) -> None:
         ModelError: no answer; the subclass says why.
         UsageError: no model is named, or its key is not there.
     """
-    told = {"num_retries": 0, "timeout_s": CHECK_TIMEOUT_S, "total_timeout_s": CHECK_TIMEOUT_S, "stream": False}
+    _ask(settings, "Answer with one word: ready.")
+
+
+_READY_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "ready",
+        "description": "Says that you can call tools.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+
+
+def _ask(settings: Settings, words: str, *tools: dict[str, Any], **how: Any) -> ChatResponse:
+    told = {"num_retries": 0, "timeout_s": CHECK_TIMEOUT_S, "total_timeout_s": CHECK_TIMEOUT_S, "stream": False, **how}
     config = settings.llm_config()
     tokens = min(config.max_output_tokens or MAX_ANSWER_TOKENS, MAX_ANSWER_TOKENS)
     model = open_model(config.model_copy(update={**told, "max_output_tokens": tokens}))
     try:
-        model.send([{"role": "user", "content": "Answer with one word: ready."}])
+        return model.send([{"role": "user", "content": words}], tools)
     finally:
         if isinstance(model, LLM):
             model.close()
+
+
+def calls_tools(settings: Settings) -> bool | None:
+    """Whether the model calls a tool as the provider has it, tried once where litellm's list does not say.
+
+    False where its server refuses tools. None where the list knows, or the model gave another answer: what it can is
+    then found out as it works.
+    """
+    model = settings.model or ""
+    provider, _, name = model.partition("/")
+    entry = {} if model.startswith(_OFFLINE) else model_list().get(model) or entry_of(name, provider) or {}
+    if model.startswith(_OFFLINE) or entry.get("supports_function_calling") is not None:
+        return None
+    try:
+        answer = _ask(settings, "Call the tool `ready`.", _READY_TOOL, native_tool_calling=True)
+    except OhsandboxError as error:
+        return False if isinstance(error, ModelRequestError) and "tool" in str(error).lower() else None
+    return True if answer.message.tool_calls else None
 
 
 def check_model_name(settings: Settings) -> str:

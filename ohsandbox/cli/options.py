@@ -305,6 +305,7 @@ class RunOptions:
     view: bool = switch(
         "Serve the conversation as a page, from which it can be answered, steered and stopped.", "--view"
     )
+    port: int = option("Port of --view's page; 0 takes a free one.", "N", default=0, min=0, max=65535)
     confirm: Literal["never", "always", "risky", "medium", "plan"] | None = option(
         "Which calls need your approval: never, always, risky (those that can do harm), medium (also those that the "
         "rules cannot judge), or plan: the agent only looks, and presents a plan.  [default: never; with --runtime cli "

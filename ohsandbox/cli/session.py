@@ -33,7 +33,7 @@ from ohsandbox.cli.runtime import (
 )
 from ohsandbox.cli.session_inputs import hide_secrets, instructions_of, last_words
 from ohsandbox.cli.skill_servers import ask_about_servers
-from ohsandbox.cli.viewer.hosting import has_browser, hosted, open_browser, wait_for_page
+from ohsandbox.cli.viewer.hosting import PageAddress, has_browser, hosted, open_browser, wait_for_page
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
 from ohsandbox.conversation.limits import Spending
@@ -93,6 +93,7 @@ class RunSession:
         self._has_page = what.view
         self._address: str | None = None
         """Of the page of the conversation that is open."""
+        self._page_at = PageAddress(what.port, is_followed=lambda: self._is_switching)
         self.takes_message: Callable[[str], None] | None = None
         """Does with what a person wrote elsewhere, on the page, as if it were typed here; None where nobody does."""
         self.spent = Spending()
@@ -405,8 +406,11 @@ class RunSession:
 
     def _serve_page(self, stack: contextlib.ExitStack) -> None:
         if self._address is None:
-            page = hosted(self.conversation, user=confirm.user(), begin=self.takes_message)
+            is_next = bool(self._page_at.token)
+            page = hosted(self.conversation, user=confirm.user(), begin=self.takes_message, at=self._page_at)
             self._address = stack.enter_context(page)
+            if is_next:  # an open page follows
+                return
         (self.view.info if self.person else say)(f"Its page: {self._address}")
         if self.person and has_browser():
             open_browser(self._address, self.conversation.directory)

@@ -13,7 +13,7 @@ from ohsandbox.cli.model_check import check_model_name, is_listed, models_of, pr
 from ohsandbox.errors import ModelError
 from ohsandbox.llm import ModelNotFoundError
 from ohsandbox.settings import Settings
-from ohsandbox.testing.provider import FakeProvider, error, text
+from ohsandbox.testing.provider import FakeProvider, Reply, calls, error, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,18 +45,18 @@ def stored(file: Path) -> dict[str, object]:
 def test_a_new_user_is_asked_once_for_each_thing_and_the_key_is_never_shown(
     at_terminal: Callable[..., Recorded], file: Path
 ) -> None:
-    with FakeProvider(text("ready")) as provider:
+    with FakeProvider(text("ready"), calls(("ready", {}))) as provider:
         answers: list[tuple[bytes, Answer]] = [
             (b"Provider [", address(provider).encode() + b"\n"),
             (b"Key for", KEY.encode() + b"\n"),
             (b"Model", b"good\n"),
-            (b"it answers", b""),
+            (b"it answers, and calls tools.", b""),
             (b"Image", b"node:22\n"),
             (b"Network", b"open\n"),
             (b"Write it? [Y/n] ", b"\n"),
         ]
         recorded = at_terminal("init", answers=answers)
-        assert [one.headers["authorization"] for one in provider.requests] == [f"Bearer {KEY}"]
+        assert [one.headers["authorization"] for one in provider.requests] == [f"Bearer {KEY}"] * 2
         assert provider.requests[0].body["model"] == "good"
         kept = next((file.parent / "keys").iterdir())
         assert stored(file) == {
@@ -65,6 +65,7 @@ def test_a_new_user_is_asked_once_for_each_thing_and_the_key_is_never_shown(
             "api_key": f"file:{kept}",
             "image": "node:22",
             "network": "open",
+            "native_tool_calling": True,
         }
     assert recorded.code == 0
     assert KEY.encode() not in recorded.raw
@@ -93,7 +94,7 @@ def test_a_wrong_key_and_an_unknown_model_are_one_line_each_and_asked_again(
         assert [(one.headers["authorization"], one.body["model"]) for one in provider.requests] == [
             ("Bearer sk-wrong", "god"),
             (f"Bearer {KEY}", "god"),
-            (f"Bearer {KEY}", "good"),
+            *[(f"Bearer {KEY}", "good")] * 2,
         ]
     assert recorded.code == 0
     assert stored(file)["model"] == "openai/good"
@@ -165,6 +166,21 @@ def test_a_script_says_all_by_options_and_what_the_file_holds_is_kept(
         "base_url": url,
         "api_key": "env:A_KEY",
     }
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [(calls(("ready", {})), {"native_tool_calling": True}), (text("ready"), {}),
+     (error(400, "this model does not support tools"), {"native_tool_calling": False})],
+)  # fmt: skip
+def test_a_model_that_the_list_lacks_is_tried_with_one_tool(
+    invoke: Invoke, file: Path, reply: Reply, told: dict[str, bool]
+) -> None:
+    with FakeProvider(text("ready"), reply) as provider:
+        where = ("--base-url", address(provider), "--model", "own")
+        assert invoke("init", "--provider", "server", *where, "--yes").code == 0
+        assert len(provider.requests) == 2
+    assert {name: value for name, value in stored(file).items() if name == "native_tool_calling"} == told
 
 
 def test_a_key_is_piped_in_and_stored(start: Start, file: Path) -> None:

@@ -39,17 +39,25 @@ _MAX_BYTES = 4096
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d{1,5}/#token=[\w-]{20,100}")
 
 
+class PageAddress:
+    """Where the pages of a session are, one after the other: an open page goes on with what takes its place."""
+
+    def __init__(self, port: int = 0, *, is_followed: Callable[[], bool] = lambda: False) -> None:
+        """port: 0 is a free one, from the first page on its own. is_followed: whether another comes after this one."""
+        self.port, self.token, self.is_followed = port, "", is_followed
+
+
 @contextlib.contextmanager
 def hosted(
     conversation: Conversation,
     *,
     user: str,
     begin: Callable[[str], None] | None = None,
-    port: int = 0,
+    at: PageAddress | None = None,
 ) -> Iterator[str]:
     """Serve the page of a started conversation of this process in the block; gives its address.
 
-    begin: see `ConversationControl`.
+    begin: see `ConversationControl`. at: where it is served, and the page of what takes its place.
 
     Raises:
         UsageError: nothing can listen on the port.
@@ -59,7 +67,9 @@ def hosted(
 
     control = ConversationControl(conversation, user=user, begin=begin)
     facts = f"conversation {conversation.id}"
-    with PageServer(conversation.directory, control, title="", facts=facts, port=port) as server:
+    at = at or PageAddress()
+    with PageServer(conversation.directory, control, title="", facts=facts, port=at.port, token=at.token) as server:
+        at.port, at.token = server.port, server.token
         now = _Now(server.show_now)
         conversation.register_callback(now.add)
         conversation.register_callback(server.tell)
@@ -72,6 +82,7 @@ def hosted(
         try:
             yield server.address
         finally:
+            server.is_followed = at.is_followed()
             with contextlib.suppress(OSError):
                 path.unlink()
 

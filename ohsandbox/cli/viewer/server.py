@@ -64,7 +64,9 @@ _HEADERS = {
 class PageServer:
     """A `with` block in which the page is served by a thread; `address` has the token."""
 
-    def __init__(self, directory: Path, control: PageControl, *, title: str, facts: str, port: int = 0) -> None:
+    def __init__(
+        self, directory: Path, control: PageControl, *, title: str, facts: str, port: int = 0, token: str = ""
+    ) -> None:
         """Listen, without serving yet.
 
         Args:
@@ -73,12 +75,15 @@ class PageServer:
             title: printable; "" where the conversation has none yet.
             facts: a line on it, printable.
             port: 0 takes a free one.
+            token: of the page that was there before; "" makes one.
 
         Raises:
             UsageError: the port is taken, or may not be had.
         """
         self._directory, self._control, self._title, self._facts = directory, control, title, facts
-        self._token = secrets.token_urlsafe(32)
+        self.token = token or secrets.token_urlsafe(32)
+        self.is_followed = False
+        """Another page takes its place at the same address: those who read wait for it."""
         try:
             self._listener = socket.create_server((HOST, port))
         except (OSError, OverflowError) as error:
@@ -91,7 +96,7 @@ class PageServer:
             *(Route(f"/{name}", self._act, methods=["POST"]) for name in ("answer", "say", "stop")),
         ]
         config = uvicorn.Config(
-            _Guard(Starlette(routes=routes), self._token), log_config=None, access_log=False, lifespan="off",
+            _Guard(Starlette(routes=routes), self.token), log_config=None, access_log=False, lifespan="off",
             server_header=False, ws="none", log_level="critical", limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=1, http=PageProtocol,
         )  # fmt: skip
@@ -104,7 +109,7 @@ class PageServer:
     @property
     def address(self) -> str:
         """What a browser opens."""
-        return f"http://{HOST}:{self.port}/#token={self._token}"
+        return f"http://{HOST}:{self.port}/#token={self.token}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -157,7 +162,8 @@ class PageServer:
                             yield message
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), POLL_S)
-            yield _message("end", {})
+            if not self.is_followed:
+                yield _message("end", {})
         finally:
             feed.close()
 

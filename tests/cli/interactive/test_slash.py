@@ -111,3 +111,16 @@ def test_up_takes_back_what_is_queued_to_be_edited(talk: Turns, home: Path) -> N
     terminal.wait("your turn").type(f"/exit{ENTER}")
     assert terminal.end() == 0
     assert _messages(home) == [["first", "/exit"]]
+
+
+def test_the_page_stays_at_its_address_when_a_new_conversation_begins(talk: Turns, home: Path) -> None:
+    terminal = talk(("the first answer", None), options=("--view",), columns=200)
+    [first] = home.rglob("view.json")
+    address = json.loads(first.read_text())["address"]
+    terminal.type(f"hello{ENTER}").wait("the first answer").wait("your turn").type(f"/clear{ENTER}")
+    terminal.wait("A new conversation").wait("your turn")
+    [second] = home.rglob("view.json")
+    assert second != first
+    assert json.loads(second.read_text())["address"] == address
+    terminal.type(f"/exit{ENTER}")
+    assert terminal.end() == 0

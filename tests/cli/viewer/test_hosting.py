@@ -93,10 +93,10 @@ def test_a_question_at_the_terminal_ends_when_the_page_answers_it(
 def test_view_in_a_session_serves_its_page_and_that_of_the_next_conversation(
     options: tuple[str, ...], invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("/view\n/view\n/clear\n/view now\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("/view\n/view\n/clear\n/view\n/view now\n"))
     ended = invoke("run", "--no-tui", *[one for one in options if one != "--view"])
     first, again, next_one = re.findall(r"Its page: (http://\S+)", ended.out + ended.err)
-    assert first == again != next_one
+    assert first == again == next_one
     assert "Too many words" in ended.out + ended.err
 
 

@@ -17,7 +17,7 @@ from ohsandbox.cli.viewer import connections
 from ohsandbox.cli.viewer import control as controls
 from ohsandbox.cli.viewer.connections import user_of
 from ohsandbox.cli.viewer.control import ReadingControl
-from ohsandbox.cli.viewer.hosting import ADDRESS_NAME, hosted, hosted_at, open_browser
+from ohsandbox.cli.viewer.hosting import ADDRESS_NAME, PageAddress, hosted, hosted_at, open_browser
 from ohsandbox.cli.viewer.server import MAX_CONNECTIONS, PageServer
 from ohsandbox.conversation import Conversation
 from ohsandbox.events import ConversationStatus
@@ -409,3 +409,18 @@ def test_no_text_of_a_call_passes_for_a_row_of_the_question(browser: Chromium, t
         assert rows == ["[1] execute_bash, risk MEDIUM"]
         lefts = "[...document.querySelectorAll('.asked .row')].map((one) => one.lastChild.getClientRects())"
         assert browser.evaluate(f"{lefts}.flatMap((all) => [...all].map((box) => box.left)).every((left) => left > 60)")
+
+
+def test_an_open_page_follows_the_session_to_its_next_conversation(browser: Chromium, tmp_path: Path) -> None:
+    at = PageAddress(is_followed=lambda: True)
+    first, _ = talk(tmp_path / "one", answer("The first answer."))
+    with first.start(), hosted(first, user="ada", at=at) as address:
+        browser.open(address)
+        first.run("Go.")
+        browser.wait_for("document.body.textContent.includes('The first answer.')")
+    second, _ = talk(tmp_path / "two", answer("The second answer."))
+    with second.start(), hosted(second, user="ada", at=at) as again:
+        assert again == address
+        second.run("Go.")
+        browser.wait_for("document.body.textContent.includes('The second answer.')")
+        assert not browser.evaluate("document.body.textContent.includes('The first answer.')")

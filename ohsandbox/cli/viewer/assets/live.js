@@ -13,7 +13,7 @@ const live = byId("live") && (() => {
   }
   const headers = { Authorization: `Bearer ${sessionStorage.getItem(TOKEN) ?? ""}` };
   const words = byId("words"), send = byId("say").querySelector("[type=submit]"), stop = byId("stop"), told = byId("told");
-  let shown = "", state = { can: [] }, later = 0, hasTitle = false;
+  let shown = "", about = "", state = { can: [] }, later = 0, hasTitle = false;
 
   const act = async (name, body) => {
     told.textContent = "";
@@ -72,6 +72,8 @@ const live = byId("live") && (() => {
 
   const take = {
     about: ({ title, facts }) => {
+      if (about && about !== facts) { location.reload(); return; }  // the session went to another conversation
+      about = facts;
       byId("facts").textContent = facts;
       if (title) setTitle(title);
     },
