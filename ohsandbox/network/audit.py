@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import re
 import secrets
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 Protocol = Literal["https", "http", "tcp", "forward", "host port"]
 """`tcp` is a connection at a port of its own, whose bytes are not known."""
+
+_logger = logging.getLogger(__name__)
 
 KEPT = 1000
 """Decisions that stay in memory; the totals are of all."""
@@ -132,7 +135,10 @@ class AuditLog:
             self._write({"event": "decision", **dataclasses.asdict(decision)})
             listeners = self._listeners
         for listener in listeners:
-            listener(decision)
+            try:
+                listener(decision)
+            except Exception:  # what is recorded is decided; a caller's own code changes nothing in it
+                _logger.exception("A listener of network decisions failed")
         return decision
 
     def finish(self, decision: NetworkDecision, *, sent_bytes: int, received_bytes: int) -> None:
@@ -159,7 +165,7 @@ class AuditLog:
     def on_decision(self, listener: Callable[[NetworkDecision], None]) -> Callable[[], None]:
         """Call listener with each decision, in the thread that made it; what is returned ends that.
 
-        The listener must return at once and raise nothing.
+        The listener must return at once; what it raises is logged.
         """
         with self._guard:
             self._listeners = [*self._listeners, listener]

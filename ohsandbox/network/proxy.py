@@ -19,6 +19,7 @@ import h11
 from ohsandbox.network.budgets import NetworkBudgets, NetworkUsage
 from ohsandbox.network.client_hello import ALERT_ACCESS_DENIED, ClientHelloError, read_client_hello, read_server_answer
 from ohsandbox.network.http_head import HeadError, RequestReader, Target, parsed_request, target_of
+from ohsandbox.network.loop import in_thread
 from ohsandbox.network.plain_http import PlainHTTP
 from ohsandbox.network.policy import HTTP_PORT, HTTPS_PORT
 from ohsandbox.network.refusal import ProxyRefusal, upstream_refusal
@@ -243,7 +244,7 @@ class Proxy:
     async def _verdict(self, host: str, port: int) -> NetworkVerdict:
         if self._policy.ready:
             return self._policy.decide(host, port)
-        return await asyncio.to_thread(self._policy.decide, host, port)
+        return await in_thread(functools.partial(self._policy.decide, host, port))
 
     async def _allowed(self, link: Link) -> NetworkVerdict:
         """What the policy says of where the link wants to go.

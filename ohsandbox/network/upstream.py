@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import h11
 
 from ohsandbox.network.addresses import address_problem, is_this_machine
+from ohsandbox.network.loop import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ CONNECT_TIMEOUT_S = 20.0
 """For the resolution, and for each address."""
 _MAX_ADDRESSES = 8
 """That are tried, one after the other."""
+_RESOLUTIONS = 32
+"""At once, a thread each; the names below a wildcard are of the sandbox's choice."""
 _MAX_HEAD_BYTES = 16 * 1024
 
 
@@ -97,8 +100,11 @@ def _goes_past(host: str, no_proxy: str) -> bool:
 
 
 async def resolved(host: str, port: int) -> Sequence[str]:
-    """The addresses that this machine's resolver gives, in its order."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    """The addresses that this machine's resolver gives, in its order.
+
+    In a thread of its own: names that a resolver is slow with hold up no other sandbox, nor the program's end.
+    """
+    found = await in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), "ohsandbox-resolver")
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
@@ -152,6 +158,7 @@ class Dialer:
     ) -> None:
         self._resolve = resolve
         self._connect = connect
+        self._resolving = asyncio.Semaphore(_RESOLUTIONS)
         self._proxies = dict(urllib.request.getproxies() if proxies is None else proxies)
 
     def proxy_for(self, host: str, *, scheme: str) -> UpstreamProxy | None:
@@ -200,7 +207,8 @@ class Dialer:
     async def _vetted(self, host: str, port: int, *, private: bool) -> Sequence[str]:
         """All addresses of a name, each of which may be connected to: one that may not refuses all."""
         try:
-            addresses = await asyncio.wait_for(self._resolve(host, port), CONNECT_TIMEOUT_S)
+            async with self._resolving:
+                addresses = await asyncio.wait_for(self._resolve(host, port), CONNECT_TIMEOUT_S)
         except (OSError, UnicodeError) as error:
             raise UpstreamError(f"cannot be resolved ({_said(error)})", kind="dns_error") from error
         if not addresses:

@@ -47,6 +47,7 @@ class World:
     """The names that were resolved."""
     dialed: list[tuple[str, int]] = field(default_factory=list)
     """The addresses that were connected to."""
+    clients: list[asyncio.StreamWriter] = field(default_factory=list)
     proxy: Proxy | None = None
     port: int = 0
 
@@ -62,7 +63,9 @@ class World:
         return await connected("127.0.0.1", self.ports[port])
 
     async def client(self) -> Streams:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        made = await asyncio.open_connection("127.0.0.1", self.port)
+        self.clients.append(made[1])
+        return made
 
     async def ask(self, data: bytes) -> bytes:
         """All that the proxy answers to some bytes, until it closes or data is answered and we close."""
@@ -148,6 +151,8 @@ async def world(
         yield made
     finally:
         made.proxy.close()
+        for writer in made.clients:
+            writer.close()
         for server in (front, *listening):
             server.close()
         if served:
