@@ -29,7 +29,7 @@ class PackageHosts:
         self._thread: threading.Thread | None = None
         self._done = threading.Event()
         self._found: tuple[PackageHost, ...] = ()
-        self._by_place: frozenset[tuple[str, int]] = frozenset()
+        self._by_place: dict[tuple[str, int], PackageHost] = {}
 
     def start(self) -> None:
         """Begin to find them, unless that has begun."""
@@ -41,7 +41,7 @@ class PackageHosts:
     def _run(self) -> None:
         try:
             self._found = tuple(self._find())
-            self._by_place = frozenset((one.host, port) for one in self._found for port in one.ports)
+            self._by_place = {(one.host, port): one for one in reversed(self._found) for port in one.ports}
         finally:
             self._done.set()
 
@@ -56,10 +56,10 @@ class PackageHosts:
         self._done.wait(timeout_s)
         return self._found
 
-    def allows(self, host: str, port: int) -> bool:
-        """Whether a normalized host and port are among them."""
+    def find(self, host: str, port: int) -> PackageHost | None:
+        """What names a normalized host and port first; None where nothing does."""
         self.all()
-        return (host, port) in self._by_place
+        return self._by_place.get((host, port))
 
 
 _shared_guard = threading.Lock()

@@ -188,13 +188,14 @@ class NetworkPolicy:
             )
         rules = self._rules  # replaced as a whole, never changed
         found = [rule for rule in rules.values() if rule.matches(name, port)]
-        by_packages = PACKAGES in rules and self.package_hosts.allows(name, port)
+        package_host = self.package_hosts.find(name, port) if PACKAGES in rules else None
         if found:
             named = min(found, key=lambda rule: rule.below).text
-            private = by_packages or any(rule.private for rule in found)
+            private = package_host is not None or any(rule.private for rule in found)
             return NetworkVerdict(allowed=True, reason=f"is allowed by {named!r}", rule=named, private=private)
-        if by_packages:
-            return NetworkVerdict(allowed=True, reason=f"is allowed by {PACKAGES!r}", rule=PACKAGES, private=True)
+        if package_host is not None:
+            reason = f"is allowed by {PACKAGES!r}: {package_host.tool} has it from {package_host.source}"
+            return NetworkVerdict(allowed=True, reason=reason, rule=PACKAGES, private=True)
         return NetworkVerdict(allowed=False, reason=self._refusal(name, port, rules))
 
     def _refusal(self, name: str, port: int, rules: dict[str, NetworkRule]) -> str:

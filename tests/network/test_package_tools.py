@@ -163,6 +163,7 @@ def test_this_machines_tools_are_asked_once_and_in_the_background() -> None:
     policy = NetworkPolicy(["packages"], package_hosts=hosts)
     verdict = policy.decide("index.example.org", 443)
     assert (verdict.allowed, verdict.private, verdict.rule) == (True, True, "packages")
+    assert verdict.reason == "is allowed by 'packages': pip has it from pip.conf"
     assert not policy.decide("index.example.org", 80).allowed
     assert policy.ready
     assert NetworkPolicy(["packages"], package_hosts=hosts).decide("index.example.org", 443).allowed
