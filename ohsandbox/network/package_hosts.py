@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
     from ohsandbox.network.package_tools import PackageHost
 
+SOON_S = 2.0
+"""A run sends its first request within a second, and its model thinks for some; the tools take 0.5 s of a processor."""
 WAIT_S = 10.0
 """How long a decision waits for the tools' answers; all together take about a second."""
 
 
 class PackageHosts:
-    """Found once, in the background, at the first `start`; may be used from any thread.
+    """Found once, in the background, at the first `start` or soon; may be used from any thread.
 
     Args:
         find: finds them; None asks the tools of this machine.
@@ -27,6 +29,7 @@ class PackageHosts:
         self._find = find or found_on_this_machine
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._timer: threading.Timer | None = None
         self._done = threading.Event()
         self._found: tuple[PackageHost, ...] = ()
         self._by_place: dict[tuple[str, int], PackageHost] = {}
@@ -37,6 +40,14 @@ class PackageHosts:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ohsandbox-package-hosts", daemon=True)
                 self._thread.start()
+
+    def start_soon(self) -> None:
+        """Begin to find them in SOON_S, when a command has begun, or at the first question for one of them."""
+        with self._guard:
+            if self._thread is None and self._timer is None:
+                self._timer = threading.Timer(SOON_S, self.start)
+                self._timer.daemon = True
+                self._timer.start()
 
     def _run(self) -> None:
         try:

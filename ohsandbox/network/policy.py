@@ -147,7 +147,7 @@ class NetworkPolicy:
         with self._guard:
             self._rules = {**self._rules, **{one.text: one for one in parsed if one.text not in self._rules}}
         if PACKAGES in self._rules:
-            self.package_hosts.start()
+            self.package_hosts.start_soon()
         self._changed()
 
     def disallow(self, *rules: str) -> None:

@@ -172,3 +172,17 @@ def test_this_machines_tools_are_asked_once_and_in_the_background() -> None:
 
 def test_something_is_found_here() -> None:
     assert {one.tool for one in found_on_this_machine()} >= {"pip"}
+
+
+def test_a_policy_asks_the_tools_only_when_the_first_request_has_long_been_sent() -> None:
+    asked: list[str] = []
+
+    def find() -> list[PackageHost]:
+        asked.append("tools")
+        return []
+
+    hosts = PackageHosts(find)
+    policy = NetworkPolicy(["packages"], package_hosts=hosts)
+    assert (asked, policy.ready) == ([], False)
+    assert not policy.decide("index.example.org", 443).allowed  # who wants to know earlier has them asked
+    assert (asked, policy.ready) == (["tools"], True)
