@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
@@ -15,8 +16,8 @@ from ohsandbox.cli.rendering.tables import aligned, open_console, print_json
 from ohsandbox.cli.rendering.text import age, safe_line, size
 from ohsandbox.conversation.storage import find_stored
 from ohsandbox.errors import OhsandboxError, UsageError
-from ohsandbox.network.audit import read_decisions
-from ohsandbox.paths import conversations_dir, subdirectory
+from ohsandbox.network.audit import audit_logs, read_decisions, remove_audit_log
+from ohsandbox.paths import conversations_dir
 from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ohsandbox.network.audit import NetworkDecision
+
+KEPT_S = 7 * 86400.0
+"""So long after its last decision the log of a sandbox without a conversation is kept, for who asks why it failed."""
 
 
 def show_network(wanted: str, *, as_json: bool) -> int:
@@ -52,7 +56,7 @@ def find_log(wanted: str) -> str:
     Raises:
         UsageError: there is none, or several begin so.
     """
-    known = _logs()
+    known = [*audit_logs()]
     if wanted == LAST:
         with contextlib.suppress(UsageError):
             known = [one for one in known if one == find_stored(conversations_dir(), LAST).name] or known
@@ -66,12 +70,6 @@ def find_log(wanted: str) -> str:
         told = f"is the beginning of {len(found)}: {', '.join(found[:5])}" if found else "names none that is known"
         raise UsageError(f"{safe_line(wanted)!r} {told}. `ohsandbox conversations list` and `ohsandbox ps` list them.")
     return found[0]
-
-
-def _logs() -> list[str]:
-    """The names of all that is kept, the newest first."""
-    files = sorted(subdirectory("network").glob("*.jsonl"), key=lambda file: file.lstat().st_mtime, reverse=True)
-    return [*dict.fromkeys(file.name.removesuffix(".jsonl").removesuffix(".1") for file in files)]
 
 
 def _conversation_of(sandbox: str) -> str | None:
@@ -124,3 +122,18 @@ def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
         age(datetime.fromtimestamp(newest, UTC)),
         safe_line(why),
     )
+
+
+def old_logs() -> list[str]:
+    """The names of those that are of no conversation, and were not written for KEPT_S seconds."""
+    before = time.time() - KEPT_S
+    conversations = conversations_dir()
+    return [name for name, at in audit_logs().items() if at < before and not (conversations / name).exists()]
+
+
+def remove_old_logs() -> list[str]:
+    """Remove these; returns their names."""
+    names = old_logs()
+    for name in names:
+        remove_audit_log(name)
+    return names

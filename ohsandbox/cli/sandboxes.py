@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.net import old_logs, remove_old_logs
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, safe_line
 from ohsandbox.errors import SandboxUnavailable, UsageError
@@ -47,10 +48,12 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
             names = inventory.orphaned_checkpoints()
             lines += [f"would remove {safe_line(name)}: its conversation is gone" for name in names]
             lines += [f"would remove {name}: no sandbox was made from it lately" for name in inventory.unused_images()]
+            lines += [f"would remove the network log of {name}" for name in old_logs()]
             failed = []
         else:
             removed = inventory.collect_garbage(kept=kept)
             lines = [f"{one.outcome} {safe_line(one.name)}: {safe_line(one.reason)}" for one in removed]
+            lines += [f"removed the network log of {name}" for name in remove_old_logs()]
             failed = [one.name for one in removed if one.outcome == "failed"]
     print("\n".join(lines) or "Nothing to remove.")
     if failed:

@@ -380,7 +380,9 @@ class RunSession:
                 is_running=lambda: conversation.status() is ConversationStatus.RUNNING,
             )  # fmt: skip
             stack.callback(presenter.port_watch.close)
-        stack.callback(presenter.hear_network(runtime, has_commands=self.person and self.what.talks))
+        stack.callback(
+            presenter.hear_network(runtime, has_commands=self.what.talks and (self.person or self.what.task is None))
+        )
         stack.callback(self._tell_where)
         if full.copies:
             stack.callback(self._tell_apply, full)

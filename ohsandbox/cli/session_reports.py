@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 MAX_TOOL_CHARS = 90
 MAX_WHY_LINES = 5
 """Of the end of a failed call's output, where the reason stands."""
-_NO_NETWORK = re.compile(r"(?i)could not resolve|name resolution|network is unreachable|getaddrinfo|bad address")
-"""What glibc, musl, busybox, Python and Node say where there is no network."""
+_NO_NETWORK = re.compile(
+    r"(?i)could not resolve|name resolution|network is unreachable|getaddrinfo|bad address|blocked by the sandbox"
+)
+"""What glibc, musl, busybox, Python and Node say where there is no network, and our proxy where it refuses."""
 
 
 # --- /status, /model --------------------------------------------------------------------------------
@@ -154,8 +156,9 @@ def _end_of(output: str) -> str:
 def _remedy(session: RunSession, result: ResultBlock) -> Text:
     if result.is_declined:
         return Text("\nSay what to do in its place, or /approvals for what you allow from now on.", "dim")
-    if session.runtime.isolated and session.network == "none" and _NO_NETWORK.search(result.text):
-        return Text("\nThe sandbox has no network. /net says what would change that.", "dim")
+    if session.runtime.isolated and session.network != "open" and _NO_NETWORK.search(result.text):
+        reaches = "has no network" if session.network == "none" else "reaches the hosts on its list alone, by a proxy"
+        return Text(f"\nThe sandbox {reaches}. /net says what would change that.", "dim")
     return Text("")
 
 

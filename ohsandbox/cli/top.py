@@ -79,6 +79,7 @@ def fields(row: TopRow) -> dict[str, Any]:
         "memory_limit_bytes": None if usage is None else usage.memory_limit_bytes,
         "received_bytes": None if usage is None else usage.received_bytes,
         "sent_bytes": None if usage is None else usage.sent_bytes,
+        "blocked_hosts": row.blocked,
         "cost_usd": row.cost_usd,
         "created_at": row.began.isoformat(),
         "updated_at": row.since.isoformat(),

@@ -187,13 +187,14 @@ class TopScreen:
         sandbox, usage = row.sandbox, row.usage
         where = "no sandbox" if sandbox is None else safe_line(f"{sandbox.name} ({sandbox.state}) of {sandbox.image}")
         net = "" if usage is None else f"network: {size(usage.received_bytes)} in, {size(usage.sent_bytes)} out"
+        blocked = f"{_count(row.blocked, 'host', 's')} blocked (ohsandbox net)" if row.blocked else ""
         memory = "" if usage is None else f"memory {size(usage.memory_bytes)} of {size(usage.memory_limit_bytes)}"
         open_in = f"process {row.holder}" if row.holder else ""
         last = f"last event {age(row.since)} ago" if row.conversation else ""
         facts = [
             "─" * self._columns,
             " · ".join(filter(None, [row.conversation or "no conversation", row.model, open_in, last])),
-            " · ".join(filter(None, [where, memory, net])),
+            " · ".join(filter(None, [where, memory, net, blocked])),
             safe_line(self._told) or row.doing,
         ]
         shown: StyleAndTextTuples = [

@@ -18,6 +18,7 @@ from ohsandbox.conversation.result import answer_in
 from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.events import ConversationStatus
+from ohsandbox.paths import subdirectory
 from ohsandbox.persistence import LOG_NAME, holder_of
 from ohsandbox.persistence.reading import tail_events
 from ohsandbox.review_text import on_one_line
@@ -70,6 +71,8 @@ class TopRow(NamedTuple):
     cpu: float | None
     """Processors, 1.0 for one."""
     usage: SandboxUsage | None
+    blocked: int = 0
+    """Hosts that its allowlist refused."""
 
     @property
     def is_at_work(self) -> bool:
@@ -102,6 +105,8 @@ class Survey:
         self._cpu: dict[str, float] = {}
         self._looks: dict[str, _Look] = {}
         self._holders: dict[str, str] = {}
+        self._blocked: dict[str, tuple[float, int]] = {}
+        """By the name of a network log: when it was written last, and the hosts that it says were refused."""
         self._asked_at: float | None = None
         self._fault = ""
 
@@ -164,6 +169,22 @@ class Survey:
         looks = {name: look for name, look in found if look is not None}
         with self._lock:
             self._looks, self._holders = looks, holders
+            lone = [one.name for one in self._sandboxes if one.conversation is None]
+        self._count_blocked([*looks, *lone])
+
+    def _count_blocked(self, names: Iterable[str]) -> None:
+        """Of the logs that were written since the last look."""
+        directory = subdirectory("network")
+        for name in names:
+            try:
+                written_at = (directory / f"{name}.jsonl").lstat().st_mtime
+            except OSError:
+                continue
+            if self._blocked.get(name, (0.0, 0))[0] != written_at:
+                from ohsandbox.network.audit import read_decisions  # noqa: PLC0415 - most machines have no log
+
+                refused = {one.host for one in read_decisions(name) if not one.allowed}
+                self._blocked[name] = written_at, len(refused)
 
     def _look(self, name: str, log_bytes: int, *, is_open: bool) -> _Look | None:
         known = self._looks.get(name)
@@ -202,7 +223,7 @@ class Survey:
             title=safe_line(look.metadata.title or name), doing=look.doing, since=look.since,
             began=look.metadata.created_at, holder=holder, model=safe_line(look.metadata.model or ""),
             cost_usd=look.cost_usd, cpu=self._cpu.get(sandbox.id if sandbox else ""),
-            usage=self._usage.get(sandbox.id if sandbox else ""),
+            usage=self._usage.get(sandbox.id if sandbox else ""), blocked=self._blocked.get(name, (0.0, 0))[1],
         )  # fmt: skip
 
     def _sandbox_row(self, one: SandboxInfo) -> TopRow:
@@ -213,7 +234,7 @@ class Survey:
             key=one.id, conversation=None, sandbox=one, state=safe_line(one.state), title=safe_line(one.name),
             doing=owner or (f"process {holder} works in it" if holder else kept), since=one.created_at,
             began=one.created_at, holder=holder, model="", cost_usd=None, cpu=self._cpu.get(one.id),
-            usage=self._usage.get(one.id),
+            usage=self._usage.get(one.id), blocked=self._blocked.get(one.name, (0.0, 0))[1],
         )  # fmt: skip
 
 

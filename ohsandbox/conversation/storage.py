@@ -18,7 +18,7 @@ from ohsandbox.conversation.metadata import (
     write_metadata,
 )
 from ohsandbox.errors import LogCorruptError, OhsandboxError, SandboxUnavailable, UsageError
-from ohsandbox.paths import subdirectory
+from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.persistence import LOG_NAME, DirectoryLock, holder_of, stream_events
 from ohsandbox.persistence.layout import AGENTS_NAME, CONTAINER_NOTE_NAME, METADATA_NAME, check_id
 from ohsandbox.private_files import open_regular, write_atomically
@@ -279,6 +279,7 @@ class ConversationDeleter:
         """
         container = noted_container(directory)
         freed = delete_stored(directory)
+        _remove_network_log(directory)
         return Deletion(freed, *self.clear(directory, container))
 
     def clear(self, directory: Path, container: str | None) -> Removal:
@@ -315,6 +316,16 @@ class ConversationDeleter:
                 self._fault = str(error)
                 raise
         return self._inventory
+
+
+def _remove_network_log(directory: Path) -> None:
+    """What its sandbox asked the network for. That of a conversation of the same id in another place stays."""
+    if directory.parent.resolve() != conversations_dir().resolve():
+        return
+    from ohsandbox.network.audit import remove_audit_log  # noqa: PLC0415 - what it needs is slow to import
+
+    with contextlib.suppress(UsageError):
+        remove_audit_log(directory.name)
 
 
 def note_container(directory: Path, sandbox_id: str) -> None:

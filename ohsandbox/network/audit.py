@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -247,6 +248,32 @@ def read_decisions(name: str) -> tuple[NetworkDecision, ...]:
                 counts = {name: record[name] for name in ("sent_bytes", "received_bytes")}
                 found[key] = dataclasses.replace(found[key], **counts)
     return tuple(found.values())
+
+
+def audit_logs() -> dict[str, float]:
+    """When each log was written last, in seconds since the epoch, by the name of its sandbox; the newest first.
+
+    Raises:
+        UsageError: the directory cannot be made.
+    """
+    found: dict[str, float] = {}
+    for file in paths.subdirectory(_FOLDER).glob("*.jsonl"):
+        name = file.name.removesuffix(".jsonl").removesuffix(".1")
+        with contextlib.suppress(OSError):
+            found[name] = max(found.get(name, 0.0), file.lstat().st_mtime)
+    return dict(sorted(found.items(), key=lambda one: one[1], reverse=True))
+
+
+def remove_audit_log(name: str) -> None:
+    """Remove what is kept of a sandbox, if anything is.
+
+    Raises:
+        UsageError: as `audit_path`.
+    """
+    path = audit_path(name)
+    for file in (path, _older(path)):
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -91,11 +91,16 @@ def test_why_says_what_the_last_call_that_failed_said(talk: Talk, write_script: 
 
 
 @pytest.mark.docker
-def test_why_tells_of_a_network_that_is_not_there(talk: Talk, write_script: WriteScript, image: str) -> None:
+@pytest.mark.parametrize(
+    ("network", "told"), [("none", "has no network"), ("allowlist", "reaches the hosts on its list alone, by a proxy")]
+)
+def test_why_tells_of_a_network_that_is_not_there(
+    talk: Talk, write_script: WriteScript, image: str, network: str, told: str
+) -> None:
     reach = "python3 -c 'import socket; socket.create_connection((\"example.com\", 80))'"
     model = write_script(("", reach), ("It failed.", None))
-    ended = talk("do it", "/why", model=model, how=("--image", image, "--no-tui"))
-    assert "The sandbox has no network. /net says what would change that." in ended.out + ended.err
+    ended = talk("do it", "/why", model=model, how=("--image", image, "--no-tui", "--network", network))
+    assert f"The sandbox {told}. /net says what would change that." in ended.out + ended.err
 
 
 def test_the_documentation_has_each_command() -> None:
@@ -375,6 +380,30 @@ def test_the_network_of_a_running_sandbox_is_taken_away_and_never_opened_unasked
     ended = talk(*lines, model=write_script(("x", None)), how=_in_container(image, "--network", "open"))
     assert "network none" in ended.out
     assert "The network would be opened, and there is no terminal to confirm at" in ended.out
+
+
+@pytest.mark.docker
+def test_a_blocked_host_is_a_line_and_is_allowed_at_once_also_for_who_resumes(
+    talk: Talk, invoke: Invoke, write_script: WriteScript, image: str
+) -> None:
+    fetch = "printf 'GET http://a.example.org/ HTTP/1.1\r\nHost: a.example.org\r\n\r\n'"
+    ask = f'timeout 5 bash -c "exec 3<>/dev/tcp/127.0.0.1/3128; {fetch} >&3; cat <&3" | grep -c Blocked'
+    model = write_script(*_edit("one", ask), ("two", None))
+    lines = (
+        "/net allow b.example.org",
+        "go",
+        "/net allow a.example.org",
+        "/net disallow b.example.org",
+        "/net",
+        "more",
+    )
+    ended = talk(*lines, model=model, how=_in_container(image))
+    said = ended.out + ended.err
+    assert "Blocked: a.example.org (is not on the list of allowed hosts). Allow it: /net allow a.example.org" in said
+    assert "network by list: packages, a.example.org" in said
+    assert re.search(r"a\.example\.org +blocked +1 ", said)
+    resumed = invoke("run", "--resume", "last", "again", "--no-tui", "--model", write_script(*_edit("one", ask)))
+    assert "network: packages, a.example.org" in resumed.out + resumed.err
 
 
 @pytest.mark.docker
