@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.docker.proxy_variables import PROXY_VARIABLES, proxy_environment
+from ohsandbox.runtime.docker.proxy_variables import (
+    NODE_PRELOAD_PATH,
+    PROXY_VARIABLES,
+    node_preload,
+    proxy_environment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,6 +120,8 @@ class NetworkControl(Runtime):
 
     def _open_connector(self) -> Channel:
         with self._here.starting(connector=True):
+            if self._options.network == "allowlist":  # first: Node needs it also where nothing can be reached
+                self.write_bytes(NODE_PRELOAD_PATH, node_preload(), mode=0o644, user=self.connector_owner)
             return super()._open_connector()
 
     def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:

@@ -41,6 +41,8 @@ CA_VARIABLES = (
     "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "NIX_SSL_CERT_FILE",
 )  # fmt: skip
 """Variables that point common tools to the CA bundle; the first serves OpenSSL, Go and Ruby."""
+CA_FILE_VARIABLES = {"WGETRC": f"{CA_PATH}.wgetrc", "APT_CONFIG": f"{CA_PATH}.apt"}
+"""Those of tools that take the bundle from a file of their configuration alone."""
 QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0",
     "DEBIAN_FRONTEND": "noninteractive", "PIP_NO_INPUT": "1",
@@ -113,7 +115,7 @@ class DockerOptions(BaseModel):
     @property
     def ca_environment(self) -> dict[str, str]:
         """The variables that point common tools to the CA bundle; empty without one."""
-        return {} if self.ca_bundle is None else dict.fromkeys(CA_VARIABLES, CA_PATH)
+        return {} if self.ca_bundle is None else dict.fromkeys(CA_VARIABLES, CA_PATH) | CA_FILE_VARIABLES
 
 
 def checked(**asked: object) -> DockerOptions:

@@ -68,6 +68,10 @@ PRIVATE_DIR_FOR_ALL = f"chmod 1777 {PRIVATE_DIR}"
 """runc gives a tmpfs the mode of the directory below it, and a commit leaves one with 0755 (engine 20.10)."""
 _WRITE_FILE = 'mkdir -p "${1%/*}" && cat >"$1" && chmod 644 "$1"'
 """Over standard input: the archive API is not used on running containers."""
+_WRITE_CA_BUNDLE = (
+    'mkdir -p "${1%/*}" && cat >"$1" && echo "ca_certificate = $1" >"$1.wgetrc" && '
+    'echo "Acquire::https::CaInfo \\"$1\\";" >"$1.apt" && chmod 644 "$1" "$1.wgetrc" "$1.apt"'
+)
 _GIT_CONFIG = b"""[core]
 \trepositoryformatversion = 0
 \tfilemode = true
@@ -195,7 +199,7 @@ def is_root(user: str) -> bool:
 def copy_ca_bundle(target: Sandbox) -> None:
     """Copy the caller's CA bundle, if any, to where the variables of `DockerOptions.ca_environment` point."""
     if target.options.ca_bundle:
-        target.script(_WRITE_FILE, CA_PATH, stdin=Path(target.options.ca_bundle).expanduser().read_bytes())
+        target.script(_WRITE_CA_BUNDLE, CA_PATH, stdin=Path(target.options.ca_bundle).expanduser().read_bytes())
 
 
 def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,14 +16,23 @@ _JAVA = (
     f"-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={PROXY_PORT} -Dhttps.proxyHost=127.0.0.1 "
     f"-Dhttps.proxyPort={PROXY_PORT} -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
 )
+NODE_PRELOAD_PATH = "/usr/local/share/ohsandbox-node-proxy.cjs"
+"""In a container, as our copy of the CA bundle: a Node process that lacks it does not start."""
 PROXY_VARIABLES = {
     **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), _PROXY),
     **dict.fromkeys(("no_proxy", "NO_PROXY"), _LOCAL),
     "NODE_USE_ENV_PROXY": "1",
+    "NODE_OPTIONS": f"--require={NODE_PRELOAD_PATH}",
     "JAVA_TOOL_OPTIONS": _JAVA,
 }
-"""curl, git and apt read the small letters, cargo, go, pip, uv and npm both; Node has a switch for them, and Java,
-which reads none of them, a variable with options for every virtual machine."""
+"""curl, git and apt read the small letters, cargo, go, pip, uv and npm both; Node has a switch for them from
+22.21 on, and our file (network/node_proxy.cjs) before; Java, which reads none of them, has a variable with options for
+every virtual machine."""
+
+
+def node_preload() -> bytes:
+    """The file that NODE_OPTIONS names."""
+    return files("ohsandbox.network").joinpath("node_proxy.cjs").read_bytes()
 
 
 def proxy_environment(given: Iterable[str]) -> dict[str, str]:
