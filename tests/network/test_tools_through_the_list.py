@@ -30,10 +30,13 @@ public class Url { public static void main(String[] a) throws Exception {
 HTTP_CLIENT = """import java.net.*; import java.net.http.*;
 public class Client { public static void main(String[] a) throws Exception {
   var request = HttpRequest.newBuilder(URI.create(a[0])).build();
-  System.out.println(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).statusCode()); } }"""
+  var answer = HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+  System.out.println(answer.statusCode()); } }"""
 AIOHTTP = """import aiohttp, asyncio, sys
 async def main():
-    async with aiohttp.ClientSession(trust_env=True) as session, session.get(sys.argv[1]) as answer: print(answer.status)
+    async with aiohttp.ClientSession(trust_env=True) as session:
+        async with session.get(sys.argv[1]) as answer:
+            print(answer.status)
 asyncio.run(main())"""
 FETCH = "fetch(process.argv[1]).then((a) => console.log(a.status)).catch((e) => console.log(e.cause))"
 NODE_HTTPS = 'require("https").get(process.argv[1], (a) => { console.log(a.statusCode); a.resume(); })'

@@ -120,8 +120,13 @@ class NetworkControl(Runtime):
 
     def _open_connector(self) -> Channel:
         with self._here.starting(connector=True):
-            if self._options.network == "allowlist":  # first: Node needs it also where nothing can be reached
+            if self._options.network == "allowlist":  # first: Node and Java need them where nothing is reached, too
                 self.write_bytes(NODE_PRELOAD_PATH, node_preload(), mode=0o644, user=self.connector_owner)
+                if self._trusts_bundle:
+                    from ohsandbox.runtime.docker import trust  # noqa: PLC0415 - as `_ALLOWLIST`
+
+                    store = trust.java_trust_store_of(str(self._options.ca_bundle))
+                    self.write_bytes(trust.JAVA_TRUST_PATH, store, mode=0o644, user=self.connector_owner)
             return super()._open_connector()
 
     def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
@@ -203,9 +208,18 @@ class NetworkControl(Runtime):
         if self._options.network != "allowlist":
             return {}
         variables = proxy_environment(self._options.env)
+        if self._trusts_bundle and "JAVA_TOOL_OPTIONS" in variables:
+            from ohsandbox.runtime.docker import trust  # noqa: PLC0415 - as above
+
+            variables["JAVA_TOOL_OPTIONS"] += f" {trust.JAVA_TRUST_OPTION}"
         if self._credentials is None:
             return variables
         return {**variables, **self._credentials.variables(java_options=variables.get("JAVA_TOOL_OPTIONS", ""))}
+
+    @property
+    def _trusts_bundle(self) -> bool:
+        """The caller's CA bundle alone is trusted, and Java reads it in a form of its own."""
+        return self._options.ca_bundle is not None and self._credentials is None
 
     @property
     def _way_out_names(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
@@ -28,6 +29,13 @@ done
 """
 """The stores are those of Debian and Alpine, Fedora, SUSE, and OpenSSL's default: wget and apt (GnuTLS) read no
 variable. An authority of an earlier session stays in them; its key is gone."""
+
+
+def java_trust_store_of(ca_bundle: str) -> bytes:
+    """The certificates of a PEM file in the form that JAVA_TRUST_OPTION names."""
+    from ohsandbox.network.certificate_authority import java_trust_store  # noqa: PLC0415 - slow
+
+    return java_trust_store(Path(ca_bundle).expanduser().read_bytes())
 
 
 class CredentialSetup:
