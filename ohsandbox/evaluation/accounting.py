@@ -32,6 +32,12 @@ class Accounting:
         self.cut_short: set[Worker] = set()
         """Whose limit of time was not what was promised, since others took the processors."""
 
+    def begin(self, runtime: DockerRuntime) -> None:
+        """Count from here what is counted for a network namespace, which may have served another sandbox before."""
+        with contextlib.suppress(OhsandboxError):
+            before = runtime.resource_usage().no_route
+            self._used[runtime.id] = ResourceUsage(cpu_s=0.0, oom_kills=0, no_route=before)
+
     @contextlib.contextmanager
     def watched(self, runtime: DockerRuntime, worker: Worker, limit_s: float | None) -> Iterator[None]:
         """Count what worker uses in the block; limit_s is what the task gives it. Costs 1 ms."""

@@ -74,3 +74,4 @@ class LocalExecutor:
         self._images.close()
         self._pool.shutdown(cancel_futures=True)
         self._removals.finish()
+        self._images.networks.close()

@@ -18,6 +18,7 @@ from ohsandbox.evaluation.processors import of_this_machine
 from ohsandbox.runtime.docker import build, images, options
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.network_pool import NetworkPool
 from ohsandbox.runtime.process import invocation
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Images:
         self._users = Counter[str]()
         """Trials by the name of the image that they use: it is not removed meanwhile."""
         self._making: set[threading.Event] = set()
+        self.networks = NetworkPool()
+        """Of the trials whose network is open at some time."""
 
     def processors(self) -> tuple[int, ...]:
         """The processors of the engine's machine that trials may be pinned to; empty where that is another machine.

@@ -150,8 +150,11 @@ class Trial:
             self._network = self._network_of(task.steps[0])
             with self._timed("sandbox"):
                 allow = self._allow_of(task.steps[0])
-                runtime = stack.enter_context(self._sandboxes.make(task.environment, self._network, allow))
+                runtime = stack.enter_context(
+                    self._sandboxes.make(task.environment, self._network, allow, opens=self._opens)
+                )
                 self._sandboxes.prepare(runtime, task.environment)
+                self._accounting.begin(runtime)
             ends: list[tuple[Step, _StepEnd]] = []
             for step in task.steps:
                 ends.append((step, self._step(runtime, step)))
@@ -307,6 +310,13 @@ class Trial:
     def _allow_of(self, step: Step) -> tuple[str, ...]:
         """What the allowlist holds meanwhile: the task's own hosts, and those of the agent's user."""
         return (*step.agent.allow, *self.agent.allow) if self._network_of(step) == "allowlist" else ()
+
+    @property
+    def _opens(self) -> bool:
+        """Whether the sandbox of the agent has an open network at any time."""
+        verifiers = [one.verifier for one in self.task.steps]
+        own = [one.network for one in verifiers if one.environment is None and not self._options.separate_verifier]
+        return "open" in {*own, *map(self._network_of, self.task.steps)}
 
     def _set_network(self, runtime: DockerRuntime, network: Network, allow: Sequence[str]) -> None:
         runtime.set_network(network, allow=allow)

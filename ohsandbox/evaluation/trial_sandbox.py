@@ -95,8 +95,10 @@ class TrialSandboxes:
         self._images, self._options, self._lease, self._cancel = images, options, lease, cancel
         self._labels = {LABEL: options.run_id, **labels}
 
-    def make(self, environment: TaskEnvironment, network: Network, allow: Sequence[str] = ()) -> DockerRuntime:
-        """Return a sandbox that is not started; allow is what its allowlist holds.
+    def make(
+        self, environment: TaskEnvironment, network: Network, allow: Sequence[str] = (), *, opens: bool = False
+    ) -> DockerRuntime:
+        """Return a sandbox that is not started; allow is what its allowlist holds. Its network may be open later.
 
         Raises:
             ImageUnavailable, EngineUnavailable: there is no image for it.
@@ -121,7 +123,7 @@ class TrialSandboxes:
                 environment, self._images, project, env=env, workdir=environment.workdir or image.workdir,
                 ca_bundle=self._options.ca_bundle,
             )  # fmt: skip
-        return DockerRuntime(
+        made = DockerRuntime(
             image.name,
             env=env,
             workdir=environment.workdir or image.workdir,
@@ -132,6 +134,9 @@ class TrialSandboxes:
             ca_bundle=self._options.ca_bundle,
             runtime=self._options.oci_runtime,
         )
+        if (opens or network == "open") and not self._options.oci_runtime:
+            made.share_networks(self._images.networks)
+        return made
 
     def prepare(self, runtime: DockerRuntime, environment: TaskEnvironment) -> None:
         """Make what every task finds: /logs, the files of its environment, a service that is healthy.

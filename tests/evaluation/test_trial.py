@@ -61,7 +61,11 @@ def carry_out(
     directory.mkdir(parents=True)
     spec = TrialSpec(what, "d", attempt, Script(), TrialOptions(run_id="r", **options))
     lent = processors or Processors((), concurrent=1)
-    return Trial(spec, directory, images=Images(), processors=lent, cancel=threading.Event(), tell=lambda _: None).run()
+    images = Images()
+    try:
+        return Trial(spec, directory, images=images, processors=lent, cancel=threading.Event(), tell=lambda _: None).run()
+    finally:
+        images.networks.close()
 
 
 def test_the_record_tells_networks_processors_and_resources(tmp_path: Path) -> None:

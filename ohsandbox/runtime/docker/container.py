@@ -57,8 +57,9 @@ class Container:
         """The engine's inspect result after the last start."""
         self.allow: tuple[str, ...] = ()
         """What an open network leads to besides the public addresses."""
-        self._ruled_since = ""
-        """The start after which the rules of an open network were set in the namespace that it has of its own."""
+        self.ruled: tuple[str, tuple[str, ...]] | None = None
+        """The start after which the rules of an open network were set in its namespace, and `allow` then: a namespace
+        of its own forgets them with the next start, an owner's has "" here."""
         self._starting = 0
         self._frozen = False
         self._changed = threading.Condition()
@@ -171,11 +172,11 @@ class Container:
 
     def join_open_network(self) -> None:
         """Connect it to the open network, once the rules stand in its namespace."""
-        found = self.inspect()
-        owner, since = open_network.owner_of(found), str(found["State"].get("StartedAt"))
-        if not owner and self._ruled_since != since:
-            open_network.set_rules(self.engine, self.id, self.allow)
-            self._ruled_since = since
+        owner = open_network.owner_of(self.found or self.inspect())
+        since = "" if owner else str(self.inspect()["State"].get("StartedAt"))
+        if self.ruled != (since, self.allow):
+            open_network.set_rules(self.engine, owner or self.id, self.allow)
+            self.ruled = since, self.allow
         open_network.connect(self.engine, owner or self.id, self.allow)
 
     def _refuse_waiting(self, path: str) -> None:

@@ -50,7 +50,7 @@ class DockerInventory(Inventory):
 
     def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
         """Return every container with a lease label; also those of others, which `collect_garbage` never removes."""
-        found = (_info(one) for one in self._labelled())
+        found = (_info(one) for one in self._labelled() if open_network.OWNER_LABEL not in (one.get("Labels") or {}))
         wanted = [info for info in found if (labels or {}).items() <= dict(info.labels).items()]
         return sorted(wanted, key=lambda info: info.created_at)
 

@@ -32,7 +32,8 @@ def change(container: Container, network: Network, interfaces: Callable[[], byte
         if network == "open":
             container.join_open_network()
         else:
-            open_network.disconnect(container.engine, open_network.owner_of(container.inspect()) or container.id)
+            owner = open_network.owner_of(container.found or container.inspect())
+            open_network.disconnect(container.engine, owner or container.id)
     found = outside_interfaces(interfaces().decode(errors="replace").split())
     if bool(found) != (network == "open"):
         has = f"still the interface {min(found)!r}" if found else "no interface"

@@ -25,7 +25,7 @@ from ohsandbox.runtime.docker.seccomp import profile_json
 from ohsandbox.runtime.docker.wire import Demultiplexer, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.wire import Wire
@@ -65,7 +65,15 @@ def owner_of(found: dict[str, Any]) -> str:
     return mode.removeprefix("container:") if mode.startswith("container:") else ""
 
 
-def make_owner(engine: Engine, *, name: str, lease_id: str, allow: Iterable[str]) -> str:
+def make_owner(
+    engine: Engine,
+    *,
+    name: str,
+    lease_id: str,
+    allow: Iterable[str] = (),
+    labels: Mapping[str, str] | None = None,
+    sysctls: Mapping[str, str] | None = None,
+) -> str:
     """Create and start the owner of a network; returns its id. It is not connected yet.
 
     Raises:
@@ -76,7 +84,8 @@ def make_owner(engine: Engine, *, name: str, lease_id: str, allow: Iterable[str]
     bridge = prepare(engine)
     rules = _rules(engine, bridge, allow)
     config = _payload(bridge.image, ["hold", *rules], "none") | {"Hostname": "sandbox"}
-    config["Labels"] = {"ohsandbox": "1", OWNER_LABEL: lease_id}
+    config["Labels"] = {"ohsandbox": "1", OWNER_LABEL: lease_id, **(labels or {})}
+    config["HostConfig"]["Sysctls"] = dict(sysctls or {})
     with engine_errors(f"creating the network of {name!r}"):
         owner = str(engine.api.create_container_from_config(config, name)["Id"])
     try:

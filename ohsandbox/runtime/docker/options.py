@@ -185,19 +185,21 @@ def _with_network(found: DockerOptions, asked: Mapping[str, object]) -> DockerOp
         raise UsageError("allow= needs a way out, and network='none' has none. Remedy: network='allowlist'.")
     if found.network == "none":
         found = found.model_copy(update={"network": "allowlist"})
-    if found.network == "allowlist":
-        found = found.model_copy(update={"allow": checked_rules(found.allow)})
-    return found
+    return found.model_copy(update={"allow": checked_rules(found.network, found.allow)})
 
 
-def checked_rules(rules: Sequence[str]) -> tuple[str, ...]:
-    """The rules of an allowlist, each in its one spelling.
+def checked_rules(network: Network, rules: Sequence[str]) -> tuple[str, ...]:
+    """The rules of an allowlist, or the addresses of an open network, each in its one spelling.
 
     Raises:
         UsageError: one is none.
     """
-    if not rules:
+    if not rules or network == "none":
         return ()
+    if network == "open":
+        from ohsandbox.network.open_addresses import parse_exception  # noqa: PLC0415 - most sandboxes have no network
+
+        return tuple(dict.fromkeys(str(parse_exception(rule)) for rule in rules))
     from ohsandbox.network.policy import parse_rule  # noqa: PLC0415 - most sandboxes of programs have none
 
     return tuple(dict.fromkeys(parse_rule(rule).text for rule in rules))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.container_config import ContainerConfig
     from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.network_pool import NetworkPool
     from ohsandbox.runtime.docker.options import DockerOptions
     from ohsandbox.runtime.results import PullProgress
 
@@ -87,11 +88,12 @@ def create(
     progress: Progress | None = None,
     checkpoint: str | None = None,
     cancel: threading.Event | None = None,
+    networks: NetworkPool | None = None,
 ) -> Sandbox:
     """Create, start and set up a container; on any failure it is removed.
 
     checkpoint is the id of one to start from, instead of the image or checkpoint of options. Once cancel is set, a pull
-    or build ends.
+    or build ends. networks has the namespace that it joins; None: it gets its own.
 
     Raises:
         ImageUnavailable: the image cannot be pulled or cannot run, or the checkpoint does not exist.
@@ -112,11 +114,12 @@ def create(
     held = lease.take(
         container=name, engine=engine.address.url, image=options.image, conversation=options.conversation,
         keep=options.keep, workspace=options.workspace,
-        network_owner=open_network.owner_name(name) if options.network == "open" else None,
+        network_owner=open_network.owner_name(name) if options.network == "open" and networks is None else None,
     )  # fmt: skip
     container: Container | None = None
+    network = _JoinedNetwork(engine, held, networks)
     try:
-        owner = _network_owner(engine, options, held)
+        owner = network.make(options)
         labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}
         if options.workspace is not None:
             labels[WORKSPACE_LABEL] = workspace_digest(options.workspace)
@@ -125,7 +128,9 @@ def create(
         config = resolve(options, facts, engine, name=name, labels=labels, guard=guard_mounts(options))
         config = config.model_copy(update={"network_owner": owner})
         container = containers.create(engine, config, image_id=facts.id)
-        container.allow = options.allow
+        if owner:
+            container.allow = options.allow if options.network == "open" else ()
+            container.ruled = "", container.allow
         made = Sandbox(container, options, config.user, config.workdir, held, config, facts)
         prepare(made, from_checkpoint=checkpoint is not None)
         if options.copy_of is not None and checkpoint is None:
@@ -133,20 +138,36 @@ def create(
     except BaseException:
         if container is not None:
             container.remove()
-        release_network(engine, held)
+        network.undo()
         held.release()
         release_workspace(engine, options, gone=True)
         raise
     return made
 
 
-def _network_owner(engine: Engine, options: DockerOptions, held: lease.Lease) -> str:
-    """Return the id of the container that holds the network of a new sandbox; "" where it needs none."""
-    if held.record.network_owner is None:
-        return ""
-    owner = open_network.make_owner(engine, name=held.record.network_owner, lease_id=held.id, allow=options.allow)
-    open_network.connect(engine, owner, options.allow)
-    return owner
+class _JoinedNetwork:
+    """The network namespace that a new sandbox joins: its own owner's, or one of a pool."""
+
+    def __init__(self, engine: Engine, held: lease.Lease, networks: NetworkPool | None) -> None:
+        self._engine, self._held, self._networks, self._owner = engine, held, networks, ""
+
+    def make(self, options: DockerOptions) -> str:
+        """Return the id of its owner, connected where the network is open; "" for a sandbox that joins none."""
+        name = self._held.record.network_owner
+        if self._networks is not None:
+            self._owner = self._networks.take(self._engine)
+        elif name is not None:
+            self._owner = open_network.make_owner(self._engine, name=name, lease_id=self._held.id, allow=options.allow)
+        if options.network == "open":
+            open_network.connect(self._engine, self._owner, options.allow)
+        return self._owner
+
+    def undo(self) -> None:
+        """Give it back, or remove it."""
+        if self._networks is None:
+            release_network(self._engine, self._held)
+        elif self._owner:
+            self._networks.give_back(self._engine, self._owner)
 
 
 def release_network(engine: Engine, held: lease.Lease) -> None:

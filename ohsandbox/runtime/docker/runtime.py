@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container_config import ContainerConfig, SandboxLimits
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.guard import Git
+    from ohsandbox.runtime.docker.network_pool import NetworkPool
     from ohsandbox.runtime.docker.options import Profile
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
@@ -169,6 +170,7 @@ class DockerRuntime(NetworkControl):
         self._unenforced: tuple[str, ...] = ()
         self._disk: disk.DiskMonitor | None = None
         self._watchdog: OwnerWatchdog | None = None
+        self._networks: NetworkPool | None = None
         self._new = True
         """No process has run in the sandbox yet."""
 
@@ -239,10 +241,16 @@ class DockerRuntime(NetworkControl):
         def join_or_make(engine: Engine) -> Sandbox:
             if self._options.attach:
                 return attach.join(engine, self._options)
-            return provision.create(engine, self._options, progress=self._progress, cancel=self.start_cancel)
+            return provision.create(
+                engine, self._options, progress=self._progress, cancel=self.start_cancel, networks=self._networks
+            )
 
         self._begin(join_or_make)
         return self
+
+    def share_networks(self, networks: NetworkPool) -> None:
+        """Join a namespace of the pool at `start`; only for a sandbox that `close` removes, and with allow empty."""
+        self._networks = networks
 
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:
         """See `Runtime.resume`; an attached container is joined."""
@@ -332,6 +340,8 @@ class DockerRuntime(NetworkControl):
                 gone.container.remove()
                 if held is not None:
                     provision.release_network(gone.container.engine, held)
+                if self._networks is not None and gone.config is not None:
+                    self._networks.give_back(gone.container.engine, gone.config.network_owner)
             elif not self._options.keep and self._options.workspace is not None:
                 gone.container.kill()  # no process goes on changing the user's files
         except SandboxUnavailable as error:
@@ -447,17 +457,18 @@ class DockerRuntime(NetworkControl):
             raise wrong("network", network, '"none", "allowlist" or "open"')
         if self._options.attach:
             raise UsageError(f"Container {self.name!r} was joined, so its network is not ours to change.")
-        listed = network == "allowlist"
-        rules = options.checked_rules(self._with_credential_hosts(allow) or ()) if listed else tuple(allow or ())
+        listed = self._with_credential_hosts(allow) if network == "allowlist" else allow
+        rules = options.checked_rules(network, listed or ())
         with self._life:
             target, before = self._the_sandbox(), self._options.network
             if network == before:
                 if self._allowlist is not None:
                     self._replace_rules(rules)
-                return
+                if network != "open" or rules == self._options.allow:
+                    return
             self.snippet(b":")  # the check of a sandbox that is new expects the network that it was made with
             if "open" in {network, before}:
-                target.container.allow = tuple(allow or ()) if network == "open" else ()
+                target.container.allow = rules if network == "open" else ()
                 networks.change(target.container, network, lambda: self.snippet(networks.LIST_INTERFACES).stdout)
             self._end_allowlist()
             changed = self._options.model_copy(update={"network": network, "allow": rules})
