@@ -63,7 +63,9 @@ def carry_out(
     lent = processors or Processors((), concurrent=1)
     images = Images()
     try:
-        return Trial(spec, directory, images=images, processors=lent, cancel=threading.Event(), tell=lambda _: None).run()
+        return Trial(
+            spec, directory, images=images, processors=lent, cancel=threading.Event(), tell=lambda _: None
+        ).run()
     finally:
         images.networks.close()
 

@@ -165,7 +165,7 @@ class Container:
         if owner := open_network.owner_of(found):
             open_network.revive_owner(self.engine, owner, self.allow)
             return False
-        is_open = bool({*(found["NetworkSettings"].get("Networks") or {})} - {"none"})
+        is_open = open_network.NETWORK in (found["NetworkSettings"].get("Networks") or {})
         if is_open:
             open_network.disconnect(self.engine, self.id)
         return is_open
@@ -244,7 +244,7 @@ class Container:
         if state.get("Running"):
             reason = "was restarted from outside"
             found = self.inspect()
-            if not open_network.owner_of(found) and {*(found["NetworkSettings"].get("Networks") or {})} - {"none"}:
+            if open_network.NETWORK in (found["NetworkSettings"].get("Networks") or {}):
                 self.join_open_network()  # a start forgets the rules
         else:
             reason = how_it_ended(state)
