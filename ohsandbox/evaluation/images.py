@@ -22,13 +22,15 @@ from ohsandbox.runtime.docker.network_pool import NetworkPool
 from ohsandbox.runtime.process import invocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ohsandbox.evaluation.task import TaskEnvironment
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.results import PullProgress
 
 
+ASK_S = 15.0
+"""For a registry to say whether it has an image: a run does not wait longer for one that is slow."""
 DEFAULT_BUDGET_BYTES = 40 * 1024**3
 """What the images that we built or pulled may take together, apart from layers that they share with others."""
 
@@ -91,6 +93,20 @@ class Images:
         is_here = (told.get("KernelVersion"), told.get("NCPU")) == (os.uname().release, os.cpu_count())
         can_pin = is_here and engine.address.is_local and told.get("CPUSet", True)  # a rootless engine may be denied it
         return of_this_machine() if can_pin else ()
+
+    def absent(self, environments: Iterable[TaskEnvironment]) -> dict[str, str]:
+        """Names of images that no trial will get, each with the reason: see `find_absent`.
+
+        Raises:
+            EngineUnavailable: no engine answers.
+        """
+        names = sorted({one.image for one in environments if one.image is not None})
+        engine = connect()
+        engine.api.timeout = ASK_S
+        try:
+            return images.find_absent(engine, names)
+        finally:
+            engine.close()
 
     @contextlib.contextmanager
     def held(self, environment: TaskEnvironment) -> Iterator[Image]:

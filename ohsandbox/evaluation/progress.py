@@ -20,6 +20,14 @@ class RunBegan(NamedTuple):
     """Those that an earlier run of the same plan has finished."""
 
 
+class ImageAbsent(NamedTuple):
+    """An image of tasks is not here, and its registry does not give it: told before the first trial."""
+
+    image: str
+    reason: str
+    """The engine's words."""
+
+
 class TrialBegan(NamedTuple):
     """A trial begins, or is tried again."""
 
@@ -62,6 +70,9 @@ class RateLimited(NamedTuple):
 
 
 if TYPE_CHECKING:
-    RunEvent = RunBegan | TrialBegan | PhaseBegan | TryFailed | TrialEnded | TrialCancelled | RateLimited | PullProgress
+    RunEvent = (
+        RunBegan | ImageAbsent | TrialBegan | PhaseBegan | TryFailed | TrialEnded | TrialCancelled | RateLimited
+        | PullProgress
+    )  # fmt: skip
     Tell = Callable[[RunEvent], None]
     """Called from several threads, by one at a time. What it raises in a trial's thread ends the run."""

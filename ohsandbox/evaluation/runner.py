@@ -20,7 +20,7 @@ from ohsandbox import __version__
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.evaluation.executor import LocalExecutor
 from ohsandbox.evaluation.images import Images, engine_facts
-from ohsandbox.evaluation.progress import RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
+from ohsandbox.evaluation.progress import ImageAbsent, RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
 from ohsandbox.evaluation.results import FAILED, INCONCLUSIVE, ResultsDirectory, TrialKey, TrialResult
 from ohsandbox.evaluation.trial import TrialSpec
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
@@ -28,7 +28,7 @@ from ohsandbox.private_files import open_locked
 from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.executor import TrialExecutor
@@ -158,9 +158,9 @@ class Run:
         self.plan = plan
         self.results = ResultsDirectory(path)
         self._listener, self._listener_lock = tell, threading.Lock()
-        self._executor = executor or LocalExecutor(
-            plan.concurrent, Images(tell=self._tell, budget_bytes=plan.image_budget_bytes), self._tell
-        )
+        self._images = Images(tell=self._tell, budget_bytes=plan.image_budget_bytes)
+        self._is_local = executor is None
+        self._executor = executor or LocalExecutor(plan.concurrent, self._images, self._tell)
         self._tasks = {task.id: task for task in plan.tasks}
         self._digests = {task.id: task.digest() for task in plan.tasks}
         path.mkdir(parents=True, exist_ok=True)
@@ -220,11 +220,22 @@ class Run:
             _remove_orphaned_sandboxes()
             done = {key: one for key, one in self.results.finished().items() if one.outcome not in INCONCLUSIVE}
             self._tell(RunBegan(len(self.keys()), dict(done)))
+            self._tell_absent_images(done)
             self.plan.agent.begin(self._tell)
             self._do((key for key in self.keys() if key not in done), done)
             self._do((key for key in self._repeats(done) if key not in done), done)
             noted.result()
         return done
+
+    def _tell_absent_images(self, done: Mapping[TrialKey, TrialResult]) -> None:
+        """Tell at once of trials that cannot begin, for want of their image; the others are carried out."""
+        left = [self._tasks[name] for name in {key.task for key in self.keys() if key not in done}]
+        environments = [task.environment for task in left]
+        environments += [step.verifier.environment for task in left for step in task.steps if step.verifier.environment]
+        if self._is_local and environments:
+            with contextlib.suppress(OhsandboxError):  # the trials tell it better
+                for name, reason in self._images.absent(environments).items():
+                    self._tell(ImageAbsent(name, reason))
 
     def _note_machine(self) -> None:
         """Add what this machine is to the record, where it is not known yet."""

@@ -19,6 +19,7 @@ from rich.text import Text
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import progress_text, safe_line, words
 from ohsandbox.evaluation.progress import (
+    ImageAbsent,
     PhaseBegan,
     RateLimited,
     RunBegan,
@@ -161,6 +162,8 @@ class PlainProgress(EvalProgress):
                 self._line(f"{self._before + self._ended}/{self._trials}  {describe(result)}")
             case TryFailed(key, fault):
                 self._line(_retry(key, fault))
+            case ImageAbsent():
+                self._line(_absent(event))
             case RateLimited():
                 self._line(_limited(event))
             case PullProgress() if self._is_news(event):
@@ -213,6 +216,8 @@ class LiveProgress(EvalProgress):
                 self._console.print(Text(describe(result), style=_STYLES.get(result.outcome, "yellow")))
             case TryFailed(key, fault):
                 self._console.print(Text(_retry(key, fault), style="yellow"))
+            case ImageAbsent():
+                self._console.print(Text(_absent(event), style="yellow"))
             case RateLimited():
                 self._console.print(Text(_limited(event), style="yellow"))
 
@@ -246,6 +251,11 @@ def describe(result: TrialResult) -> str:
 def _retry(key: TrialKey, fault: Fault | None) -> str:
     why = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=MAX_WHY_CHARS)
     return f"retry  {_task(key.task, key.attempt)}  {why}".rstrip()
+
+
+def _absent(event: ImageAbsent) -> str:
+    why = words(event.reason, limit_chars=MAX_WHY_CHARS)
+    return f"image {safe_line(event.image)} is not here and cannot be pulled: {why}"
 
 
 def _limited(event: RateLimited) -> str:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked
-from ohsandbox.runtime.docker.error_mapping import engine_errors, translate
+from ohsandbox.runtime.docker.error_mapping import engine_errors, foreign_errors, translate
 from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ohsandbox.runtime.docker.engine import Engine
 
@@ -26,6 +28,9 @@ FIRST_PAUSE_S = 2.0
 _PASSING = (
     "toomanyrequests", "rate limit", "too many requests", "i/o timeout", "connection reset", "503", "tls handshake",
 )  # fmt: skip
+MAX_ASKED = 20
+"""Images whose registries are asked whether they have them: where pulls are limited, a question may count as one."""
+_NOT_GIVEN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 _LAYER_DONE = {"Pull complete", "Already exists", "Download complete"}
 
 
@@ -87,6 +92,28 @@ def inspect(engine: Engine, image: str) -> ImageFacts | None:
     except ImageUnavailable:
         return None
     return facts_of_image(found)
+
+
+def find_absent(engine: Engine, names: Sequence[str]) -> dict[str, str]:
+    """Of images those that are not here and that no registry gives, each with the engine's words; nothing is pulled.
+
+    An image whose registry does not answer is not among them, nor one beyond the MAX_ASKED first that are not here.
+    """
+    from docker.errors import APIError  # noqa: PLC0415 - slow import, needed only with an engine
+
+    def reason(name: str) -> str | None:
+        try:
+            engine.api.inspect_distribution(name)
+        except APIError as error:
+            return str(error.explanation or error) if error.status_code in _NOT_GIVEN else None
+        except foreign_errors():
+            return None
+        return None
+
+    asked = [name for name in names if inspect(engine, name) is None][:MAX_ASKED]
+    with ThreadPoolExecutor(8) as pool:
+        reasons = pool.map(reason, asked)
+        return {name: why for name, why in zip(asked, reasons, strict=True) if why is not None}
 
 
 def facts_of_image(found: dict[str, Any]) -> ImageFacts:

@@ -8,7 +8,15 @@ from rich.console import Console
 
 from ohsandbox.cli.rendering import eval_progress
 from ohsandbox.cli.rendering.eval_progress import EvalProgress, LiveProgress, PlainProgress, open_progress
-from ohsandbox.evaluation.progress import PhaseBegan, RateLimited, RunBegan, TrialBegan, TrialEnded, TryFailed
+from ohsandbox.evaluation.progress import (
+    ImageAbsent,
+    PhaseBegan,
+    RateLimited,
+    RunBegan,
+    TrialBegan,
+    TrialEnded,
+    TryFailed,
+)
 from ohsandbox.evaluation.results import Fault, TrialKey
 from ohsandbox.runtime.results import PullProgress
 from tests.evaluation.results import HOSTILE_NAMES, trial
@@ -34,6 +42,7 @@ def test_without_a_terminal_each_trial_is_a_line_when_it_ends() -> None:
     out = io.StringIO()
     with PlainProgress(out) as progress:
         progress(RunBegan(3, {TrialKey("a", 1): trial("a")}))
+        progress(ImageAbsent("no\x1bbody/x:1", "manifest\nunknown"))
         progress(TrialBegan(TrialKey("b", 1), 1))
         progress(TryFailed(TrialKey("b", 1), Fault(phase="image", kind="ImageUnavailable", message="not found")))
         progress(TrialBegan(TrialKey("b", 1), 2))
@@ -42,6 +51,7 @@ def test_without_a_terminal_each_trial_is_a_line_when_it_ends() -> None:
         progress(TrialEnded(trial("c")))
     assert _lines(out) == [
         "1 of 3 trials were finished before",
+        "image no\\u{1b}body/x:1 is not here and cannot be pulled: manifest unknown",
         "retry  b  ImageUnavailable: not found",
         "2/3  fail  b  2.0 s  reward 0",
         "openai/gpt limits the rate of requests: all trials wait 20 s",

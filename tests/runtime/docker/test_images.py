@@ -13,7 +13,7 @@ import pytest
 from ohsandbox.errors import CallCancelledError, ImageUnavailable
 from ohsandbox.runtime.docker import images
 from ohsandbox.runtime.docker.error_mapping import translate
-from ohsandbox.runtime.docker.images import ensure, inspect
+from ohsandbox.runtime.docker.images import ensure, find_absent, inspect
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
@@ -67,6 +67,16 @@ def pullable(engine: Engine, registry: str) -> Iterator[str]:
     yield registry
     if inspect(engine, registry) is not None:
         engine.api.remove_image(registry)
+
+
+@pytest.mark.docker
+def test_absent_are_those_that_neither_engine_nor_registry_has(engine: Engine, pullable: str) -> None:
+    host = pullable.partition("/")[0]
+    names = ["ohsandbox-base:hostile", pullable, f"{host}/box:none", f"{host}/nobody:1", "127.0.0.1:1/silent:1"]
+    absent = find_absent(engine, names)
+    assert sorted(absent) == [f"{host}/box:none", f"{host}/nobody:1"]
+    assert all(absent.values())
+    assert inspect(engine, pullable) is None
 
 
 @pytest.mark.docker
