@@ -11,6 +11,8 @@ import idna
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+PRIVATE_ADDRESS = "a private address"
+"""What `address_problem` says where a `private:` rule would help."""
 MAX_HOST_CHARS = 253
 """Of a name in the DNS (RFC 1035, 2.3.4)."""
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
@@ -108,7 +110,7 @@ def _problem(address: IPAddress, *, private: bool) -> str:
         (address.is_link_local or address in _METADATA, "a link-local or metadata address"),
         (address.is_unspecified or address in _COMPATIBLE, "an unspecified address"),
         (address.is_multicast, "a multicast address"),
-        (of_site and not private, "a private address"),
+        (of_site and not private, PRIVATE_ADDRESS),
         (not of_site and not address.is_global, "not a public address"),
         (address.is_reserved and address not in _NAT64, "not a public address"),
     )

@@ -111,7 +111,10 @@ class Proxy:
         self._interceptor = interceptor
         self._dialer = dialer or Dialer()
         self._links: set[Link] = set()
+        self._served = 0
+        """Of the links; the others are being refused."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
         self._rechecks: set[asyncio.Task[None]] = set()
         self._remove_listener = policy.on_change(self._on_policy_change)
 
@@ -119,18 +122,18 @@ class Proxy:
         """Serve one connection of the sandbox until it ends; raises nothing that comes of what is in it."""
         self._loop = asyncio.get_running_loop()
         link = Link(reader, writer, budgets=self._budgets, usage=self._usage, audit=self._audit)
-        if not self._links:
-            self._loop.call_later(_SWEEP_S, self._sweep)
-        is_full = len(self._links) >= self._budgets.connections
+        is_full = self._served >= self._budgets.connections
         try:
-            if is_full:
-                reason = f"more than {self._budgets.connections} connections at once"
-                await self._refuse(link, ProxyRefusal(429, "", 0, reason))
-                return
             self._links.add(link)
+            self._begin_sweeping()
+            if is_full:
+                await self._refuse_for_room(link)
+                return
+            self._served += 1
             await self._guarded(link)
         finally:
             self._links.discard(link)
+            self._served -= not is_full
             link.finish()
             link.drop_outside()
             with contextlib.suppress(OSError):
@@ -183,12 +186,26 @@ class Proxy:
             while left > 0 and (data := await link.reader.read(left)):
                 left -= len(data)
 
+    async def _refuse_for_room(self, link: Link) -> None:
+        """Answer one connection too many; far too many get no answer, since each takes a moment."""
+        refusal = ProxyRefusal(429, "", 0, f"more than {self._budgets.connections} connections at once")
+        if len(self._links) <= 2 * self._budgets.connections:
+            await self._refuse(link, refusal)
+        else:
+            self._record(link, refusal)
+            link.end()
+
+    def _begin_sweeping(self) -> None:
+        if self._sweeping is None and self._loop is not None:
+            self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+
     def _sweep(self) -> None:
         """End what has waited too long; again as long as there are connections."""
+        self._sweeping = None
         for link in tuple(self._links):
             link.end_if_overdue()
-        if self._links and self._loop is not None:
-            self._loop.call_later(_SWEEP_S, self._sweep)
+        if self._links:
+            self._begin_sweeping()
 
     def _on_policy_change(self) -> None:
         """In any thread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.network.addresses import HostNameError, normalized_host
+from ohsandbox.network.addresses import PRIVATE_ADDRESS, HostNameError, normalized_host
 from ohsandbox.network.policy import DEFAULT_PORTS
 from ohsandbox.text import quoted_line
 
@@ -107,5 +107,7 @@ def upstream_refusal(host: str, port: int, error: UpstreamError) -> ProxyRefusal
     """What is told when no connection to an allowed host could be made."""
     if not error.refused:
         return ProxyRefusal(502, host, port, str(error), error.kind)
-    place = host if port in DEFAULT_PORTS else f"{host}:{port}"
-    return ProxyRefusal(403, host, port, str(error), error.kind, _allowing(f"private:{place}"))
+    remedy = "No rule opens such an address."
+    if PRIVATE_ADDRESS in str(error):
+        remedy = _allowing(f"private:{host}" if port in DEFAULT_PORTS else f"private:{host}:{port}")
+    return ProxyRefusal(403, host, port, str(error), error.kind, remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -26,6 +27,30 @@ async def test_plain_request_to_an_allowed_host_is_forwarded_to_its_vetted_addre
         assert (decision.host, decision.port, decision.protocol, decision.method) == (GOOD, 80, "http", "GET")
         assert decision.allowed
         assert decision.rule == GOOD
+
+
+async def test_answer_to_head_and_one_without_a_body_are_whole() -> None:
+    async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 700\r\n\r\n")
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n")
+
+    async with world(GOOD, servers={80: origin}) as outside:
+        answer = await outside.ask(get(f"http://{GOOD}/", method="HEAD") + get(f"http://{GOOD}/"))
+        assert answer.lower().count(b"http/1.1 ") == 2
+        assert b"content-length: 700" in answer.lower()
+        assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_continue_is_said_before_a_body_that_waits_for_it() -> None:
+    async with world(GOOD, servers={80: echo_http}) as outside:
+        reader, writer = await outside.client()
+        writer.write(get(f"http://{GOOD}/", GOOD, "Expect: 100-continue", "Content-Length: 2", method="POST"))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"ok")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_bytes_of_a_request_are_counted() -> None:

@@ -324,6 +324,7 @@ async def test_address_of_this_machine_is_refused_whatever_the_rule(monkeypatch:
         monkeypatch.setattr(upstream, "is_this_machine", lambda address: address == PUBLIC)
         answer = await outside.ask(REQUEST)
         assert b"address of this machine" in answer
+        assert b"No rule opens" in answer
         assert outside.dialed == []
 
 
@@ -360,6 +361,8 @@ async def test_connections_beyond_the_budget_are_refused_and_served_once_others_
         while not (answer := await outside.ask(REQUEST)).startswith(b"HTTP/1.1 429 "):
             assert b" 200 " in answer  # the three have not been seen yet
         assert "3 connections" in outside.refusals[-1].reason
+        reader, _ = await outside.client()
+        assert (await reader.read()).startswith(b"HTTP/1.1 429 ")  # closed from here, though nothing was sent
         for _, writer in held:
             writer.close()
         while b" 200 " not in (answer := await outside.ask(REQUEST)):
