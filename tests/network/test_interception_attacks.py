@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import random
 import ssl
 import tracemalloc
 from urllib.parse import quote
@@ -115,6 +116,54 @@ async def test_http_2_is_never_agreed_on() -> None:
         context.set_alpn_protocols(["h2", "http/1.1"])
         _, writer = await sandbox.connect(context=context)
         assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_requests_of_any_bytes_arrive_as_requests_for_this_host_or_not_at_all(seed: int) -> None:
+    chance = random.Random(seed)
+    async with inside() as (sandbox, host):
+        for _ in range(40):
+            reader, writer = await sandbox.connect()
+            writer.write(_mutated(chance) + b"z\r\n\r\n" * 1000)  # the end of whatever it waits for
+            async with asyncio.timeout(30):
+                assert await reader.read(1)
+            writer.close()
+        async with asyncio.timeout(30):
+            ended = await asyncio.gather(*sandbox.served, return_exceptions=True)
+    assert [one for one in ended if one is not None] == []
+    assert host.seen
+    for seen in host.seen:
+        assert seen.all("host") in ([HOST], [f"{HOST}:443"])
+        assert seen.all("authorization") == [f"Bearer {KEY}"]
+        assert seen.target.startswith("/") or seen.method == "OPTIONS"
+
+
+def _mutated(chance: random.Random) -> bytes:
+    """Two requests in a row, some bytes of which are cut, doubled, or have others between them."""
+    first = get("/", "authorization: Bearer mine", "content-length: 5", method="POST") + "hello"
+    data = bytearray((first + get("/2", "connection: keep-alive, authorization")).encode())
+    odd = [
+        b"\r",
+        b"\n",
+        b"\0",
+        b" ",
+        b"\t",
+        b":",
+        b"\r\n\r\n",
+        b"\r\nHost: x",
+        b"\r\nTransfer-Encoding: chunked",
+        b"\xff",
+    ]
+    for _ in range(chance.randrange(4)):
+        at = chance.randrange(len(data))
+        match chance.randrange(3):
+            case 0:
+                del data[at : at + chance.randrange(1, 6)]
+            case 1:
+                data[at:at] = chance.choice(odd)
+            case _:
+                data[at:at] = data[chance.randrange(len(data)) :][:20]
+    return bytes(data)
 
 
 async def test_a_redirect_is_passed_on_and_not_followed() -> None:
