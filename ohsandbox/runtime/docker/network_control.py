@@ -146,6 +146,8 @@ class NetworkControl(Runtime):
         """What is begun while the engine starts the container: the list's modules are imported."""
         if self._options.network == "allowlist":
             threading.Thread(target=import_module, args=(_ALLOWLIST,), daemon=True).start()
+        if self._credentials is not None:
+            self._credentials.prepare()
         if self.while_starting is not None:
             self.while_starting()
 

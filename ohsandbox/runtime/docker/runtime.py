@@ -293,8 +293,8 @@ class DockerRuntime(NetworkControl):
         ours = self._way_out_names
         kept = {name: value for name, value in sandbox.exec_env.items() if name not in ours}
         self._sandbox = self._known = sandbox._replace(exec_env={**kept, **self._way_out_variables()})
-        self._install_credentials(sandbox)
         self._begin_allowlist(sandbox.container.name)
+        self._install_credentials(sandbox)
 
     def _close(self) -> None:
         """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,16 +57,30 @@ class CredentialSetup:
         self._credentials = parse_credentials(flags)
         self._ca_bundle = ca_bundle
         self._given = frozenset(given)
+        self._lock = threading.Lock()
+        self._broker: CredentialBroker | None = None
         self.hosts = rules_of(self._credentials)
         self.outside = HiddenValues((one.name, one.value) for one in self._credentials)
         self.check_outside(given)
 
-    @cached_property
+    @property
     def broker(self) -> CredentialBroker:
-        """Made at first use: 10 ms, and the import of `cryptography`."""
-        from ohsandbox.network.credential_broker import CredentialBroker  # noqa: PLC0415 - slow
+        """Made at first use: 30 ms, and 100 for the import of `cryptography`."""
+        with self._lock:
+            if self._broker is None:
+                from ohsandbox.network.credential_broker import CredentialBroker  # noqa: PLC0415 - slow
 
-        return CredentialBroker(self._credentials, ca_bundle=self._ca_bundle)
+                self._broker = CredentialBroker(self._credentials, ca_bundle=self._ca_bundle)
+            return self._broker
+
+    def prepare(self) -> None:
+        """Make the broker in a thread, while the engine works."""
+
+        def make() -> None:
+            with contextlib.suppress(OSError, ValueError):  # told when it is used
+                _ = self.broker
+
+        threading.Thread(target=make, daemon=True).start()
 
     def check_outside(self, variables: Mapping[str, str]) -> None:
         """Refuse variables of the sandbox that have a value which must stay outside.
@@ -83,8 +99,10 @@ class CredentialSetup:
     def install(self, target: Sandbox) -> None:
         """Write the authorities to where `variables` point, and the sandbox's own into the image's stores."""
         certificate = self.broker.certificate.decode().strip()
-        target.script(f"{_WRITE}\n{_INTO_STORES}", CA_PATH, certificate, stdin=self.broker.bundle)
-        target.script(_WRITE, JAVA_TRUST_PATH, stdin=self.broker.java_trust_store())
+        with ThreadPoolExecutor(1) as beside:  # each takes the time of an exec
+            for_java = beside.submit(target.script, _WRITE, JAVA_TRUST_PATH, stdin=self.broker.java_trust_store())
+            target.script(f"{_WRITE}\n{_INTO_STORES}", CA_PATH, certificate, stdin=self.broker.bundle)
+            for_java.result()
 
     def variables(self, *, java_options: str = "") -> Mapping[str, str]:
         """Those of every process, without those that the caller gave a value; java_options are Java's others."""
