@@ -47,6 +47,11 @@ class SandboxPorts:
         """What is forwarded, as `--forward` takes it."""
         return [str(PortPair(one.forward.port, one.port)) for one in self._open]
 
+    @property
+    def urls(self) -> list[str]:
+        """Where what is forwarded is reached."""
+        return [f"{one.forward.url} ({one.port})" for one in self._open]
+
     def forward(self, pair: PortPair, *, or_any: bool = False) -> str:
         """Open it, and return the line that tells where; or_any takes another port here if that one cannot be had.
 

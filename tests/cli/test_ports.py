@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import socket
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -19,7 +21,7 @@ from ohsandbox.testing import FakeRuntime
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cli.conftest import Invoke
+    from tests.cli.conftest import Invoke, WriteScript
 
 
 class Hello(BaseHTTPRequestHandler):
@@ -138,3 +140,21 @@ def test_ports_of_before_are_opened_elsewhere_where_they_are_taken_and_told(sand
     assert ports.forwarded == (3000,)
     assert len(told) == 1
     assert told[0].startswith("Port 3000 of the sandbox: http://127.0.0.1:")
+
+
+@pytest.mark.docker
+def test_ports_that_a_session_opened_are_open_again_when_it_is_resumed(
+    invoke: Invoke, write_script: WriteScript, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] + 1
+    model = write_script(("", "true"), ("Done.", None), ("Again.", None))
+    lines = ["do it", f"/forward {port}:3000", "/forward 3001", "/forward close 3001", "/forward"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    first = invoke("run", "--model", model, "--image", image, "--network", "none", "--no-tui")
+    assert f"http://127.0.0.1:{port}  port 3000 of the sandbox, where nothing listens yet" in first.out + first.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("/status\n"))
+    again = invoke("run", "--resume", "last", "--model", model, "--no-tui")
+    said = again.out + again.err
+    assert f"Port 3000 of the sandbox: http://127.0.0.1:{port}" in said
+    assert "3001" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
+from ohsandbox.network.audit import read_decisions
 from tests.cli.viewer.chromium import PROGRAM, Chromium
 from tests.lacking import lacking
 from tests.runtime.engines import IMAGE
@@ -18,6 +20,7 @@ from tests.runtime.engines import IMAGE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ohsandbox.network.audit import NetworkDecision
     from ohsandbox.network.ports import Forward
 
 pytestmark = pytest.mark.docker
@@ -80,3 +83,21 @@ def test_only_this_machine_reaches_it(forward: Forward) -> None:
     for address in others - {"127.0.0.1"}:
         with pytest.raises(OSError, match=r"refused|unreachable"):
             socket.create_connection((address, forward.port), timeout=5).close()
+
+
+def test_connections_through_ports_are_recorded(sandbox: DockerRuntime) -> None:
+    told: queue.SimpleQueue[NetworkDecision] = queue.SimpleQueue()
+    sandbox.execute(f"python3 /tmp/app.py 127.0.0.1 {PORT + 1} > /tmp/log2 2>&1 &", timeout_s=20)
+    sandbox.execute("until grep -q ready /tmp/log2; do sleep 0.1; done", timeout_s=20)
+    remove = sandbox.on_network_decision(told.put)
+    with sandbox.forward(PORT + 1) as forward, urllib.request.urlopen(forward.url) as answer:
+        size = len(answer.read())
+    while (one := told.get(timeout=20)).port != PORT + 1:
+        pass  # of a test before
+    remove()
+    assert (one.protocol, one.host, one.allowed) == ("forward", "127.0.0.1", True)
+    (stored,) = [each for each in read_decisions(sandbox.name) if each.port == PORT + 1]
+    assert stored.number == one.number
+    (kept,) = [each for each in sandbox.network_decisions() if each.port == PORT + 1]
+    assert kept.sent_bytes >= size
+    assert kept.received_bytes > 0

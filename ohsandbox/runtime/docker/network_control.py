@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ohsandbox.errors import SandboxUnavailable
-    from ohsandbox.network.audit import NetworkDecision
+    from ohsandbox.network.audit import AuditLog, NetworkDecision
+    from ohsandbox.network.ports import PortConnection, Ports
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.allowlist import Allowlist
     from ohsandbox.runtime.docker.options import DockerOptions
@@ -59,6 +60,7 @@ class NetworkControl(Runtime):
     def __init__(self) -> None:
         super().__init__()
         self._allowlist: Allowlist | None = None
+        self._port_audit: AuditLog | None = None
         self._here = _OfThread()
         self._decision_listeners: list[Callable[[NetworkDecision], object]] = []
         self._credentials: CredentialSetup | None = None
@@ -89,8 +91,12 @@ class NetworkControl(Runtime):
         self._rules_changed()
 
     def network_decisions(self) -> tuple[NetworkDecision, ...]:
-        """What the sandbox asked its allowlist for and what was decided: the last 1,000, the oldest first."""
-        return () if self._allowlist is None else self._allowlist.audit.decisions
+        """What the sandbox asked its allowlist for and what was decided: the last 1,000, the oldest first.
+
+        Connections through `forward` and `expose_host` are among them, after their end; without an allowlist, too.
+        """
+        audit = self._port_audit if self._allowlist is None else self._allowlist.audit
+        return () if audit is None else audit.decisions
 
     def on_network_decision(self, listener: Callable[[NetworkDecision], object]) -> Callable[[], None]:
         """Call listener with each decision, in the proxy's thread, so it must return at once; returns what ends that.
@@ -151,6 +157,27 @@ class NetworkControl(Runtime):
         if self.while_starting is not None:
             self.while_starting()
 
+    # --- ports ---
+
+    @property
+    def _ports(self) -> Ports:
+        ports = super()._ports
+        ports.on_connection = self._record_connection
+        return ports
+
+    def _record_connection(self, one: PortConnection) -> None:
+        """Keep it with the decisions of the list; in a log of its own where there is no list."""
+        audit = self._port_audit if self._allowlist is None else self._allowlist.audit
+        if audit is None:
+            from ohsandbox.network.audit import AuditLog  # noqa: PLC0415 - as `_ALLOWLIST`
+
+            audit = self._port_audit = AuditLog(self._options.conversation or getattr(self, "name", None) or None)
+            audit.on_decision(self._tell_decision)
+        reason = "forwarded port of the sandbox" if one.protocol == "forward" else "exposed port of this machine"
+        reason += f", which did not answer: {one.error}" if one.error else ""
+        decision = audit.record("127.0.0.1", one.port, one.protocol, allowed=True, reason=reason)
+        audit.finish(decision, sent_bytes=one.sent_bytes, received_bytes=one.received_bytes)
+
     def _begin_allowlist(self, name: str) -> None:
         """Lead connections of the sandbox to the list, if it has one; name is the container's."""
         if self._options.network != "allowlist":
@@ -171,6 +198,8 @@ class NetworkControl(Runtime):
         ended, self._allowlist = self._allowlist, None
         if ended is not None:
             ended.close()
+        if self._port_audit is not None:
+            self._port_audit.close()
 
     # --- credentials ---
 
