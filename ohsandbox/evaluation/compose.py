@@ -188,7 +188,8 @@ class ServiceRuntime(DockerRuntime):
             "labels": labels, "cap_drop": ["ALL"], "cap_add": kept, "security_opt": security, "restart": "no",
             "pids_limit": limits.pids, "mem_limit": memory, "memswap_limit": memory, "oom_score_adj": 500,
             "cpus": min(limits.cpus or 2.0, own.cpus or limits.cpus or 2.0),
-            "logging": {"driver": "json-file", "options": {"max-size": "1m"}}, "ulimits": {"core": 0},
+            "logging": {"driver": "json-file", "options": {"max-size": "1m"}},
+            "ulimits": {**_mapping(told.get("ulimits")), "core": 0},
         }  # fmt: skip
         if limits.cpuset is not None:
             made["cpuset"] = limits.cpuset

@@ -37,6 +37,12 @@ _WITHOUT_MEANING = frozenset({
     "mem_reservation", "profiles", "oom_score_adj", "container_name",
 })  # fmt: skip
 """No port of this machine is opened, and no service outlives its trial."""
+_NOT_KEPT = _WITHOUT_MEANING | {"image", "build", "mem_limit", "cpus", "deploy"}
+"""The latter are of the service's `TaskEnvironment`."""
+_ULIMITS = frozenset({"core", "memlock", "nofile", "nproc", "stack"})
+"""What databases and compilers ask for. A core is never written."""
+_MAX_ULIMIT = 2**40
+"""No machine has so much of anything; engines refuse what does not fit in 63 bits. -1 is no limit."""
 _NETWORK_KEYS = frozenset({"name", "driver", "internal", "attachable", "labels", "enable_ipv6"})
 _BUILD_KEYS = frozenset({"context", "dockerfile", "args", "target", "tags", "labels", "cache_from", "platforms"})
 _UNSET = re.compile(r'The \\?"([^"\\]+)\\?" variable is not set')
@@ -157,14 +163,14 @@ class _Checker:
         where, kept = ("services", name), dict[str, Any]()
         for key, value in told.items():
             match key:
-                case _ if value in (None, False, "", [], {}) or key in _WITHOUT_MEANING or key.startswith("x-"):
-                    pass
-                case "image" | "build" | "mem_limit" | "cpus" | "deploy":
+                case _ if value in (None, False, "", [], {}) or key in _NOT_KEPT or key.startswith("x-"):
                     pass
                 case _ if key in _KEPT:
                     kept[key] = value
                 case "volumes":
                     kept[key] = [one for one in (self._mount((*where, key), one) for one in value) if one]
+                case "ulimits":
+                    kept[key] = {limit: self._ulimit((*where, key, limit), how) for limit, how in value.items()}
                 case "networks":
                     kept[key] = {net: self._joined((*where, key, net), how or {}) for net, how in value.items()}
                 case "network_mode" if value == "none" or str(value).startswith("service:"):
@@ -175,6 +181,15 @@ class _Checker:
             for how in kept.get("networks", {}).values():
                 how["aliases"] = [*how.get("aliases", ()), alias]
         return kept
+
+    def _ulimit(self, where: tuple[str, ...], told: Any) -> Any:
+        """A limit of each process: memory and the number of processes are those of the service whatever it says."""
+        numbers = [*told.values()] if isinstance(told, dict) else [told]
+        if where[-1] not in _ULIMITS:
+            self._refuse(where, f"is not supported: only {', '.join(sorted(_ULIMITS))}")
+        elif not all(isinstance(one, int) and -1 <= one <= _MAX_ULIMIT for one in numbers):
+            self._refuse(where, f"{told!r} is too high: at most {_MAX_ULIMIT}")
+        return told
 
     def _environment(self, name: str, told: dict[str, Any]) -> TaskEnvironment:
         """The image of a service, and its limits."""

@@ -37,7 +37,8 @@ def refused(place: Path, compose: str) -> list[str]:
 def test_services_of_harbor_keep_what_they_say_and_lose_ports_and_names(tmp_path: Path) -> None:
     text = (
         "services:\n  main:\n    environment: [MODE=test, 'COST=$$5']\n    volumes: ['data:/data']\n"
-        "  db:\n    image: postgres\n    container_name: the-db\n    ports: ['5432:5432']\n    mem_limit: 512m\n"
+        "  db:\n    image: postgres\n    container_name: the-db\n"
+        "    ulimits: {nofile: {soft: 9, hard: 10}, memlock: -1}\n    ports: ['5432:5432']\n    mem_limit: 512m\n"
         "    volumes: ['./data:/seed', '${HOST_AGENT_LOGS_PATH}:${ENV_AGENT_LOGS_PATH}']\nvolumes: {data: {}}\n"
     )
     root = harbor_task(tmp_path, text)
@@ -48,7 +49,10 @@ def test_services_of_harbor_keep_what_they_say_and_lose_ports_and_names(tmp_path
     assert (project.main, project.volumes) == ("main", ("data",))
     assert project.environments["db"].memory_bytes == 512 * 1024**2
     seed = {"type": "bind", "source": str(root / "environment/data"), "target": "/seed", "read_only": True}
-    assert project.services["db"] == {"networks": {"default": {"aliases": ["the-db"]}}, "volumes": [seed]}
+    assert project.services["db"] == {
+        "networks": {"default": {"aliases": ["the-db"]}}, "volumes": [seed],
+        "ulimits": {"nofile": {"soft": 9, "hard": 10}, "memlock": -1},
+    }  # fmt: skip
 
 
 def test_the_service_client_is_the_sandbox_of_terminal_bench(tmp_path: Path) -> None:
@@ -76,6 +80,8 @@ def test_the_service_client_is_the_sandbox_of_terminal_bench(tmp_path: Path) -> 
         ("volumes_from: ['container:other']", ":4: services.db.volumes_from: "),
         ("extra_hosts: ['h:host-gateway']", ":4: services.db.extra_hosts: "),
         ("sysctls: {net.core.somaxconn: 1}", ":4: services.db.sysctls: "),
+        ("ulimits: {rtprio: 99}", ":4: services.db.ulimits.rtprio: is not supported"),
+        ("ulimits: {nofile: 9223372036854775807}", ":4: services.db.ulimits.nofile: "),
         ("runtime: runc", ":4: services.db.runtime: "),
         ("deploy: {resources: {reservations: {devices: [{capabilities: [gpu]}]}}}", ":4: services.db.deploy.devices: "),
         ("volumes: ['/var/run/docker.sock:/s']", ":4: services.db.volumes: /var/run/docker.sock is outside"),
