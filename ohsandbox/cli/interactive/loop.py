@@ -180,11 +180,12 @@ class InteractiveSession:
             raise UsageError("`!` runs a command in the sandbox, as in `!ls`. Write one behind it.")
         if self._command is not None:
             raise UsageError(f"`!{safe_line(self._command.command, limit_chars=40)}` still runs. Wait for its end.")
-        self._view.show_block(CallBlock("!", safe(command), PERSON))
         self._command = PersonCommand(self._session.runtime, command)
-        if self._session.conversation.status() is ConversationStatus.RUNNING:
+        if self._session.conversation.status() is ConversationStatus.RUNNING:  # the status is the agent's
+            self._view.text(Text(f"! {safe(command)}"))
             self._view.info("  runs beside the agent; what it prints is shown at its end")
         else:
+            self._view.show_block(CallBlock("!", safe(command), PERSON))
             self._await_command()
 
     def _await_command(self) -> None:

@@ -24,17 +24,18 @@ MAX_MENU_ROWS = 6
 MAX_QUEUED_ROWS = 3
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 KEYS = (
-    ("Enter", "sends; Alt-Enter, Ctrl-J or \\ before it begins a line"),
-    ("Shift-Tab", "changes what is asked before it runs, up to plan mode"),
-    ("Tab", "completes commands, and paths behind @ and in !commands"),
-    ("Up, Down", "earlier texts; at an empty line Up takes a queued one back"),
-    ("Ctrl-R", "searches them"),
-    ("Esc, Ctrl-C", "stop the agent or a !command; the draft stays"),
-    ("Ctrl-O", "shows the newest folded output whole, then the one before"),
-    ("Ctrl-D", "leaves, at an empty line; Ctrl-Z gives the shell"),
-    ("/", "begins a command, /help lists them"),
-    ("!", "runs a command in the sandbox; the agent is told of it"),
-    ("@", "attaches a file, text or image"),
+    ("Enter", "sends"),
+    ("Alt-Enter", "a new line; Ctrl-J too"),
+    ("Shift-Tab", "what is asked; plan mode"),
+    ("Tab", "completes / @ and ! words"),
+    ("Up, Down", "earlier, or queued, texts"),
+    ("Ctrl-R", "searches earlier texts"),
+    ("Esc, Ctrl-C", "stop; the draft stays"),
+    ("Ctrl-O", "shows folded output"),
+    ("Ctrl-D", "leaves; Ctrl-Z: the shell"),
+    ("/", "a command, as in /help"),
+    ("!", "runs it in the sandbox"),
+    ("@", "attaches a file or image"),
 )
 """What `?` shows at an empty line."""
 STYLE = Style.from_dict(

@@ -113,8 +113,9 @@ class RichView(View):
 
     def show(self, event: SDKEvent) -> None:
         """Its blocks."""
-        if event.type in _ENDS_ANSWER:
+        if event.type in _ENDS_ANSWER and self._answer is not None:
             self._answer = None
+            self.show_tail("")
         elif event.type == "tool_result":
             self.status(MODEL_WORKS)
         if self._is_stored:

@@ -98,8 +98,8 @@ def test_shift_tab_goes_through_the_modes_and_plan_mode_refuses_what_writes(talk
 
 def test_a_question_mark_at_an_empty_line_shows_the_keys_until_something_is_typed(talk: Turns) -> None:
     terminal = talk(("ok", None))
-    terminal.type("?").wait("changes what is asked before it runs").type("why?")
-    terminal.wait("changes what is asked", gone=True).wait("> why?").type(CTRL_C).type(CTRL_D)
+    terminal.type("?").wait("what is asked; plan mode").type("why?")
+    terminal.wait("what is asked; plan mode", gone=True).wait("> why?").type(CTRL_C).type(CTRL_D)
     assert terminal.end() == 0
 
 
