@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ohsandbox.cli import confirm
-from ohsandbox.cli.mcp_servers import with_mcp_file
-from ohsandbox.cli.model import complete, read_settings, with_kept_server, with_model_of, without_key_of_another
+from ohsandbox.cli.model import complete, read_settings, with_kept_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import RunOptions, SandboxOptions
 from ohsandbox.cli.picker import pick
@@ -19,6 +18,7 @@ from ohsandbox.cli.prompt import open_prompt, person_present, read_task
 from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.rendering.view import open_view
+from ohsandbox.cli.run_settings import settings_of
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
 from ohsandbox.cli.session import RunSession
 from ohsandbox.cli.session_travel import resumable, row_of
@@ -27,13 +27,11 @@ from ohsandbox.cli.typer_options import CHOOSE
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
-from ohsandbox.secrets import parse_flags
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.cli.project import UsedProject
     from ohsandbox.cli.rendering.view import View
 
 DEMO_TASK = "Write a small Python module that merges overlapping intervals. Test it, and show that it works."
@@ -117,23 +115,6 @@ def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Work | None = None) -
         where = replace(asked, host_workdir=Path(directory)).checked()
         make_runtime(where.with_settings(settings))
         return (work or _work)(RunOptions(task=DEMO_TASK, no_tui=no_tui), settings, where, None)
-
-
-def settings_of(what: RunOptions, project: UsedProject | None = None) -> Settings:
-    """The settings with what the project and the options say; a key among these is warned of."""
-    if what.api_key:
-        advice = "Prefer the settings or the environment."
-        say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
-    names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "price"
-    asking = "confirm", "skill_servers"
-    given = {name: getattr(what, name) for name in (*names, *asking)}
-    settings = read_settings(what.settings, project=project.layer if project else None, **given)
-    settings = without_key_of_another(settings, what.settings)
-    return with_mcp_file(settings, what.mcp_config).with_flags(
-        tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
-        secrets=settings.secrets | parse_flags(what.secrets or ()) or None,
-        instructions=None if what.instructions is None else str(what.instructions),
-    )
 
 
 def _work(what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None) -> int:

@@ -11,8 +11,10 @@ from rich.text import Text
 from ohsandbox.cli import confirm
 from ohsandbox.cli.model import with_kept_server, with_model_of
 from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import age, cut, safe_line
+from ohsandbox.cli.run_settings import settings_elsewhere
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
 from ohsandbox.cli.time_travel import change_lines, patch_lines, shortened, sizes_of, split_binaries, stat_lines
 from ohsandbox.conversation.storage import find_conversation, list_stored, nearest_first
@@ -204,9 +206,11 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     if (holder := holder_of(root / wanted)) is not None:
         raise ConversationOpenError(f"Conversation {wanted!r} is open in process {holder}. Close it there.")
     found = find_resumed(wanted, SandboxOptions())
-    settings = with_kept_server(with_model_of(session.given, found.model), root / wanted)
+    project = use_project(found.where, session.what.settings, person=session.person)
+    settings = settings_elsewhere(session.what, project, given=session.given)
+    settings = with_kept_server(with_model_of(settings, found.model), root / wanted)
     settings = settings.with_flags(confirm=session.what.confirm or confirm.kept_policy(root / wanted))
-    where = found.where.checked()
+    where = (found.where if project is None else project.over(found.where, is_resumed=True)).checked()
     make_runtime(where.with_settings(settings))  # what is wrong is said while the other one is open
     before, had_begun = session.conversation.id, session.has_begun
     session.switch(where, found, settings=session.completed(settings))

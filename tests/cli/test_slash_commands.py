@@ -425,3 +425,17 @@ def test_at_a_terminal_undo_asks_and_puts_the_files_of_a_workspace_back(
     assert sorted(path.name for path in work.iterdir()) == ["mine"]
     assert b"mine comes back" in ended.raw
     assert ended.restored
+
+
+def test_resume_takes_what_the_project_of_the_other_directory_says(
+    talk: Talk, write_script: WriteScript, invoke: Invoke, home: Path, tmp_path: Path
+) -> None:
+    model = write_script(("first", None), ("work", "true"), ("more", "true"), ("done", None))
+    there = tmp_path / "there"
+    (there / ".git").mkdir(parents=True)
+    (there / ".ohsandbox.toml").write_text("max_iterations = 1\n")
+    assert invoke("run", "begin", "--model", model, "--runtime", "cli", "--workspace", str(there)).code == 0
+    [log] = home.rglob("sdk_events.jsonl")
+    ended = talk(f"/resume {log.parent.name}", "go on", model=model)
+    assert "max_iterations" in ended.out + ended.err
+    assert "done" not in ended.out

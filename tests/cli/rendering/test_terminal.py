@@ -18,6 +18,7 @@ from ohsandbox.cli.rendering.events import BlockReader, Form, ResultBlock
 from ohsandbox.cli.rendering.renderables import tail
 from ohsandbox.cli.rendering.terminal import RichView
 from ohsandbox.conversation.live_output import OutputEvent
+from ohsandbox.llm.chat import DeltaEvent
 from tests.fakes import stamp
 
 if TYPE_CHECKING:
@@ -210,3 +211,28 @@ def test_no_row_ends_with_blanks() -> None:
     for body in (events.assistant_message("- a\n\n```\nb\n```\n\n> c\n\n|d|e|\n|-|-|\n|f|g|", response_id="r"),
                  events.user_message("h"), result("grep", "i"), events.notice(code="X", message="j")):  # fmt: skip
         assert [row for row in shown(body, width=90).split("\n") if row.endswith(" ")] == []
+
+
+class HeldLine:
+    """A bottom line that only keeps its text."""
+
+    text = ""
+
+    def set(self, text: str) -> None:
+        self.text = text
+
+    update = set
+
+    def draw(self) -> None:
+        """Nothing to draw on."""
+
+    clear = draw
+
+
+def test_an_answer_that_another_message_ends_leaves_nothing_of_it_at_the_bottom() -> None:
+    line = HeldLine()
+    view = RichView(Console(file=io.StringIO(), width=60), line=line)
+    view.stream(DeltaEvent(text="Half an ans"))
+    assert "Half an ans" in line.text
+    view.show(stamp(events.user_message("and"))[0])
+    assert "Half" not in line.text
