@@ -221,7 +221,8 @@ class HeldLine:
     def set(self, text: str) -> None:
         self.text = text
 
-    update = set
+    def update(self, text: str) -> None:
+        self.text = text
 
     def draw(self) -> None:
         """Nothing to draw on."""
