@@ -54,14 +54,12 @@ class PlainHTTP:
     Args:
         link: of the sandbox.
         incoming: what it sends.
-        server: our side of it.
         dialer: makes connections.
     """
 
-    def __init__(self, link: Link, incoming: RequestReader, server: h11.Connection, dialer: Dialer) -> None:
+    def __init__(self, link: Link, incoming: RequestReader, dialer: Dialer) -> None:
         self._link = link
         self._incoming = incoming
-        self._server = server
         self._dialer = dialer
         self._outside: _Outside | None = None
 
@@ -85,8 +83,13 @@ class PlainHTTP:
         self._link.drop_outside()
         self._outside = None
 
-    async def forward(self, request: h11.Request, target: Target) -> bool:
+    async def forward(self, server: h11.Connection, request: h11.Request, target: Target) -> bool:
         """Send the request, its body and the answer; whether the link may send another one.
+
+        Args:
+            server: our side of the link for this one request: what it has read beyond it is put back.
+            request: its head.
+            target: where it goes.
 
         Raises:
             UpstreamError: the outside broke off, or answered what is no HTTP, before anything of it was passed on.
@@ -96,7 +99,7 @@ class PlainHTTP:
         assert self._outside is not None, "connect() comes first"  # noqa: S101
         outside = self._outside
         try:
-            is_whole = await self._exchange(outside, _request_for(request, target, outside.proxy))
+            is_whole = await self._exchange(server, outside, _request_for(request, target, outside.proxy))
         except (h11.RemoteProtocolError, OSError) as error:
             self.drop()
             if self._link.speaks != "http":
@@ -107,16 +110,16 @@ class PlainHTTP:
             outside.connection.start_next_cycle()
         else:
             self.drop()
-        self._incoming.pending[:0] = self._server.trailing_data[0]
-        return is_whole and _is_finished(self._server)
+        self._incoming.pending[:0] = server.trailing_data[0]
+        return is_whole and _is_finished(server)
 
-    async def _exchange(self, outside: _Outside, request: h11.Request) -> bool:
+    async def _exchange(self, server: h11.Connection, outside: _Outside, request: h11.Request) -> bool:
         """Body and answer at once, for a server may answer before it has read all; whether all was sent."""
         await self._send(outside, request)
-        if self._server.they_are_waiting_for_100_continue:
-            self._link.writer.write(self._server.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-        upload = asyncio.ensure_future(self._forward_body(outside))
-        answer = asyncio.ensure_future(self._forward_response(outside))
+        if server.they_are_waiting_for_100_continue:
+            self._link.writer.write(server.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+        upload = asyncio.ensure_future(self._forward_body(server, outside))
+        answer = asyncio.ensure_future(self._forward_response(server, outside))
         try:
             await asyncio.wait((upload, answer), return_when=asyncio.FIRST_COMPLETED)
             if upload.done() and not isinstance(upload.exception(), OSError):
@@ -128,12 +131,12 @@ class PlainHTTP:
                 task.cancel()
             await asyncio.gather(upload, answer, return_exceptions=True)
 
-    async def _forward_body(self, outside: _Outside) -> None:
+    async def _forward_body(self, server: h11.Connection, outside: _Outside) -> None:
         while True:
             try:
-                event = self._server.next_event()
+                event = server.next_event()
                 if event is h11.NEED_DATA:
-                    self._server.receive_data(await self._incoming.read_some(CHUNK_BYTES))
+                    server.receive_data(await self._incoming.read_some(CHUNK_BYTES))
                     continue
             except h11.RemoteProtocolError as error:
                 raise HeadError(f"has a malformed body ({error})") from None
@@ -143,7 +146,7 @@ class PlainHTTP:
                 await self._send(outside, h11.EndOfMessage())
                 return
 
-    async def _forward_response(self, outside: _Outside) -> None:
+    async def _forward_response(self, server: h11.Connection, outside: _Outside) -> None:
         while True:
             event = outside.connection.next_event()
             if event is h11.NEED_DATA:
@@ -153,11 +156,11 @@ class PlainHTTP:
             elif isinstance(event, h11.Response):
                 headers = _end_to_end(event.headers)
                 answer = h11.Response(status_code=event.status_code, headers=headers, reason=event.reason)
-                await self._answer(answer)
+                await self._answer(server, answer)
             elif isinstance(event, h11.Data):
-                await self._answer(event)
+                await self._answer(server, event)
             elif isinstance(event, h11.EndOfMessage):
-                await self._answer(h11.EndOfMessage())
+                await self._answer(server, h11.EndOfMessage())
                 return
             elif not isinstance(event, h11.InformationalResponse):
                 raise h11.RemoteProtocolError("the connection ended before the response")
@@ -169,8 +172,8 @@ class PlainHTTP:
             outside.streams[1].write(data)
             await outside.streams[1].drain()
 
-    async def _answer(self, event: h11.Event) -> None:
-        data = self._server.send(event)
+    async def _answer(self, server: h11.Connection, event: h11.Event) -> None:
+        data = server.send(event)
         if data:
             self._link.speaks = "other"  # no answer of our own fits in now
             self._link.writer.write(data)
@@ -179,7 +182,8 @@ class PlainHTTP:
 
 def _is_idle(outside: _Outside) -> bool:
     reader, writer = outside.streams
-    return outside.connection.our_state is h11.IDLE and not (reader.at_eof() or writer.is_closing())
+    is_silent = not (reader.at_eof() or writer.is_closing() or outside.connection.trailing_data[0])
+    return outside.connection.our_state is h11.IDLE and is_silent
 
 
 def _is_finished(connection: h11.Connection) -> bool:

@@ -201,6 +201,8 @@ class NetworkPolicy:
     def _refusal(self, name: str, port: int, rules: dict[str, NetworkRule]) -> str:
         if port not in DEFAULT_PORTS and (self._at_another_port(name, rules) is not None):
             return f"is allowed at other ports, not at {port}"
+        if PACKAGES in rules and not self.package_hosts.ready:
+            return "is not on the list so far: this machine's package tools have not said their hosts yet"
         return "is not on the list of allowed hosts"
 
     def _at_another_port(self, name: str, rules: dict[str, NetworkRule]) -> NetworkRule | None:

@@ -233,14 +233,14 @@ class Proxy:
             HeadError: one is malformed.
         """
         incoming = RequestReader(link.reader, self._budgets.head_bytes)
-        server = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * self._budgets.head_bytes)
-        plain = PlainHTTP(link, incoming, server, self._dialer)
+        plain = PlainHTTP(link, incoming, self._dialer)
         link.expect(self._budgets.head_timeout_s, overdue="sent no whole request in time")
         is_first = True
         while head := await incoming.read_head():
             link.host, link.port, link.method, link.protocol, link.decided = "", 0, "", "http", False
             if problem := self._usage.request_problem():
                 raise RefusedError(ProxyRefusal(429, "", 0, problem))
+            server = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * self._budgets.head_bytes)
             request = parsed_request(head, server)
             link.method = request.method.decode("ascii")
             target = target_of(request, inside=inside)
@@ -251,10 +251,9 @@ class Proxy:
                 link.protocol = "https" if target.port == HTTPS_PORT else "tcp"
                 await self._tunnel(link, target)
                 return
-            if not await self._forward(link, plain, request, target):
+            if not await self._forward(link, plain, server, request, target):
                 return
             link.finish()
-            server.start_next_cycle()
             link.expect(KEEP_ALIVE_S)
             is_first = False
 
@@ -302,14 +301,16 @@ class Proxy:
 
     # --- plain HTTP ---------------------------------------------------------------------------
 
-    async def _forward(self, link: Link, plain: PlainHTTP, request: h11.Request, target: Target) -> bool:
+    async def _forward(
+        self, link: Link, plain: PlainHTTP, server: h11.Connection, request: h11.Request, target: Target
+    ) -> bool:
         verdict = await self._allowed(link)
         if self._interceptor is not None and self._interceptor.wants(target.host, HTTPS_PORT):
             reason = "has a credential, which goes out encrypted only"
             raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{target.host}/."))
         await self._connected(link, plain.connect(target, private=verdict.private))
         self._begin(link, verdict)
-        return await self._connected(link, plain.forward(request, target))
+        return await self._connected(link, plain.forward(server, request, target))
 
     # --- CONNECT ------------------------------------------------------------------------------
 

@@ -138,6 +138,28 @@ async def test_pipelined_requests_are_answered_in_order_and_each_is_decided() ->
         assert len(outside.dialed) == 3  # the last two of a host use one connection
 
 
+async def test_what_comes_behind_a_body_is_one_request_and_served_once() -> None:
+    async with world(GOOD, servers={80: echo_http}) as outside:
+        chunked = head(f"POST http://{GOOD}/1 HTTP/1.1", f"Host: {GOOD}", "Transfer-Encoding: chunked")
+        answer = await outside.ask(chunked + b"3\r\nabc\r\n0\r\n\r\n" + REQUEST + REQUEST)
+        assert answer.count(b"HTTP/1.1 200 ") == 3
+        assert len(outside.audit.decisions) == 3
+
+
+async def test_answer_that_comes_unasked_is_not_taken_for_that_of_the_next_request() -> None:
+    async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngoodHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+        )
+        await reader.read()
+
+    async with world(GOOD, servers={80: origin}) as outside:
+        answer = await outside.ask(REQUEST + REQUEST)
+        assert (answer.count(b"good"), answer.count(b"evil")) == (2, 0)
+        assert len(outside.dialed) == 2
+
+
 async def test_body_that_looks_like_a_request_is_a_body() -> None:
     async with world(GOOD, servers={80: echo_http}) as outside:
         inner = head(f"GET http://{EVIL}/ HTTP/1.1", f"Host: {EVIL}")
