@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.model import read_settings
+from ohsandbox.cli.networks import blocked_told_at_end
 from ohsandbox.cli.ports import opened_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present
@@ -59,6 +60,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
         say(f"The command works on a copy of {where.workspace}, which is deleted when it ends.")
     with (
         started(runtime, warn=say, setup=where.setup),
+        blocked_told_at_end(runtime, "ohsandbox exec --allow", say),
         opened_ports(runtime, where, say),
         runtime.open_channel(argv, tty=with_tty, env=env, user=options.user) as channel,
         killed_on_error(channel),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.rendering.text import safe_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ohsandbox.network.audit import NetworkDecision
+    from ohsandbox.runtime.base import Runtime
 
 MAX_RULES_NAMED = 4
 """As many of the list as a line of the header has room for."""
@@ -61,6 +63,25 @@ class BlockedHosts:
             yield safe_line(f"Blocked in all: {', '.join(again)}", limit_chars=500)
         if len(counts) > len(told):
             yield f"Blocked, too: {len(counts) - len(told)} other hosts. `ohsandbox net` lists them."
+
+
+@contextlib.contextmanager
+def blocked_told_at_end(runtime: Runtime, command: str, tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell at the end which hosts were blocked, by tell; in between the terminal is another program's."""
+    listen = getattr(runtime, "on_network_decision", None)
+    decisions: list[NetworkDecision] = []
+    stop = None if listen is None else listen(decisions.append)
+    try:
+        yield
+    finally:
+        if stop is not None:
+            stop()
+        hosts = BlockedHosts(command=command)
+        for decision in decisions:
+            if (line := hosts.add(decision)) is not None:
+                tell(line)
+        for line in hosts.counts():
+            tell(line)
 
 
 def target_of(decision: NetworkDecision) -> str:

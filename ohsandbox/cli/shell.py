@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.networks import blocked_told_at_end
 from ohsandbox.cli.ports import opened_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
@@ -63,6 +64,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
         argv = terminal_argv(program or _A_SHELL, prepare=_PREPARE.format(quiet=quiet))
         environment = terminal_environment() | secrets.environment() | own
         with (
+            blocked_told_at_end(runtime, "ohsandbox shell --allow", say),
             runtime.open_channel(argv, tty=True, env=environment, user=options.user) as channel,
             killed_on_error(channel),
         ):

@@ -136,7 +136,7 @@ class SkillServersGate:
 
 def _proposed(found: SkillServers, runtime: Runtime) -> ProposedServers:
     directory = str(runtime.host_workspace or runtime.workdir)
-    network = runtime.describe().get("network", "")
+    network = runtime.describe().get("network", "").partition(". ")[0]
     digest = found.digest([directory, runtime.workdir, str(runtime.isolated), network])
     scope = StartServers(directory=directory, names=tuple(one.name for one in found.servers), sha256=digest)
     return ProposedServers(found.servers, directory, runtime.isolated, network, scope)

@@ -126,6 +126,18 @@ def test_a_name_cannot_write_a_command_of_its_own() -> None:
     assert "'a; rm -rf" in str(line)
 
 
+@pytest.mark.docker
+@pytest.mark.parametrize("flags", [(), ("--network", "allowlist", "--allow", "b.example.org")])
+def test_exec_tells_at_its_end_what_was_blocked(invoke: Invoke, image: str, flags: tuple[str, ...]) -> None:
+    fetch = "import urllib.request as u; u.urlopen('http://a.example.org/')"
+    ended = invoke("exec", "--image", image, *flags, "--", "python3", "-c", fetch)
+    assert ended.code == 1
+    assert "HTTP Error 403: Blocked by the sandbox: a.example.org" in ended.err
+    assert f"Blocked: a.example.org ({BLOCKED}). Allow it: ohsandbox exec --allow a.example.org" in ended.err
+    closed = invoke("exec", "--image", image, "--network", "none", "--", "python3", "-c", fetch)
+    assert "Blocked" not in closed.err
+
+
 # --- options and settings --------------------------------------------------------------------------------
 
 

@@ -191,7 +191,7 @@ def test_in_a_container_a_yes_starts_a_real_server_inside_the_sandbox(
     options = ("--model", model, "--image", image, "--workspace", str(workspace))
     ended = at_terminal("run", "go", *options, answers=[(ASKED, b"y\n")])
     assert ended.code == 0, ended.raw[-2000:]
-    assert b"inside the sandbox; network none" in ended.raw
+    assert b"inside the sandbox; network an allowlist: packages" in ended.raw
     spoken, seen = results(home)
     assert spoken["output"] == "from the server"
     count, *interfaces = seen["output"].split()
