@@ -437,4 +437,4 @@ def test_a_download_without_a_network_is_told_with_the_remedy(started: Callable[
     with MCPServers(MCPConfig.parse({"mcpServers": {"far": entry}}), started("debian")) as made:
         made.wait()
         assert "cannot resolve The sandbox has no network" in made.missing()
-        assert "--network open" in made.missing()
+        assert "--allow packages" in made.missing()
