@@ -54,16 +54,17 @@ def main() -> None:
                 terminal.type("y")
             draw(terminal.screen(), IMAGES / "question.png")
         conversations = {path.name for path in (Path(home) / "conversations").iterdir()}
-    for sandbox in list_sandboxes():  # a terminal that closes ends nothing that a person could go on with
-        if sandbox.conversation in conversations:
-            remove_sandbox(sandbox.name)
+        os.environ["OHSANDBOX_HOME"] = home  # each state directory removes its own
+        for sandbox in list_sandboxes():  # a terminal that closes ends nothing that a person could go on with
+            if sandbox.conversation in conversations:
+                remove_sandbox(sandbox.name)
 
 
 class Terminal:
     """A program in a terminal of its own, which ends with the block."""
 
     def __init__(self, argv: list[str], *, home: str) -> None:
-        self._tmux = ["tmux", "-L", f"ohsandbox-pictures-{os.getpid()}", "-f", "/dev/null"]
+        self._tmux = ["tmux", "-L", f"ohsandbox-pictures-{os.getpid()}-{id(self)}", "-f", "/dev/null"]
         command = f"OHSANDBOX_HOME={shlex.quote(home)} TERM=xterm-256color {shlex.join(argv)}"
         self._argv = [
             "new-session",
