@@ -24,6 +24,7 @@ from tests.bench.first_request import first_request_rows
 from tests.bench.log import log_rows
 from tests.bench.masking import masking_rows
 from tests.bench.mcp import mcp_rows
+from tests.bench.packages import package_rows
 from tests.bench.peers import peer_rows
 from tests.bench.rows import BIG, Row, faster, median_s, ms, share
 from tests.bench.search import search_rows
@@ -224,6 +225,7 @@ def main() -> int:
             *masking_rows(),
         ]
     with console.status("measuring evaluations"):  # after the others: it is the work of many containers
+        rows += package_rows(chosen.image)
         rows += evaluation_rows(chosen.image)
         rows += [harbor_row(chosen.image)] if chosen.peers else []
     table = Table(title=f"ohsandbox on {chosen.image}, medians")
