@@ -55,7 +55,7 @@ class ConnectorError(OhsandboxError):
 
 
 class Frame(NamedTuple):
-    """One frame from inside: value is 0 for DATA, payload is empty for others."""
+    """One frame from inside, or a part of a DATA frame; value is 0 for DATA, payload is empty for others."""
 
     kind: FrameKind
     stream: int
@@ -74,30 +74,42 @@ def data_header(stream: int, length: int) -> bytes:
 
 
 class FrameReader:
-    """Splits the connector's output into frames; it holds at most one that is not complete."""
+    """Splits the connector's output into frames; it holds nothing but a part of a header or of a number."""
 
     def __init__(self) -> None:
         self._partial = b""
+        self._stream = 0
+        self._left = 0
+        """Bytes of the DATA frame that is under way."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the frames that data completes.
+        """Return the frames that data completes, and what has arrived of the payload of the last one.
 
         Raises:
             ConnectorError: a kind, a stream or a length is none that the connector sends.
         """
+        found: list[Frame] = []
         if self._partial:
             data = self._partial + data
-        found, at, view = [], 0, memoryview(data)
-        while len(data) - at >= _HEADER.size:
-            number, stream, length = _HEADER.unpack_from(data, at)
-            kind = _checked(number, stream, length)
-            begin, end = at + _HEADER.size, at + _HEADER.size + length
-            if end > len(data):
+        at, end = 0, len(data)
+        while at < end:
+            if self._left:
+                count = min(self._left, end - at)
+                found.append(Frame(FrameKind.DATA, self._stream, 0, data[at : at + count]))
+                self._left -= count
+                at += count
+                continue
+            if end - at < _HEADER.size:
                 break
-            is_data = kind is FrameKind.DATA
-            value = 0 if is_data else _VALUE.unpack_from(data, begin)[0]
-            found.append(Frame(kind, stream, value, bytes(view[begin:end]) if is_data else b""))
-            at = end
+            number, stream, length = _HEADER.unpack_from(data, at)
+            if (kind := _checked(number, stream, length)) is FrameKind.DATA:
+                self._stream, self._left = stream, length
+                at += _HEADER.size
+                continue
+            if end - at < _HEADER.size + length:
+                break
+            found.append(Frame(kind, stream, _VALUE.unpack_from(data, at + _HEADER.size)[0], b""))
+            at += _HEADER.size + length
         self._partial = data[at:]
         return found
 

@@ -26,7 +26,6 @@ HELLO_TIMEOUT_S = 20.0
 """As long as an engine's exec may take to begin."""
 MOST_QUEUED_BYTES = 2 * HALF * WINDOW_BYTES + 1024 * 1024
 """Credit bounds what streams queue; a connector that reads nothing and asks for ever more answers meets this one."""
-JOINED_BYTES = 256 * 1024
 
 
 class ByteChannel(Protocol):
@@ -34,7 +33,8 @@ class ByteChannel(Protocol):
 
     def filenos(self) -> list[int] | None: ...  # noqa: D102
     def read(self, timeout_s: float | None = None) -> Sequence[tuple[int, bytes]] | None: ...  # noqa: D102
-    def write(self, data: bytes) -> None: ...  # noqa: D102
+    def write(self, data: memoryview) -> None: ...  # noqa: D102
+    def write_some(self, data: memoryview) -> int: ...  # noqa: D102
     def kill(self) -> None: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
 
@@ -56,8 +56,10 @@ class TunnelLink:
         self._streams: dict[int, TunnelTransport] = {}
         self._asked: dict[int, asyncio.Future[None]] = {}
         self._listened: set[int] = set()
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._unsent: list[bytes | memoryview] = []
         self._queued = self._written = 0
+        self._has_writer = False
         self._watched: list[int] = []
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self.ended: Exception | None = None
@@ -69,7 +71,6 @@ class TunnelLink:
         Raises:
             SandboxUnavailable: it says nothing, or something else.
         """
-        threading.Thread(target=self._write, name="ohsandbox-network-write", daemon=True).start()
         if self._channel.filenos() is None:
             threading.Thread(target=self._read_all, name="ohsandbox-network-read", daemon=True).start()
         else:
@@ -171,34 +172,45 @@ class TunnelLink:
 
     # --- the channel ---
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes | memoryview) -> None:
         if self.ended is not None:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._flush)  # once for all of this turn
+        self._unsent.append(data)
+
+    def _flush(self) -> None:
+        """Write what the channel takes at once; a thread writes the rest, since a channel's `write` blocks."""
+        data = memoryview(b"".join(self._unsent))
+        self._unsent.clear()
+        if self.ended is not None:
+            return
+        if self._queued == self._written:
+            try:
+                data = data[self._channel.write_some(data) :]
+            except (OSError, SandboxUnavailable) as error:
+                self.end(_ended(error))
+                return
+        if not data:
             return
         self._queued += len(data)
         if self._queued - self._written > MOST_QUEUED_BYTES:
-            self._loop.call_soon(self.end, ConnectorError("The connector reads nothing."))
+            self.end(ConnectorError("The connector reads nothing."))
             return
         self._outgoing.put(data)
+        if not self._has_writer:
+            self._has_writer = True
+            threading.Thread(target=self._write, name="ohsandbox-network-write", daemon=True).start()
 
     def _write(self) -> None:
-        """Write what is queued, in a thread: a channel's `write` blocks."""
+        """Write what is queued, in a thread."""
         while (data := self._outgoing.get()) is not None:
-            pieces = [data]
-            count, is_over = len(data), False
-            with contextlib.suppress(queue.Empty):
-                while count < JOINED_BYTES and not is_over:
-                    more = self._outgoing.get_nowait()
-                    is_over = more is None
-                    pieces.append(more or b"")
-                    count += len(pieces[-1])
             try:
-                self._channel.write(b"".join(pieces))
+                self._channel.write(data)
             except (OSError, SandboxUnavailable) as error:
-                self._loop.call_soon_threadsafe(self.end, _ended(error))
+                self._soon(self.end, _ended(error))
                 return
-            self._written += count
-            if is_over:
-                return
+            self._written += len(data)
 
     def _watch(self) -> None:
         """Have the loop tell when a descriptor of the channel can be read; they become fewer as streams end."""
@@ -226,11 +238,15 @@ class TunnelLink:
             try:
                 chunks = self._channel.read() or []
             except (OSError, SandboxUnavailable) as error:
-                self._loop.call_soon_threadsafe(self.end, _ended(error))
+                self._soon(self.end, _ended(error))
                 return
-            self._loop.call_soon_threadsafe(self._arrived, chunks)
+            self._soon(self._arrived, chunks)
             if not chunks:
                 return
+
+    def _soon(self, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits it
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _arrived(self, chunks: Sequence[tuple[int, bytes]]) -> None:
         if not chunks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,7 +50,8 @@ async def in_thread(function: Callable[[], T], name: str = "ohsandbox-network-ca
             outcome: tuple[Any, BaseException | None] = (function(), None)
         except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             outcome = (None, error)
-        loop.call_soon_threadsafe(settle, *outcome)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits it
+            loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=call, name=name, daemon=True).start()
     return await done

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ohsandbox.network.link import ByteChannel
+    from ohsandbox.network.stream import TunnelTransport
 
-    Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-    Connect = Callable[[], Coroutine[Any, Any, Streams]]
+    Connect = Callable[["_End"], Coroutine[Any, Any, None]]
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ Connection: close\r
 \r
 """
 """`Refresh` has a browser ask again, so that the page of a server that is being started comes by itself."""
-READ_BYTES = 128 * 1024
+BACKLOG = 1024
+"""Connections that may wait while others are made."""
 
 
 class PortConnection(NamedTuple):
@@ -152,7 +153,7 @@ class Ports:
         """See `Runtime.forward`."""
         check_port("port", port)
         check_port("host_port", host_port, least=0)
-        return self._listen(port, host_port, lambda: self.tunnel.connect(port))
+        return self._listen(port, host_port, partial(self._connect_inside, port))
 
     def forward_here(self, port: int, host_port: int = 0) -> Forward:
         """The same for a sandbox whose ports are this machine's: without another host_port there is nothing to do."""
@@ -160,14 +161,14 @@ class Ports:
         check_port("host_port", host_port, least=0)
         if host_port in {0, port}:
             return Forward(port, port, lambda: None)
-        return self._listen(port, host_port, lambda: asyncio.open_connection(LOOPBACK, port, limit=READ_BYTES))
+        return self._listen(port, host_port, partial(connect_here, port))
 
     def expose_host(self, port: int) -> ExposedPort:
         """See `Runtime.expose_host`."""
         check_port("port", port)
         exposed = _Exposed(self, port)
         try:
-            run(self.tunnel.listen(port, exposed.serve))
+            run(self.tunnel.answer(port, exposed.serve))
         except OSError as error:
             raise _sandbox_port_error(port, error) from None
         self._open.add(exposed)
@@ -208,6 +209,9 @@ class Ports:
         self._open.add(listener)
         return Forward(port, number, lambda: self._end(listener))
 
+    async def _connect_inside(self, port: int, end: _End) -> None:
+        (await self.tunnel.dial(port)).attach(end)
+
     def _leave_those_of_parent(self) -> None:
         """In a process that was forked: the loop that serves them runs in the other."""
         if self._owner != os.getpid():
@@ -228,7 +232,7 @@ class Ports:
 
 
 class _Carrier:
-    """Connections that are carried between a stream of the sandbox and one of this machine."""
+    """Connections that are carried between the sandbox and this machine."""
 
     protocol: Literal["forward", "host port"]
 
@@ -236,28 +240,29 @@ class _Carrier:
         self.ports, self.port = ports, port
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def carry(self, near: Streams, connect: Connect) -> None:
-        """Connect the stream that has come in with the one that connect() makes; the sandbox's bytes are `sent`."""
-        task, began, error, counts = asyncio.current_task(), time.time(), "", [0, 0]
+    async def carry(self, near: _End, connect: Callable[[_End], Coroutine[Any, Any, None]]) -> None:
+        """Connect what has come in with what connect(end) attaches to the other end; return at the end of both."""
+        task, began, error, far = asyncio.current_task(), time.time(), "", _End(near)
         assert task is not None  # noqa: S101 - a coroutine runs in one
         self._tasks.add(task)
         try:
-            await relay(near, await connect(), counts)
+            await connect(far)
+            near.begin()
+            await asyncio.gather(near.lost, far.lost)
         except ConnectionRefusedError as failure:
             error = str(failure) or type(failure).__name__
             await self.refuse(near)
         except (OSError, OhsandboxError) as failure:
             error = str(failure) or type(failure).__name__
-            near[1].transport.abort()
         finally:
-            near[1].close()
+            near.abort()
+            far.abort()
             self._tasks.discard(task)
-            into, out = counts if self.protocol == "forward" else counts[::-1]
-            self.ports.tell(PortConnection(began, self.protocol, self.port, error, out, into))
+            inner, outer = (far, near) if self.protocol == "forward" else (near, far)
+            self.ports.tell(PortConnection(began, self.protocol, self.port, error, inner.count, outer.count))
 
-    async def refuse(self, near: Streams) -> None:
-        """Nothing listens where the connection leads."""
-        near[1].transport.abort()
+    async def refuse(self, near: _End) -> None:
+        """Nothing listens where the connection leads; it is reset after this."""
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -276,28 +281,30 @@ class _Listener(_Carrier):
 
     async def start(self, host_port: int) -> int:
         """Listen on 127.0.0.1 and, where this machine has it and it is free, on [::1], which `localhost` may mean."""
-        listen = partial(asyncio.start_server, self._serve, limit=READ_BYTES, backlog=1024)
-        self._servers = [await listen(LOOPBACK, host_port)]
+        loop = asyncio.get_running_loop()
+
+        def begin() -> _End:
+            end = _End()
+            end.when_made = lambda: loop.create_task(self._serve(end))
+            return end
+
+        self._servers = [await loop.create_server(begin, LOOPBACK, host_port, backlog=BACKLOG)]
         number: int = self._servers[0].sockets[0].getsockname()[1]
         with contextlib.suppress(OSError):
-            self._servers.append(await listen(LOOPBACK6, number))
+            self._servers.append(await loop.create_server(begin, LOOPBACK6, number, backlog=BACKLOG))
         return number
 
-    async def refuse(self, near: Streams) -> None:
-        """Tell a client that speaks HTTP; reset the connection of any other."""
-        reader, writer = near
+    async def refuse(self, near: _End) -> None:
+        """Tell a client that speaks HTTP; the connection of any other is reset."""
+        near.begin()
         with contextlib.suppress(OSError, TimeoutError):
-            head = await asyncio.wait_for(reader.read(READ_BYTES), FIRST_BYTES_S)
-            if _HTTP_REQUEST.match(head):
+            if _HTTP_REQUEST.match(await asyncio.wait_for(near.first, FIRST_BYTES_S)):
                 told = f"Nothing listens on port {self.port} of the sandbox yet. This page loads again by itself.\n"
-                writer.write(_NOBODY.format(length=len(told)).encode() + told.encode())
-                await writer.drain()
-                return
-        writer.transport.abort()
+                near.answer(_NOBODY.format(length=len(told)).encode() + told.encode())
+                await asyncio.wait_for(near.lost, FIRST_BYTES_S)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.CancelledError):  # by `close`; asyncio 3.11 fails on a cancelled handler
-            await self.carry((reader, writer), self._connect)
+    async def _serve(self, end: _End) -> None:
+        await self.carry(end, self._connect)
 
     async def close(self) -> None:
         for server in self._servers:
@@ -310,44 +317,103 @@ class _Exposed(_Carrier):
 
     protocol = "host port"
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self.carry((reader, writer), self._dial)
-
-    async def _dial(self) -> Streams:
-        return await asyncio.open_connection(LOOPBACK, self.port, limit=READ_BYTES)
+    async def serve(self, transport: TunnelTransport) -> None:
+        end = _End()
+        transport.attach(end)
+        await self.carry(end, partial(connect_here, self.port))
 
     async def close(self) -> None:
         await self.ports.tunnel.unlisten(self.port)
         await super().close()
 
 
-async def relay(near: Streams, far: Streams, counts: list[int]) -> None:
-    """Carry bytes both ways until both are at their end; counts[0] is near to far, counts[1] far to near.
+class _End(asyncio.Protocol):
+    """One end of a connection that is carried: what arrives is written to the other end, and so is its end."""
 
-    An end of one direction is passed on, and the other goes on. Both are closed then, and reset where one was.
-    """
-    pumps = [
-        asyncio.ensure_future(_pump(near[0], far[1], counts, 0)),
-        asyncio.ensure_future(_pump(far[0], near[1], counts, 1)),
-    ]
-    try:
-        await asyncio.gather(*pumps)
-    except BaseException:
-        for pump in pumps:
-            pump.cancel()
-        for _, writer in (near, far):
-            writer.transport.abort()
-        raise
-    finally:
-        far[1].close()
+    def __init__(self, other: _End | None = None) -> None:
+        """Other: the end that has come in; one without waits, and reads nothing, until it has another."""
+        self.transport: asyncio.Transport | None = None
+        self.when_made: Callable[[], object] = lambda: None
+        self.count = 0
+        """Bytes that arrived and were written to the other end."""
+        self.first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        """What arrives where the other end is not connected."""
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._other = other
+        self._has_ended = self._is_lost = False
+        if other is not None:
+            other._other = self  # noqa: SLF001 - its like
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream
+        self.transport = transport
+        if self._other is None:
+            transport.pause_reading()
+        self.when_made()
+
+    def data_received(self, data: bytes) -> None:
+        if self._other is None or self._other.transport is None:  # see `_Listener.refuse`
+            if not self.first.done():
+                self.first.set_result(data)
+            return
+        self.count += len(data)
+        self._other.transport.write(data)
+
+    def eof_received(self) -> bool:
+        self._has_ended = True
+        if self._other is None or self._other.transport is None:
+            return False
+        self._other.transport.write_eof()
+        if self._other._has_ended:  # noqa: SLF001 - its like
+            self.close()
+            self._other.close()
+        return True
+
+    def pause_writing(self) -> None:
+        if self._other is not None and self._other.transport is not None:
+            self._other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._other is not None:
+            self._other.begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        if self.lost.done():  # nobody waits any more
+            return
+        if exc is None:
+            self.lost.set_result(None)
+        else:
+            self.lost.set_exception(exc)
+            self.lost.exception()
+        if self._other is not None:
+            self._other.abort() if exc else self._other.close()
+
+    def begin(self) -> None:
+        """Read, from now on."""
+        if self.transport is not None:
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is left, then close; idempotent."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def answer(self, data: bytes) -> None:
+        """Write data ourselves, and close."""
+        if self.transport is not None:
+            self.transport.write(data)
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Reset what is open; idempotent."""
+        if self.transport is not None and not self._is_lost:
+            self.transport.abort()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: list[int], which: int) -> None:
-    while data := await reader.read(READ_BYTES):
-        counts[which] += len(data)
-        writer.write(data)
-        await writer.drain()
-    writer.write_eof()
+async def connect_here(port: int, end: _End) -> None:
+    """Attach an end to a service of this machine."""
+    await asyncio.get_running_loop().create_connection(lambda: end, LOOPBACK, port)
 
 
 def check_port(name: str, value: object, *, least: int = 1) -> None:

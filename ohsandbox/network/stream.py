@@ -34,17 +34,17 @@ class TunnelTransport(asyncio.Transport):
         number: int,
         *,
         port: int,
-        send: Callable[[bytes], None],
+        send: Callable[[bytes | memoryview], None],
         release: Callable[[int], None],
     ) -> None:
-        """Send frames by send(bytes); release(number) is called once both sides have closed."""
+        """Send frames, or parts of them, by send(bytes); release(number) is called once both sides have closed."""
         super().__init__(extra={"peername": ("127.0.0.1", port)})
         self.number = number
         self.port = port
         self.opened: asyncio.Future[None] = loop.create_future()
         """Done once the sandbox has connected; with an OSError where it cannot."""
         self.waits_for_owner = False
-        """The number is not free before `give_back`, whatever the sandbox says."""
+        """We close only at `give_back`, so that the number is not free before, whatever the sandbox says."""
         self._loop, self._send, self._release = loop, send, release
         self._protocol: asyncio.BaseProtocol = asyncio.Protocol()
         self._credit = self._window = WINDOW_BYTES
@@ -58,16 +58,17 @@ class TunnelTransport(asyncio.Transport):
         self._held: deque[bytes] = deque()
         self._ends = self._end_sent = self._end_received = self._end_told = False
         self._close_sent = self._close_received = self._is_released = False
+        self._reason = 0
         self._abort_timer: asyncio.TimerHandle | None = None
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
         """Begin: what has arrived and what will goes to the protocol."""
-        self._protocol = protocol
-        protocol.connection_made(self)
+        self._protocol, self._is_paused = protocol, False
+        protocol.connection_made(self)  # it may pause reading
         if self._is_lost:
             self._loop.call_soon(protocol.connection_lost, self._error)
         else:
-            self.resume_reading()
+            self._loop.call_soon(self._hand_on)
 
     # --- the transport's interface ---
 
@@ -114,9 +115,11 @@ class TunnelTransport(asyncio.Transport):
         """See `asyncio.WriteTransport`."""
         if self._ends:
             raise RuntimeError("write() after write_eof()")
-        if self.is_closing() or not (view := memoryview(data).cast("B")):
+        # it may wait here, so what can change is copied
+        view = memoryview(data if isinstance(data, bytes) else bytes(data))
+        if self.is_closing() or not view:
             return
-        self._unsent.append(memoryview(bytes(view)))
+        self._unsent.append(view)
         self._unsent_bytes += len(view)
         self._send_some()
 
@@ -176,8 +179,12 @@ class TunnelTransport(asyncio.Transport):
     def give_back(self) -> None:
         """The stream's owner needs it no more: with the sandbox's CLOSE the number is free."""
         self.waits_for_owner = False
-        self.close()
-        self._answer_close()
+        if self._close_received:
+            self._answer_close()
+        elif self._is_lost:
+            self._send_close(self._reason)
+        else:
+            self.close()
 
     def lose(self, error: Exception) -> None:
         """The tunnel is gone."""
@@ -253,7 +260,8 @@ class TunnelTransport(asyncio.Transport):
         while self._unsent and self._credit:
             first = self._unsent[0]
             count = min(len(first), self._credit, PIECE_BYTES)
-            self._send(data_header(self.number, count) + first[:count])
+            self._send(data_header(self.number, count))
+            self._send(first[:count])
             self._credit -= count
             self._unsent_bytes -= count
             if count == len(first):
@@ -266,7 +274,11 @@ class TunnelTransport(asyncio.Transport):
         if self._closing and not self._is_lost:
             self._send_close(0)
             self._lose(None)
-        elif self._ends and not (self._end_sent or self._close_sent):
+        elif self._ends:
+            self._send_end()
+
+    def _send_end(self) -> None:
+        if not (self._end_sent or self._close_sent or self._close_received):
             self._end_sent = True
             self._send(frame(FrameKind.END, self.number))
 
@@ -279,7 +291,10 @@ class TunnelTransport(asyncio.Transport):
             self._protocol.resume_writing()
 
     def _send_close(self, reason: int) -> None:
-        if not self._close_sent:
+        if self.waits_for_owner:  # with the CLOSE of both sides the sandbox takes the number as free
+            self._reason = reason
+            self._send_end()
+        elif not self._close_sent:
             self._close_sent = True
             self._send(frame(FrameKind.CLOSE, self.number, reason))
             if not reason and not self._close_received:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
-from typing import TYPE_CHECKING, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.network.link import start_link
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from ohsandbox.network.link import ByteChannel, TunnelLink
     from ohsandbox.network.stream import TunnelTransport
@@ -41,7 +43,7 @@ class Tunnel:
         """open_channel() starts a connector and returns the channel to it; it may block, and raises OhsandboxError."""
         self._open_channel = open_channel
         self._link: TunnelLink | None = None
-        self._handlers: dict[int, Handler] = {}
+        self._servers: dict[int, Callable[[TunnelTransport], Coroutine[Any, Any, None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reviver: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -57,6 +59,14 @@ class Tunnel:
             OSError: nothing listens there (ConnectionRefusedError), or 256 connections are open.
             SandboxUnavailable: the connector cannot be started.
         """
+        transport = await self.dial(port)
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport.attach(protocol)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+
+    async def dial(self, port: int) -> TunnelTransport:
+        """`connect`, for a protocol: `TunnelTransport.attach` it."""
         link = await self._running()
         transport = link.open(port)
         try:
@@ -64,10 +74,7 @@ class Tunnel:
         except asyncio.CancelledError:
             transport.abort()
             raise
-        reader = asyncio.StreamReader()
-        protocol = asyncio.StreamReaderProtocol(reader)
-        transport.attach(protocol)
-        return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+        return transport
 
     async def listen(self, port: int, handler: Handler) -> None:
         """Have connections to 127.0.0.1:port in the sandbox be served by handler(reader, writer), until `unlisten`.
@@ -78,24 +85,28 @@ class Tunnel:
             OSError: it cannot listen there, as where another program does; EADDRINUSE if we do already.
             SandboxUnavailable: the connector cannot be started.
         """
-        if port in self._handlers:
-            raise OSError(98, f"Port {port} of the sandbox is listened on already")
+        await self.answer(port, partial(_with_streams, handler))
+
+    async def answer(self, port: int, serve: Callable[[TunnelTransport], Coroutine[Any, Any, None]]) -> None:
+        """`listen`, for protocols: serve(transport) attaches one, and returns at its end."""
+        if port in self._servers:
+            raise OSError(errno.EADDRINUSE, f"Port {port} of the sandbox is listened on already")
         link = await self._running()
-        self._handlers[port] = handler
+        self._servers[port] = serve
         try:
             await link.listen(port)
         except BaseException:
-            self._handlers.pop(port, None)
+            self._servers.pop(port, None)
             raise
 
     @property
     def listening(self) -> frozenset[int]:
         """The ports of the sandbox that are listened on, or will be once the connector runs again; from any thread."""
-        return frozenset(self._handlers)
+        return frozenset(self._servers)
 
     async def unlisten(self, port: int) -> None:
         """Listen there no more; connections that are open stay."""
-        if self._handlers.pop(port, None) is not None and self._link is not None:
+        if self._servers.pop(port, None) is not None and self._link is not None:
             self._link.unlisten(port)
 
     async def wake(self) -> None:
@@ -106,7 +117,7 @@ class Tunnel:
     async def close(self) -> None:
         """End the connector and every connection; idempotent."""
         self._is_closed = True
-        self._handlers.clear()
+        self._servers.clear()
         if self._reviver is not None:
             self._reviver.cancel()
         if self._link is not None:
@@ -156,20 +167,20 @@ class Tunnel:
         self._count_failure()
         if self._reviver is not None:
             self._reviver.cancel()
-        if self._handlers and not self._is_closed:
+        if self._servers and not self._is_closed:
             self._reviver = asyncio.get_running_loop().create_task(self._revive())
 
     async def _revive(self) -> None:
         """Listen again on every port, until that has worked."""
-        waiting = {*self._handlers}
+        waiting = {*self._servers}
         link: TunnelLink | None = None
         while waiting and not self._is_closed and (link is None or link is self._link):
             try:
                 link = await self._running()
-                for port in sorted(waiting & {*self._handlers}):
+                for port in sorted(waiting & {*self._servers}):
                     await link.listen(port)
                     waiting.discard(port)
-                waiting &= {*self._handlers}
+                waiting &= {*self._servers}
             except (OhsandboxError, OSError) as error:
                 log.info("the sandbox's ports %s are not served again yet: %s", sorted(waiting), error)
                 if link is not None and link.ended is not None:
@@ -180,38 +191,41 @@ class Tunnel:
     # --- connections from inside ---
 
     def _accept(self, transport: TunnelTransport) -> bool:
-        handler = self._handlers.get(transport.port)
-        if handler is None:  # listened on until a moment ago
+        serve = self._servers.get(transport.port)
+        if serve is None:  # listened on until a moment ago
             return False
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader()
-
-        def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = loop.create_task(self._serve(handler, transport, reader, writer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        protocol = asyncio.StreamReaderProtocol(reader, begin)
         transport.waits_for_owner = True
-        transport.attach(protocol)
+        task = asyncio.get_running_loop().create_task(self._serve(serve, transport))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return True
 
     async def _serve(
-        self, handler: Handler, transport: TunnelTransport, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, serve: Callable[[TunnelTransport], Coroutine[Any, Any, None]], transport: TunnelTransport
     ) -> None:
         try:
-            await handler(reader, writer)
+            await serve(transport)
         except (OSError, EOFError, OhsandboxError) as error:
             log.debug("a connection of the sandbox to port %d ended: %s", transport.port, error)
         except Exception:
             log.exception("a connection of the sandbox to port %d failed", transport.port)
         finally:
-            writer.close()
-            try:  # a TLS layer sends its last record
-                with contextlib.suppress(OSError, TimeoutError):
-                    await asyncio.wait_for(writer.wait_closed(), LAST_BYTES_S)
-            finally:
-                transport.give_back()
+            transport.give_back()
+
+
+async def _with_streams(handler: Handler, transport: TunnelTransport) -> None:
+    """Serve a connection by a handler of streams; a TLS layer that it has put on may send its last record."""
+    made: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
+    # a protocol with a callback is a server's: StreamWriter.start_tls looks at that
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), lambda *streams: made.set_result(streams))
+    transport.attach(protocol)
+    reader, writer = made.result()
+    try:
+        await handler(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), LAST_BYTES_S)
 
 
 def _refuse_closed() -> NoReturn:

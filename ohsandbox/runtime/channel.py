@@ -71,6 +71,17 @@ class Channel(ABC):
             SandboxUnavailable: the connection broke.
         """
 
+    def write_some(self, data: Buffer) -> int:  # noqa: ARG002 - for those that can
+        """Write as much of data as is taken without blocking; while no other thread writes.
+
+        Returns:
+            How many bytes were written. 0, the default: none now, or the channel cannot know; `write` takes them.
+
+        Raises:
+            BrokenPipeError, SandboxUnavailable: as `write`.
+        """
+        return 0
+
     @abstractmethod
     def close_stdin(self) -> None:
         """Half-close: the process reads end of file. Output still flows. Not for terminals."""

@@ -167,6 +167,20 @@ class LocalChannel(Channel):
             except OSError as error:
                 raise BrokenPipeError(str(error)) from error
 
+    def write_some(self, data: Buffer) -> int:
+        """See `Channel.write_some`."""
+        view, count = memoryview(data), 0
+        if (stdin := self._stdin) is None:
+            raise BrokenPipeError("stdin is closed")
+        poller = select.poll()
+        poller.register(stdin, select.POLLOUT)
+        try:
+            while count < len(view) and poller.poll(0):
+                count += os.write(stdin, view[count : count + select.PIPE_BUF])
+        except OSError as error:
+            raise BrokenPipeError(str(error)) from error
+        return count
+
     def close_stdin(self) -> None:
         """See `Channel.close_stdin`."""
         if self._process.stdin is not None:

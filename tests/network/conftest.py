@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
@@ -17,7 +18,7 @@ from ohsandbox.network.tunnel import Tunnel
 from ohsandbox.runtime.local import LocalChannel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from ohsandbox.runtime import Channel
 
@@ -70,13 +71,29 @@ async def tunnel(argv: list[str], opened: list[Channel]) -> AsyncIterator[Tunnel
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[..., object]]:
-    """`await serve(handler)` is a server of this machine, and returns its port."""
+    """`await serve(handler)` is a server of this machine, and returns its port; handlers end before the test does."""
     servers: list[asyncio.Server] = []
+    tasks: set[asyncio.Future[None]] = set()
 
-    async def begin(handler: Callable[..., object], host: str = "127.0.0.1") -> int:
-        servers.append(await asyncio.start_server(handler, host, 0))  # type: ignore[arg-type]
+    async def begin(handler: Callable[..., Coroutine[None, None, None]], host: str = "127.0.0.1") -> int:
+        def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tasks.add(asyncio.ensure_future(finish(handler, reader, writer)))
+
+        servers.append(await asyncio.start_server(answer, host, 0))
         return int(servers[-1].sockets[0].getsockname()[1])
 
     yield begin
     for server in servers:
         server.close()
+    await asyncio.gather(*tasks)
+
+
+async def finish(
+    handler: Callable[..., Coroutine[None, None, None]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Run a handler and close what it served; its client may be gone."""
+    with contextlib.suppress(ConnectionError):
+        await handler(reader, writer)
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()

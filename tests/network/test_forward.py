@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import UsageError
+from ohsandbox.network.loop import get_loop
 from ohsandbox.runtime import Runtime
 from ohsandbox.testing import FakeRuntime
 
@@ -96,7 +96,7 @@ def test_a_privileged_port_names_the_remedy(sandbox: Sandbox, nobody: int, monke
     async def refuse(*_: object, **__: Any) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(asyncio, "start_server", refuse)
+    monkeypatch.setattr(get_loop(), "create_server", refuse)
     with pytest.raises(
         UsageError, match=r"Port 80 of this machine needs root. Remedy: another host_port, from 1024 on"
     ):

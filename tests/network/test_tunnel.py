@@ -39,9 +39,10 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, d
         await writer.drain()
         writer.write_eof()
 
-    _, heard = await asyncio.gather(send(), reader.read())
-    writer.close()
-    return heard
+    try:
+        return (await asyncio.gather(send(), reader.read()))[1]
+    finally:
+        writer.close()
 
 
 async def test_bytes_pass_both_ways_to_a_port_of_the_sandbox(tunnel: Tunnel, serve: Callable[..., Any]) -> None:

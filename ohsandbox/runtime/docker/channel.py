@@ -246,8 +246,18 @@ class DockerChannel(Channel):
 
     def write(self, data: Buffer) -> None:
         """See `Channel.write`."""
-        try:
+        with self._write_errors():
             self._wire.sendall(memoryview(data).cast("B"), self._refuse_ended)
+
+    def write_some(self, data: Buffer) -> int:
+        """See `Channel.write_some`."""
+        with self._write_errors():
+            return self._wire.send_some(memoryview(data).cast("B"))
+
+    @contextlib.contextmanager
+    def _write_errors(self) -> Iterator[None]:
+        try:
+            yield
         except (BrokenPipeError, ConnectionResetError):
             raise BrokenPipeError("The process closed its input or ended.") from None
         except (OSError, ValueError) as error:

@@ -65,6 +65,14 @@ class Wire:
                 if not self._wait(select.POLLOUT) and stalled is not None:
                     stalled()
 
+    def send_some(self, data: memoryview) -> int:
+        """Send what the kernel takes at once; returns how many bytes."""
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while sent < len(data):
+                sent += self._sock.send(data[sent:], socket.MSG_DONTWAIT)
+        return sent
+
     def half_close(self) -> None:
         """Send end of file; the peer may go on writing."""
         self._sock.shutdown(socket.SHUT_WR)
@@ -121,6 +129,9 @@ class _TlsWire(Wire):
             except ssl.SSLWantReadError:
                 self._wait(select.POLLIN)
 
+    def send_some(self, data: memoryview) -> int:  # noqa: ARG002 - a record is sent whole or not at all
+        return 0
+
     def half_close(self) -> None:
         """Send close_notify, which Go's TLS server reads as end of file, and keep reading.
 
@@ -154,6 +165,9 @@ class _SshWire(Wire):
     def sendall(self, data: memoryview, stalled: Callable[[], None] | None = None) -> None:  # noqa: ARG002 - it blocks
         for start in range(0, len(data), _SSH_BYTES):
             self._sock.sendall(bytes(data[start : start + _SSH_BYTES]))
+
+    def send_some(self, data: memoryview) -> int:  # noqa: ARG002 - paramiko blocks
+        return 0
 
     def half_close(self) -> None:
         self._sock.shutdown_write()
