@@ -99,7 +99,11 @@ def test_a_wrong_argument_is_refused_on_one_line(runtime: Any, call: Callable[[A
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"network": "opne"}, "Invalid DockerRuntime(network=...) 'opne': Input should be 'none' or 'open'"),
+        (
+            {"network": "opne"},
+            "Invalid DockerRuntime(network=...) 'opne': Input should be 'none', 'allowlist' or 'open'",
+        ),
+        ({"credentials": "github"}, "credentials='github' is of type str; expected is a list of str"),
         ({"user": object()}, "Invalid user <object"),
         ({"env": {"A": 1}}, "Environment value of 'A' is of type int"),
         ({"env": "A=1"}, "env is of type str"),
