@@ -26,6 +26,7 @@ from tests.bench.masking import masking_rows
 from tests.bench.mcp import mcp_rows
 from tests.bench.packages import package_rows
 from tests.bench.peers import peer_rows
+from tests.bench.ports import port_rows
 from tests.bench.rows import BIG, Row, faster, median_s, ms, share
 from tests.bench.search import search_rows
 from tests.bench.steps import step_rows
@@ -220,6 +221,7 @@ def main() -> int:
             *search_rows(runtime),
             *mcp_rows(runtime),
             *toolcall_rows(),
+            *port_rows(runtime),
             *step_rows(),
             *log_rows(),
             *masking_rows(),

@@ -13,6 +13,7 @@ from ohsandbox.testing.conformance import (
     THEMES,
     Case,
     files,
+    ports,
     run,
     sessions,
     shell_interactive,
@@ -55,13 +56,13 @@ def _marks(name: str, case: Case) -> list[pytest.MarkDecorator]:
 READ_BY_A_SESSION = (sessions, shell_output, shell_interactive, shell_recovery)
 """Themes in which two channels are read at once, which is another code path where they have no descriptors."""
 
-OF_A_CONNECTION = (run, sessions, shell_interactive, trees, tools)
+OF_A_CONNECTION = (run, sessions, shell_interactive, trees, tools, ports)
 """Themes in which `ssh` has a part: streams, ends, terminals, bulk data. OHSANDBOX_CONFORMANCE=all: every case."""
 
-OF_AN_ENGINE = (run, sessions, trees)
+OF_AN_ENGINE = (run, sessions, trees, ports)
 """Themes in which an engine's API has a part: streams, ends, users, bulk data."""
 
-OF_AN_IMAGE = (run, sessions, shell_state, files, trees, tools)
+OF_AN_IMAGE = (run, sessions, shell_state, files, trees, tools, ports)
 """Themes in which the settings of an image have a part, where its shell and programs are Debian's as well."""
 
 OF_ITS_OWN = (run, sessions)

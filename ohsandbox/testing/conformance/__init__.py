@@ -13,6 +13,7 @@ One started runtime serves all of them. They need no pytest; where it is, name t
 from ohsandbox.testing.conformance import (  # imported for their cases
     execute_calls,
     files,
+    ports,
     run,
     run_calls,
     sessions,
@@ -27,7 +28,7 @@ from ohsandbox.testing.conformance.case import CASES, Case, Session, case, shell
 
 THEMES = (
     run, run_calls, sessions, shell_state, shell_output, shell_interactive, shell_recovery, execute_calls,
-    files, trees, tools,
+    files, trees, tools, ports,
 )  # fmt: skip
 """The modules of cases, in the order in which to read them."""
 
