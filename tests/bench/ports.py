@@ -46,9 +46,16 @@ def port_rows(runtime: Runtime) -> list[Row]:
         here.kill()
         here.communicate()
     speed, stream = statistics.median(ours), statistics.median(raw)
-    told = [f"{value:.0f} MB/s" for value in (speed, stream)]
+    told, other = f"{speed:.0f} MB/s", f"{stream:.0f} MB/s"
     return [
-        Row("forward, throughput / raw exec stream", *told, f"{speed / stream:.2f}x", ">= 0.5x", speed / stream >= 0.5),
+        Row(
+            "forward, throughput / raw exec stream",
+            told,
+            other,
+            f"{speed / stream:.2f}x",
+            ">= 0.5x",
+            speed / stream >= 0.5,
+        ),
         Row(
             "  one byte and its echo / loopback",
             f"{there:.3f} ms",
