@@ -11,6 +11,7 @@ from ohsandbox.cli.options import EVALUATED_MODEL, RunOptions
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import CommandAgent, NopAgent, OracleAgent, PredictionsAgent
+from ohsandbox.network.open_addresses import parse_exception
 from ohsandbox.network.policy import NetworkPolicy
 from ohsandbox.secrets import Secrets, check_name
 
@@ -70,10 +71,14 @@ def take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> N
     Raises:
         UsageError: a host is no rule of an allowlist, or they say two things.
     """
-    if how.agent_allow and how.agent_network not in {None, "allowlist"}:
+    if how.agent_allow and how.agent_network == "none":
         raise UsageError(f"--agent-allow and --agent-network {how.agent_network} exclude each other. Leave one out.")
-    agent.allow = NetworkPolicy(how.agent_allow or ()).rules
-    agent.network = "allowlist" if agent.allow else how.agent_network
+    if how.agent_network == "open":
+        agent.allow = tuple(str(parse_exception(one)) for one in how.agent_allow or ())
+        agent.network = "open"
+    else:
+        agent.allow = NetworkPolicy(how.agent_allow or ()).rules
+        agent.network = "allowlist" if agent.allow else how.agent_network
 
 
 def _implied(how: EvalOptions, what: RunOptions) -> str:

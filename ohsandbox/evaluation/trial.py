@@ -308,7 +308,12 @@ class Trial:
         return self.agent.network or step.agent.network
 
     def _allow_of(self, step: Step) -> tuple[str, ...]:
-        """What the allowlist holds meanwhile: the task's own hosts, and those of the agent's user."""
+        """What the allowlist holds meanwhile: the task's own hosts, and those of the agent's user.
+
+        Of an open network the addresses that the user opened.
+        """
+        if self._network_of(step) == "open":
+            return self.agent.allow
         return (*step.agent.allow, *self.agent.allow) if self._network_of(step) == "allowlist" else ()
 
     @property

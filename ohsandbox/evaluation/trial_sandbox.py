@@ -134,7 +134,8 @@ class TrialSandboxes:
             ca_bundle=self._options.ca_bundle,
             runtime=self._options.oci_runtime,
         )
-        if (opens or network == "open") and not self._options.oci_runtime:
+        has_rules_of_its_own = network == "open" and bool(allow)
+        if (opens or network == "open") and not has_rules_of_its_own and not self._options.oci_runtime:
             made.share_networks(self._images.networks)
         return made
 

@@ -197,12 +197,31 @@ def checked_rules(network: Network, rules: Sequence[str]) -> tuple[str, ...]:
     if not rules or network == "none":
         return ()
     if network == "open":
-        from ohsandbox.network.open_addresses import parse_exception  # noqa: PLC0415 - most sandboxes have no network
-
-        return tuple(dict.fromkeys(str(parse_exception(rule)) for rule in rules))
+        return _addresses(rules)
     from ohsandbox.network.policy import parse_rule  # noqa: PLC0415 - most sandboxes of programs have none
 
     return tuple(dict.fromkeys(parse_rule(rule).text for rule in rules))
+
+
+def _addresses(rules: Sequence[str]) -> tuple[str, ...]:
+    """The addresses of rules; hosts are left out, since those that are public are reached anyway.
+
+    Raises:
+        UsageError: one is neither.
+    """
+    from ohsandbox.network.open_addresses import parse_exception  # noqa: PLC0415 - most sandboxes have no network
+    from ohsandbox.network.policy import parse_rule  # noqa: PLC0415
+
+    found: list[str] = []
+    for rule in rules:
+        try:
+            found.append(str(parse_exception(rule)))
+        except UsageError as error:
+            try:
+                parse_rule(rule)
+            except UsageError:
+                raise error from None
+    return tuple(dict.fromkeys(found))
 
 
 def _check_names(asked: DockerOptions) -> None:

@@ -100,7 +100,7 @@ def test_a_program_in_the_sandbox_that_asks_a_model_is_an_agent(
     with FakeProvider(answer=answers, host=bridge) as provider:
         how = EvalOptions(
             agent_command="python3 /usr/local/bin/agent.py", agent_setup=setup, agent_network="open",
-            agent_env=["MODEL_KEY", f"MODEL_URL={provider.base_url}"], output=tmp_path / "out",
+            agent_allow=[bridge], agent_env=["MODEL_KEY", f"MODEL_URL={provider.base_url}"], output=tmp_path / "out",
         )  # fmt: skip
         assert run_tasks([tmp_path / "tasks"], how, RunOptions()) == 0
     assert [one.headers["authorization"] for one in provider.requests] == [f"Bearer {TOKEN}"] * 2
