@@ -86,6 +86,10 @@ class SharedRuntime(Runtime):
         """Keep the lender's sandbox from being stopped as idle."""
         self._lender.hold()
 
+    def prepare_browser(self) -> None:
+        """The lender knows the sandbox's network."""
+        self._lender.prepare_browser()
+
     def get_tools(self) -> list[dict[str, Any]]:
         """The lender's."""
         return self._lender.get_tools()

@@ -412,6 +412,9 @@ class Backend(ABC):
             time.sleep(0.02)
         return loss
 
+    def prepare_browser(self) -> None:  # noqa: B027 - most have nothing to do
+        """Let browsers of the sandbox use its network; call it before one is started."""
+
     def take_notices(self) -> str | None:
         """Take the notices about the sandbox for the next result; None if there are none."""
         notices, self._notices = self._notices, []

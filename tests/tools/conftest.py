@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +16,6 @@ from ohsandbox.state import ConversationState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
 
@@ -23,6 +25,9 @@ PLACES = (
     "cli",
 )
 _numbers = itertools.count()
+BROWSER_IMAGE = "ohsandbox-browser"
+BUILD_LIMIT_S = 600
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -73,3 +78,26 @@ def folder(sandbox: Runtime) -> str:
     name = f"{sandbox.workdir.rstrip('/')}/t{next(_numbers)}"
     sandbox.run(["mkdir", "-p", name])
     return name
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """images/browser, built as users build it, on the tests' Debian. 30 s with nothing cached."""
+    bundle = os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt"
+    secrets = [f"id=ca,src={bundle}"] if Path(bundle).exists() else []
+    secrets += [f"id=pip.conf,src={os.environ['PIP_CONFIG_FILE']}"] if os.environ.get("PIP_CONFIG_FILE") else []
+    secrets += [f"id={name}" for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL") if os.environ.get(name)]
+    command = [
+        "docker",
+        "build",
+        "--tag",
+        BROWSER_IMAGE,
+        "--build-arg",
+        "BASE_IMAGE=ohsandbox-base:debian",
+        "images/browser",
+    ]
+    for secret in secrets:
+        command += ["--secret", secret]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return BROWSER_IMAGE

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +24,6 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.base import Runtime
 
-IMAGE = "ohsandbox-browser"
-BUILD_LIMIT_S = 600
-ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "browser_pages"
 
 # --- code --------------------------------------------------------------------------------------
@@ -200,21 +195,6 @@ def test_hostile_trees_come_out_as_short_plain_lines(hostile: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def image() -> str:
-    """images/browser, built as users build it, on the tests' Debian. 30 s with nothing cached."""
-    bundle = os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt"
-    secrets = [f"id=ca,src={bundle}"] if Path(bundle).exists() else []
-    secrets += [f"id=pip.conf,src={os.environ['PIP_CONFIG_FILE']}"] if os.environ.get("PIP_CONFIG_FILE") else []
-    secrets += [f"id={name}" for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL") if os.environ.get(name)]
-    command = ["docker", "build", "--tag", IMAGE, "--build-arg", "BASE_IMAGE=ohsandbox-base:debian", "images/browser"]
-    for secret in secrets:
-        command += ["--secret", secret]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    return IMAGE
-
-
-@pytest.fixture(scope="session")
 def place(image: str) -> Iterator[Runtime]:
     """A default sandbox of that image, which serves browser_pages at port 8000."""
     from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
@@ -259,7 +239,7 @@ def click(text: str, element: str) -> str:
 
 
 SITE = "http://localhost:8000"
-docker = [pytest.mark.docker, pytest.mark.timeout(BUILD_LIMIT_S)]
+docker = [pytest.mark.docker, pytest.mark.timeout(600)]
 
 
 class TestPages:

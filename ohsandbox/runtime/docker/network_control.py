@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import SandboxFileError, UsageError
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker.proxy_variables import (
     NODE_PRELOAD_PATH,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 _ALLOWLIST = "ohsandbox.runtime.docker.allowlist"
 
@@ -134,6 +137,22 @@ class NetworkControl(Runtime):
                     store = trust.java_trust_store_of(str(self._options.ca_bundle))
                     self.write_bytes(trust.JAVA_TRUST_PATH, store, mode=0o644, user=self.connector_owner)
             return super()._open_connector()
+
+    def prepare_browser(self) -> None:
+        """See `Backend.prepare_browser`."""
+        if self._options.network != "allowlist":
+            return
+        from ohsandbox.runtime.docker.browser_policy import POLICY_PATHS, browser_policy  # noqa: PLC0415 - most have none
+
+        authorities = b"" if self._credentials is None else self._credentials.broker.certificate
+        if self._options.ca_bundle is not None:
+            authorities += Path(self._options.ca_bundle).expanduser().read_bytes()
+        for path in POLICY_PATHS:
+            try:
+                self.write_bytes(path, browser_policy(authorities), mode=0o644, user=self.connector_owner)
+            except SandboxFileError as error:
+                log.warning("Browsers in the sandbox will not reach what the list allows: %s", error)
+                return
 
     def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
         """See `Backend.with_recovery`; the connector, which is started again and again, restarts no sandbox."""

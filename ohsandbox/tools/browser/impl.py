@@ -99,6 +99,8 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         self._driver.close(grace_s=END_S)
 
     def _ask(self, request: dict[str, Any]) -> _Answer:
+        if not self._driver.facts:
+            self._runtime.prepare_browser()
         try:
             death = self._driver.start()
         except ProgramDied as died:

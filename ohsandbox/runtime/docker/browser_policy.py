@@ -1,0 +1,26 @@
+"""The managed policy that lets a browser in a sandbox use its allowlist."""
+
+from __future__ import annotations
+
+import json
+import re
+
+POLICY_PATHS = tuple(
+    f"/etc/{product}/policies/managed/ohsandbox.json"
+    for product in ("chromium", "opt/chrome", "opt/chrome_for_testing")
+)
+"""Of Chromium, Google Chrome, and Chrome for Testing, which Playwright and Puppeteer download. Their headless shell
+(`chrome-headless-shell`) reads none."""
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+
+
+def browser_policy(authorities: bytes = b"") -> bytes:
+    """The file's content. The proxy refuses an encrypted ClientHello, and Chromium sends the extension to every server.
+
+    Args:
+        authorities: PEM; to trust besides the browser's own.
+    """
+    policy: dict[str, object] = {"EncryptedClientHelloEnabled": False}
+    if found := [b"".join(one.split()).decode() for one in _CERTIFICATE.findall(authorities)]:
+        policy["CACertificates"] = found
+    return json.dumps(policy, indent=1).encode() + b"\n"
