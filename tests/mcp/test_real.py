@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from ohsandbox.content import ImageContent
 from ohsandbox.mcp import MCPServerGoneError, MCPServers
+from ohsandbox.network.package_hosts import shared_package_hosts
 from ohsandbox.schema import text_of
 from tests.mcp.conftest import Servers, call, observe
 
@@ -229,7 +231,10 @@ def test_a_server_is_downloaded_under_an_open_network_with_the_hosts_certificate
     thinking = "@modelcontextprotocol/server-sequential-thinking"
     blocks = re.findall(r"^```json\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     readme = next(json.loads(block) for block in blocks if "server-filesystem" in block)
-    with DockerRuntime(real_image, network="open", ca_bundle=ca) as runtime:
+    # a site's own registries may have private addresses, which the open network closes
+    hosts = {one.host for one in shared_package_hosts().all()}
+    own = {str(info[4][0]) for host in hosts for info in socket.getaddrinfo(host, 443, socket.AF_INET)}
+    with DockerRuntime(real_image, network="open", allow=sorted(own), ca_bundle=ca) as runtime:
         made = Servers(runtime)
         started = made(
             {
