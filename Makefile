@@ -57,7 +57,7 @@ docs: setup ## docs/api.md, from the docstrings, and the schema of events, from 
 	@$(BIN)/ohsandbox conversations schema >docs/events.schema.json
 
 connector: ## the program that carries a sandbox's ports, from its source (Debian: gcc gcc-aarch64-linux-gnu)
-	@ohsandbox/network/connector/build x86_64 aarch64
+	@ohsandbox/network/programs/build x86_64 aarch64
 
 pictures: setup ## docs/images: real runs in a terminal, and reports (needs tmux and chromium; OHSANDBOX_IMAGE)
 	@$(BIN)/python docs/generate_terminal_pictures.py

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
     "name",
     [
         "py.typed",
-        "network/connector/connector-x86_64",
-        "network/connector/connector-aarch64",
+        "network/programs/connector-x86_64",
+        "network/programs/connector-aarch64",
         "llm/scripts/demo.json",
         "evaluation/reports/templates/style.css",
         "cli/viewer/assets/style.css",

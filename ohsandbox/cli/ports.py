@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.session import RunSession
     from ohsandbox.cli.slash_commands import CommandContext
-    from ohsandbox.network.ports import Forward
+    from ohsandbox.network.tunnel.ports import Forward
     from ohsandbox.runtime.base import Runtime
 
 USAGE = "/forward [PORT | HOST_PORT:PORT | close PORT]"

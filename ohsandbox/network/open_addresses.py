@@ -72,7 +72,7 @@ def gateway_rules(
     own: Iterable[str],
     resolvers: Sequence[str] = (),
 ) -> list[str]:
-    """The arguments of `connector/gateway.c`. Of two ranges that hold an address, the smaller one decides.
+    """The arguments of `programs/gateway.c`. Of two ranges that hold an address, the smaller one decides.
 
     Args:
         exceptions: what a person opened.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
-from ohsandbox.network.package_hosts import PackageHosts, shared_package_hosts
+from ohsandbox.network.packages.package_hosts import PackageHosts, shared_package_hosts
 from ohsandbox.text import did_you_mean, quoted_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from ohsandbox.runtime.channel import Channel, Chunk, Stream
 from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut
 
 if TYPE_CHECKING:
-    from ohsandbox.network.ports import ExposedPort, Forward
+    from ohsandbox.network.tunnel.ports import ExposedPort, Forward
 
 __all__ = [
     "Channel",
@@ -28,7 +28,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Ports are imported when they are first used."""
     if name in {"ExposedPort", "Forward"}:
-        from ohsandbox.network import ports  # noqa: PLC0415
+        from ohsandbox.network.tunnel import ports  # noqa: PLC0415
 
         return getattr(ports, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from ohsandbox.network.ports import ExposedPort, Forward
+    from ohsandbox.network.tunnel.ports import ExposedPort, Forward
 
 READ_BYTES = 1 << 18
 """A pipe holds 64 KiB by default; a read never waits to fill this."""

@@ -14,8 +14,8 @@ from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
 
 if TYPE_CHECKING:
-    from ohsandbox.network.ports import ExposedPort, Forward, Ports
-    from ohsandbox.network.tunnel import Tunnel
+    from ohsandbox.network.tunnel.ports import ExposedPort, Forward, Ports
+    from ohsandbox.network.tunnel.tunnel import Tunnel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.channel import Channel
 
@@ -86,7 +86,7 @@ class PortForwarding(Backend):
         """Made at first use: most sandboxes need no port, and its modules cost a start 20 ms."""
         with self._lock:
             if self._ports_made is None:
-                from ohsandbox.network.ports import Ports  # noqa: PLC0415
+                from ohsandbox.network.tunnel.ports import Ports  # noqa: PLC0415
 
                 self._ports_made = Ports(self._open_connector)
             return self._ports_made
@@ -113,7 +113,7 @@ def open_connector(runtime: Runtime) -> Channel:
     """
     if not runtime.is_alive():
         raise SandboxUnavailable(f"The sandbox {runtime.id[:12]} does not run, so nothing reaches it.")
-    from ohsandbox.network.connector import program  # noqa: PLC0415 - as `Runtime._ports`
+    from ohsandbox.network.programs import program  # noqa: PLC0415 - as `Runtime._ports`
 
     machine = runtime.snippet(b"uname -m").stdout.decode(errors="replace").strip() or platform.machine()
     if (data := program(machine)) is None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.network import connector
-from ohsandbox.network.tunnel import Tunnel
+from ohsandbox.network import programs
+from ohsandbox.network.tunnel.tunnel import Tunnel
 from ohsandbox.runtime.local import LocalChannel
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime import Channel
 
-FOLDER = Path(connector.__file__).parent
+FOLDER = Path(programs.__file__).parent
 EMULATORS = {"x86_64": ["qemu-x86_64-static"], "aarch64": ["qemu-aarch64-static"]}
 
 

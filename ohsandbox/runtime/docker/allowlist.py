@@ -14,15 +14,15 @@ from ohsandbox.errors import OhsandboxError
 from ohsandbox.network.audit import AuditLog
 from ohsandbox.network.loop import get_loop, run
 from ohsandbox.network.policy import NetworkPolicy
-from ohsandbox.network.proxy import Proxy
+from ohsandbox.network.proxy.proxy import Proxy
 from ohsandbox.runtime.docker.proxy_variables import PROXY_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ohsandbox.network.audit import NetworkDecision
-    from ohsandbox.network.proxy import Interceptor
-    from ohsandbox.network.tunnel import Tunnel
+    from ohsandbox.network.proxy.proxy import Interceptor
+    from ohsandbox.network.tunnel.tunnel import Tunnel
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.errors import SandboxUnavailable
     from ohsandbox.network.audit import AuditLog, NetworkDecision
-    from ohsandbox.network.ports import PortConnection, Ports
+    from ohsandbox.network.tunnel.ports import PortConnection, Ports
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.allowlist import Allowlist
     from ohsandbox.runtime.docker.options import DockerOptions

@@ -263,7 +263,7 @@ def _image(engine: Engine) -> str:
             "The network 'open' is not to be had: there is no program of ours for the engine's processor. "
             "Remedy: use network='allowlist'."
         )
-    program = (files("ohsandbox.network") / "connector" / _FILES[architecture]).read_bytes()
+    program = (files("ohsandbox.network") / "programs" / _FILES[architecture]).read_bytes()
     name = f"{REPOSITORY}:{hashlib.sha256(program).hexdigest()[:16]}"
     with contextlib.suppress(ImageUnavailable), engine_errors(f"looking for image {name!r}"):
         return str(engine.api.inspect_image(name)["Id"])

@@ -26,13 +26,13 @@ PROXY_VARIABLES = {
     "JAVA_TOOL_OPTIONS": _JAVA,
 }
 """curl, git and apt read the small letters, cargo, go, pip, uv and npm both; Node has a switch for them from
-22.21 on, and our file (network/node_proxy.cjs) before; Java, which reads none of them, has a variable with options for
-every virtual machine."""
+22.21 on, and our file (network/proxy/node_proxy.cjs) before; Java, which reads none of them, has a variable with
+options for every virtual machine."""
 
 
 def node_preload() -> bytes:
     """The file that NODE_OPTIONS names."""
-    return files("ohsandbox.network").joinpath("node_proxy.cjs").read_bytes()
+    return files("ohsandbox.network.proxy").joinpath("node_proxy.cjs").read_bytes()
 
 
 def proxy_environment(given: Iterable[str]) -> dict[str, str]:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.network.credentials import parse_credentials, rules_of
+from ohsandbox.network.credentials.credentials import parse_credentials, rules_of
 from ohsandbox.runtime.docker.options import CA_PATH, CA_VARIABLES
 from ohsandbox.secrets import HiddenValues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.network.credential_broker import CredentialBroker
+    from ohsandbox.network.credentials.credential_broker import CredentialBroker
     from ohsandbox.runtime.docker.sandbox import Sandbox
 
 JAVA_TRUST_PATH = "/usr/local/share/ohsandbox-ca.p12"
@@ -35,7 +35,7 @@ variable. An authority of an earlier session stays in them; its key is gone."""
 
 def java_trust_store_of(ca_bundle: str) -> bytes:
     """The certificates of a PEM file in the form that JAVA_TRUST_OPTION names."""
-    from ohsandbox.network.certificate_authority import java_trust_store  # noqa: PLC0415 - slow
+    from ohsandbox.network.credentials.certificate_authority import java_trust_store  # noqa: PLC0415 - slow
 
     return java_trust_store(Path(ca_bundle).expanduser().read_bytes())
 
@@ -68,7 +68,7 @@ class CredentialSetup:
         """Made at first use: 30 ms, and 100 for the import of `cryptography`."""
         with self._lock:
             if self._broker is None:
-                from ohsandbox.network.credential_broker import CredentialBroker  # noqa: PLC0415 - slow
+                from ohsandbox.network.credentials.credential_broker import CredentialBroker  # noqa: PLC0415 - slow
 
                 self._broker = CredentialBroker(self._credentials, ca_bundle=self._ca_bundle)
             return self._broker

@@ -16,8 +16,8 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.network.audit import read_decisions
-from ohsandbox.network.proxy import Proxy
-from ohsandbox.network.upstream import Dialer, connected
+from ohsandbox.network.proxy.proxy import Proxy
+from ohsandbox.network.proxy.upstream import Dialer, connected
 from ohsandbox.runtime.docker import allowlist
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from tests.runtime.engines import IMAGE

@@ -24,7 +24,7 @@ from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_U
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ohsandbox.network.ports import PortConnection
+    from ohsandbox.network.tunnel.ports import PortConnection
 
 SERVER = """
 cd /tmp && echo inside >page && python3 -m http.server 8000 >/dev/null 2>&1 &

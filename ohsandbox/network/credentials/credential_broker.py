@@ -1,0 +1,75 @@
+"""`CredentialBroker`: all that a sandbox gets of a person's credentials, and what answers for them outside of it.
+
+Imports `cryptography` and h11: import this module at first use only.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import certifi
+
+from ohsandbox.network.credentials.certificate_authority import CertificateAuthority, java_trust_store
+from ohsandbox.network.credentials.credentials import rules_of
+from ohsandbox.network.credentials.interception import CredentialInterceptor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.network.credentials.credentials import Credential
+
+_BUNDLE_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Of the person's environment; OpenSSL reads `SSL_CERT_FILE` and `SSL_CERT_DIR` itself."""
+
+
+class CredentialBroker:
+    """One for each sandbox, at each start of this process: its authority's key is nowhere else.
+
+    Attributes:
+        rules: what the sandbox's network policy must allow besides.
+        interceptor: for the proxy.
+        certificate: the sandbox's own authority, in PEM.
+        bundle: PEM of every authority that programs in the sandbox should trust: the person's ca_bundle, or without
+            one the public roots, and the sandbox's own.
+    """
+
+    def __init__(
+        self,
+        credentials: Sequence[Credential],
+        *,
+        ca_bundle: str | Path | None = None,
+        upstream: ssl.SSLContext | None = None,
+    ) -> None:
+        """Make the sandbox's authority; upstream None verifies hosts by this machine's trust store and ca_bundle."""
+        roots = Path(certifi.where() if ca_bundle is None else ca_bundle).expanduser().read_bytes()
+        authority = CertificateAuthority(one.host for one in credentials)
+        self.rules = rules_of(credentials)
+        self.interceptor = CredentialInterceptor(
+            credentials, authority, upstream_context(ca_bundle) if upstream is None else upstream
+        )
+        self.certificate = authority.certificate
+        self.bundle = roots.rstrip() + b"\n" + authority.certificate
+
+    def java_trust_store(self) -> bytes:
+        """The same authorities for `-Djavax.net.ssl.trustStore`, read without a password."""
+        return java_trust_store(self.bundle)
+
+    def __repr__(self) -> str:
+        return f"CredentialBroker({', '.join(self.rules)})"
+
+
+def upstream_context(ca_bundle: str | Path | None = None, environ: Mapping[str, str] | None = None) -> ssl.SSLContext:
+    """How the real hosts are verified: by this machine's trust store, the person's variables and their bundle."""
+    context = ssl.create_default_context()
+    environ = os.environ if environ is None else environ
+    named = [*(environ.get(variable) for variable in _BUNDLE_VARIABLES), ca_bundle]
+    for bundle in [Path(one).expanduser() for one in named if one]:
+        if bundle.is_file():
+            context.load_verify_locations(bundle)
+    if not context.cert_store_stats()["x509_ca"]:  # Python's own builds for macOS come without roots
+        context.load_verify_locations(certifi.where())
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,333 @@
+"""Requests to a credential's host: TLS ends here, the credential's header is put in, TLS goes on to the real host.
+
+h11 reads and writes both sides, so what goes out is one well-formed HTTP/1.1 request for the host, however odd what
+came in was. Bodies pass piece by piece. An answer that quotes the credential has it masked, its length kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import h11
+
+from ohsandbox.network.credentials.request_rewriting import (
+    CredentialRefusal,
+    EchoMask,
+    answered,
+    outgoing,
+    request_trailers,
+)
+from ohsandbox.network.credentials.tls_stream import TlsStream
+from ohsandbox.network.proxy.upstream import UpstreamError
+from ohsandbox.secrets import Masker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from ohsandbox.network.credentials.certificate_authority import CertificateAuthority
+    from ohsandbox.network.credentials.credentials import Credential
+
+    Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+HANDSHAKE_S = 20.0
+"""For one TLS handshake; a slow line takes two."""
+HEAD_S = 300.0
+"""From one request's end to the next one's: pools of clients keep a connection for a minute or five."""
+IDLE_S = 3600.0
+"""Without a byte from the host, or into it: models think for minutes, and a websocket may have nothing to say."""
+MAX_HEAD_BYTES = 128 * 1024
+"""Of a request or answer, trailers as well; most servers take 8 to 64 KiB."""
+LINGER_BYTES, LINGER_S = 1 << 20, 2.0
+"""What is read of a request that was refused, so that its sender comes to read why."""
+
+
+class CredentialInterceptor:
+    """Serves connections to the hosts of credentials; one for all connections of a sandbox."""
+
+    def __init__(
+        self, credentials: Sequence[Credential], authority: CertificateAuthority, upstream: ssl.SSLContext
+    ) -> None:
+        """Take credentials whose hosts are the authority's; upstream verifies what the hosts show."""
+        self._credentials = tuple(sorted(credentials, key=lambda one: -len(one.path)))
+        self._authority = authority
+        self._upstream = upstream
+        self._masker = Masker(
+            {f"{one.name}": one.value for one in credentials}
+            | {f"{one.name} header": one.header_value.rpartition(b" ")[2].decode() for one in credentials}
+        )
+
+    def wants(self, host: str, port: int) -> bool:
+        """Whether connections there get a credential."""
+        return any((one.host, one.port) == (host, port) for one in self._credentials)
+
+    async def serve(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        host: str,
+        port: int,
+        connect: Callable[[], Awaitable[Streams]],
+    ) -> None:
+        """Serve one connection of the sandbox until it ends; connect opens one to the host, and may be called again."""
+        sandbox = TlsStream(reader, writer, self._authority.server_context(host))
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                await sandbox.handshake()
+        except (OSError, TimeoutError):  # told by TLS, and the proxy's log has the connection
+            sandbox.close()
+            return
+        mine = [one for one in self._credentials if (one.host, one.port) == (host, port)]
+        await _Exchanges(sandbox, _Destination(host, port, mine, self._upstream, connect), self._masker).run()
+
+
+class _Destination(NamedTuple):
+    """The real host, and what it gets."""
+
+    host: str
+    port: int
+    credentials: Sequence[Credential]
+    context: ssl.SSLContext
+    connect: Callable[[], Awaitable[Streams]]
+
+    def credential(self, target: bytes) -> Credential | None:
+        """That of the longest path that the request is at or below."""
+        return next((one for one in self.credentials if target.startswith(one.path.encode())), None)
+
+    async def open(self) -> TlsStream:
+        reader, writer = await self.connect()
+        stream = TlsStream(reader, writer, self.context, server_hostname=self.host)
+        try:
+            await stream.handshake()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+
+class _Side:
+    """One side of the exchange: a stream, and what h11 makes of it."""
+
+    def __init__(self, stream: TlsStream, role: type[h11.CLIENT | h11.SERVER]) -> None:
+        self.stream = stream
+        self.http = h11.Connection(role, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._early: asyncio.Task[bytes] | None = None
+
+    async def next_event(self) -> Any:
+        """The next event of h11, which is PAUSED where a next request waits."""
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            await self.receive()
+        return event
+
+    async def receive(self) -> bytes:
+        """Give h11 what comes next."""
+        early, self._early = self._early, None
+        data = await (early or self.stream.read())
+        self.http.receive_data(data)
+        return data
+
+    async def send(self, event: h11.Event) -> None:
+        if data := self.http.send(event):
+            await self.stream.write(data)
+
+    def listen(self) -> None:
+        """Begin to wait for data or the end, between two exchanges; either ends the connection."""
+        self._early = asyncio.ensure_future(self.stream.read())
+        self._early.add_done_callback(self._closes_unless_read)
+
+    def _closes_unless_read(self, early: asyncio.Task[bytes]) -> None:
+        if self._early is early:
+            self.stream.close()
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether nothing came since the last exchange, not even the end."""
+        return self._early is not None and not self._early.done()
+
+    def close(self) -> None:
+        if self._early is not None:
+            self._early.cancel()
+            self._early.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self.stream.close()
+
+
+class _Exchanges:
+    """The requests of one connection of the sandbox, one after another, and their answers."""
+
+    def __init__(self, sandbox: TlsStream, to: _Destination, masker: Masker) -> None:
+        self._sandbox = _Side(sandbox, h11.SERVER)
+        self._to = to
+        self._masker = masker
+        self._upstream: _Side | None = None
+
+    async def run(self) -> None:
+        try:
+            while await self._exchange():
+                self._sandbox.http.start_next_cycle()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(
+                CredentialRefusal(HTTPStatus(error.error_status_hint), "this is no HTTP/1.1 that could be passed on")
+            )
+        except (OSError, TimeoutError, h11.LocalProtocolError):
+            pass  # who went away, or an answer that broke off: so does this connection
+        finally:
+            self._sandbox.close()
+            self._drop_upstream()
+
+    async def _exchange(self) -> bool:
+        """Serve one request; whether there may be another."""
+        async with asyncio.timeout(HEAD_S):
+            request = await self._sandbox.next_event()
+        if not isinstance(request, h11.Request):
+            return False
+        head = outgoing(request, self._to.host, self._to.port, self._to.credential(request.target))
+        upstream = head if isinstance(head, CredentialRefusal) else await self._sent(head)
+        if isinstance(upstream, CredentialRefusal):
+            await self._refuse(upstream)
+            return False
+        return await self._relay(upstream)
+
+    async def _sent(self, head: h11.Request) -> _Side | CredentialRefusal:
+        """The upstream side, with the request's head sent."""
+        try:
+            if self._upstream is None or not self._upstream.is_reusable:
+                self._drop_upstream()
+                async with asyncio.timeout(HANDSHAKE_S + HEAD_S):
+                    self._upstream = _Side(await self._to.open(), h11.CLIENT)
+            await self._upstream.send(head)
+        except ssl.SSLCertVerificationError as error:
+            return CredentialRefusal(
+                HTTPStatus.BAD_GATEWAY,
+                f"the certificate of {self._to.host} is not trusted here: {error.verify_message}",
+            )
+        except UpstreamError as error:
+            return CredentialRefusal(HTTPStatus.BAD_GATEWAY, f"{self._to.host} {error}")
+        except (OSError, TimeoutError) as error:
+            return CredentialRefusal(
+                HTTPStatus.BAD_GATEWAY, f"no connection to {self._to.host}: {error or type(error).__name__}"
+            )
+        return self._upstream
+
+    async def _relay(self, upstream: _Side) -> bool:
+        """Carry the body there and the answer back, at the same time."""
+        body = asyncio.create_task(self._send_body(upstream))
+        answer = asyncio.create_task(self._send_answer(upstream))
+        try:
+            await asyncio.wait((body, answer), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and body.result():  # the sandbox has gone, or its body is none
+                return False
+            switched = await answer
+        finally:
+            for task in (body, answer):
+                task.cancel()
+            await asyncio.gather(body, answer, return_exceptions=True)
+        if switched is None:
+            return False
+        if switched:
+            await self._splice(upstream)
+            return False
+        if upstream.http.our_state is h11.DONE and upstream.http.their_state is h11.DONE:
+            upstream.http.start_next_cycle()
+            upstream.listen()
+        else:
+            self._drop_upstream()
+        return self._sandbox.http.our_state is h11.DONE and self._sandbox.http.their_state is h11.DONE
+
+    async def _send_body(self, upstream: _Side) -> bool:
+        """Carry the request's body; then wait, and return whether the sandbox has gone."""
+        while not isinstance(event := await self._from(self._sandbox), h11.EndOfMessage):
+            with contextlib.suppress(OSError):  # its answer may be on the way, and says why it hears no more
+                await upstream.send(event)
+        with contextlib.suppress(OSError):
+            await upstream.send(h11.EndOfMessage(headers=request_trailers(event.headers)))
+        return not await self._sandbox.receive()
+
+    async def _send_answer(self, upstream: _Side) -> bool | None:
+        """Carry the answer; whether both sides speak another protocol from now on, None where there was no answer."""
+        mask = EchoMask(self._masker)
+        began = False
+        while True:
+            try:
+                event = await self._from(upstream)
+            except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
+                if began:
+                    raise ConnectionAbortedError("the answer broke off") from error
+                await self._refuse(
+                    CredentialRefusal(
+                        HTTPStatus.BAD_GATEWAY, f"{self._to.host} gave no answer: {error or type(error).__name__}"
+                    )
+                )
+                return None
+            if isinstance(event, h11.InformationalResponse):
+                if (
+                    event.status_code == HTTPStatus.SWITCHING_PROTOCOLS
+                    or self._sandbox.http.their_http_version != b"1.0"
+                ):
+                    await self._sandbox.send(answered(event, mask))
+                if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+                    return True
+            elif isinstance(event, h11.Response):
+                began = True
+                await self._sandbox.send(answered(event, mask))
+            elif isinstance(event, h11.Data):
+                await self._give(mask.feed(bytes(event.data)))
+            else:
+                await self._give(mask.flush())
+                await self._sandbox.send(h11.EndOfMessage(headers=mask.headers(event.headers)))
+                return False
+
+    async def _give(self, data: bytes) -> None:
+        if data:
+            await self._sandbox.send(h11.Data(data=data))
+
+    async def _from(self, side: _Side) -> Any:
+        async with asyncio.timeout(IDLE_S):
+            return await side.next_event()
+
+    async def _splice(self, upstream: _Side) -> None:
+        """Carry bytes both ways until one side ends."""
+        mask = EchoMask(self._masker)
+
+        async def carry(side: _Side, other: TlsStream, change: Callable[[bytes], bytes]) -> None:
+            data = side.http.trailing_data[0] or await side.stream.read()
+            while data:
+                await other.write(change(data))
+                data = await side.stream.read()
+
+        ways = [
+            asyncio.create_task(carry(self._sandbox, upstream.stream, bytes)),
+            asyncio.create_task(carry(upstream, self._sandbox.stream, mask.feed)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _refuse(self, refusal: CredentialRefusal) -> None:
+        """Answer ourselves, where no answer has begun, and see that it is read; the connection ends then."""
+        if self._sandbox.http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            return
+        text = f"ohsandbox: {refusal.text}\n".encode()
+        headers = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(text)))]
+        await self._sandbox.send(h11.Response(status_code=refusal.status, headers=[*headers, ("connection", "close")]))
+        with contextlib.suppress(h11.LocalProtocolError):  # to HEAD the head is all
+            await self._sandbox.send(h11.Data(data=text))
+            await self._sandbox.send(h11.EndOfMessage())
+        await self._linger()
+
+    async def _linger(self) -> None:
+        left = LINGER_BYTES
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while left > 0 and (data := await self._sandbox.stream.read()):
+                    left -= len(data)
+
+    def _drop_upstream(self) -> None:
+        if self._upstream is not None:
+            self._upstream.close()
+        self._upstream = None

@@ -1,0 +1,134 @@
+"""What becomes of requests for a credential's host, and of their answers: headers, and the mask of an echo."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import h11
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ohsandbox.network.credentials.credentials import Credential
+    from ohsandbox.secrets import Masker
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+_HOP = frozenset(
+    b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate te upgrade alt-svc".split()
+)
+"""Of one connection (RFC 9110, 7.6.1); and the offer to go on by QUIC, which nothing here carries."""
+_FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding", b"trailer", b"expect"))
+"""Say how a message is read; a `Connection` that names one does not remove it."""
+_CREDENTIALS = frozenset(
+    b"authorization x-api-key api-key x-goog-api-key private-token job-token deploy-token x-auth-token".split()
+)
+"""Where a sandbox could put a key of somebody else's, to take data out to another account of the same host."""
+_REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"CONNECT"))
+"""The first two are answered with the request, credential and all."""
+
+
+class CredentialRefusal(NamedTuple):
+    """An answer of ours."""
+
+    status: HTTPStatus
+    text: str
+
+
+def outgoing(
+    request: h11.Request, host: str, port: int, credential: Credential | None
+) -> h11.Request | CredentialRefusal:
+    """The request as it goes to the host, or why it does not."""
+    names = [name for name, _ in request.headers]
+    if request.method.upper() in _REFUSED_METHODS:
+        told = f"{request.method.decode()} is refused: its answer would show the credential"
+        return CredentialRefusal(HTTPStatus.METHOD_NOT_ALLOWED, told)
+    if not request.target.startswith(b"/") and (request.method, request.target) != (b"OPTIONS", b"*"):
+        return CredentialRefusal(HTTPStatus.BAD_REQUEST, "the target of a request must be a path")
+    named = [value.decode("latin-1").lower() for name, value in request.headers if name == b"host"]
+    if named not in ([host], [f"{host}:{port}"]):
+        told = f"this connection is for {host} alone, and the request's Host is another; open another connection"
+        return CredentialRefusal(HTTPStatus.MISDIRECTED_REQUEST, told)
+    if b"content-length" in names and b"transfer-encoding" in names:
+        return CredentialRefusal(HTTPStatus.BAD_REQUEST, "a request has Content-Length or Transfer-Encoding, not both")
+    own = credential.header.encode() if credential is not None else b""
+    dropped = {b"host", b"accept-encoding"} | ({b"sec-websocket-extensions"} if _is_websocket(request) else set())
+    kept = [pair for pair in _passed(request.headers) if pair[0] not in dropped and not _is_credential(pair[0], own)]
+    # what is compressed cannot be searched for an echo of the credential
+    headers = [(b"host", named[0].encode()), *kept, (b"accept-encoding", b"identity")]
+    if _is_websocket(request):
+        headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+    if credential is not None:
+        headers.append((own, credential.header_value))
+    return h11.Request(method=request.method, target=request.target, headers=headers)
+
+
+def request_trailers(trailers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Those that may go on: neither a credential nor anything that a server reads a message by."""
+    return [pair for pair in trailers if pair[0] not in _HOP | _FRAMING and not _is_credential(pair[0])]
+
+
+def answered(
+    answer: h11.Response | h11.InformationalResponse, mask: EchoMask
+) -> h11.Response | h11.InformationalResponse:
+    """An answer's head as it goes into the sandbox."""
+    headers = _passed(answer.headers)
+    if any(name == b"transfer-encoding" for name, _ in headers):
+        headers = [pair for pair in headers if pair[0] != b"content-length"]
+    if answer.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+        headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+    kind = type(answer)
+    return kind(status_code=answer.status_code, headers=mask.headers(headers), reason=mask.whole(answer.reason))
+
+
+def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Headers of the message itself: neither of one connection, nor named so by `Connection`."""
+    pairs = list(headers)
+    named = {one.strip().lower() for name, value in pairs if name == b"connection" for one in value.split(b",")}
+    return [(name, value) for name, value in pairs if name not in _HOP and (name in _FRAMING or name not in named)]
+
+
+def _is_credential(name: bytes, own: bytes = b"") -> bool:
+    """Whether a header may hold a key; some servers read `X_Api_Key` as `X-Api-Key`."""
+    plain = name.replace(b"_", b"-")
+    return plain in _CREDENTIALS or plain == own.replace(b"_", b"-")
+
+
+def _is_websocket(request: h11.Request) -> bool:
+    asked = {name: value.lower() for name, value in request.headers if name in {b"connection", b"upgrade"}}
+    return b"upgrade" in asked.get(b"connection", b"") and asked.get(b"upgrade") == b"websocket"
+
+
+class EchoMask:
+    """Writes `*` over every form of the credentials in an answer; lengths stay, and so do the ends of messages.
+
+    It holds back an end that may be the beginning of a value: at most the length of the longest form.
+    """
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._held = b""
+
+    def whole(self, data: bytes) -> bytes:
+        """All of data."""
+        found = bytearray(data)
+        for start, _, end, _ in self._masker.spans(data):
+            found[start:end] = b"*" * (end - start)
+        return bytes(found)
+
+    def headers(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+        """The same names with their values."""
+        return [(name, self.whole(value)) for name, value in headers]
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be given out with data added."""
+        data = self.whole(self._held + data)
+        upto = self._masker.whole_prefix(data)
+        self._held = data[upto:]
+        return data[:upto]
+
+    def flush(self) -> bytes:
+        """What was held back: the answer has ended."""
+        data, self._held = self._held, b""
+        return data

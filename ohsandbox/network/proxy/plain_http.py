@@ -1,0 +1,210 @@
+"""Requests of plain HTTP, forwarded one by one: parsed, decided, and written anew, so that nothing hides in them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+import h11
+
+from ohsandbox.network.proxy.http_head import HeadError
+from ohsandbox.network.proxy.relay import CHUNK_BYTES
+from ohsandbox.network.proxy.upstream import UpstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ohsandbox.network.proxy.http_head import RequestReader, Target
+    from ohsandbox.network.proxy.relay import Link
+    from ohsandbox.network.proxy.upstream import Dialer, Streams, UpstreamProxy
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"expect",  # is answered here
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""RFC 9110, 7.6.1, and what else is for the next station alone."""
+_KEPT = frozenset({b"host", b"content-length"})
+"""Cannot be taken off by naming them in Connection."""
+_MAX_RESPONSE_HEAD = 64 * 1024
+
+
+class _Outside(NamedTuple):
+    """A connection that requests are forwarded on, as long as they go to one host."""
+
+    host: str
+    port: int
+    streams: Streams
+    connection: h11.Connection
+    proxy: UpstreamProxy | None
+
+
+class PlainHTTP:
+    """Forwards the requests of one link, over a connection that is kept while they go to the same host.
+
+    Args:
+        link: of the sandbox.
+        incoming: what it sends.
+        dialer: makes connections.
+    """
+
+    def __init__(self, link: Link, incoming: RequestReader, dialer: Dialer) -> None:
+        self._link = link
+        self._incoming = incoming
+        self._dialer = dialer
+        self._outside: _Outside | None = None
+
+    async def connect(self, target: Target, *, private: bool) -> None:
+        """Have a connection to the host of an allowed request.
+
+        Raises:
+            UpstreamError: there is none.
+        """
+        found = self._outside
+        if found is not None and (found.host, found.port) == (target.host, target.port) and _is_idle(found):
+            return
+        self.drop()
+        streams, proxy = await self._dialer.open_http(target.host, target.port, private=private)
+        self._link.lead_to(streams[1])
+        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_RESPONSE_HEAD)
+        self._outside = _Outside(target.host, target.port, streams, connection, proxy)
+
+    def drop(self) -> None:
+        """Have no connection to the outside any more."""
+        self._link.drop_outside()
+        self._outside = None
+
+    async def forward(self, server: h11.Connection, request: h11.Request, target: Target) -> bool:
+        """Send the request, its body and the answer; whether the link may send another one.
+
+        Args:
+            server: our side of the link for this one request: what it has read beyond it is put back.
+            request: its head.
+            target: where it goes.
+
+        Raises:
+            UpstreamError: the outside broke off, or answered what is no HTTP, before anything of it was passed on.
+            HeadError: the body is malformed.
+            h11.ProtocolError, OSError: one side broke off.
+        """
+        assert self._outside is not None, "connect() comes first"  # noqa: S101
+        outside = self._outside
+        try:
+            is_whole = await self._exchange(server, outside, _request_for(request, target, outside.proxy))
+        except (h11.RemoteProtocolError, OSError) as error:
+            self.drop()
+            if self._link.speaks != "http":
+                raise
+            raise UpstreamError("broke off, or did not answer in HTTP", kind="http_protocol_error") from error
+        self._link.speaks = "http"
+        if is_whole and _is_finished(outside.connection):
+            outside.connection.start_next_cycle()
+        else:
+            self.drop()
+        self._incoming.pending[:0] = server.trailing_data[0]
+        return is_whole and _is_finished(server)
+
+    async def _exchange(self, server: h11.Connection, outside: _Outside, request: h11.Request) -> bool:
+        """Body and answer at once, for a server may answer before it has read all; whether all was sent."""
+        await self._send(outside, request)
+        if server.they_are_waiting_for_100_continue:
+            self._link.writer.write(server.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+        upload = asyncio.ensure_future(self._forward_body(server, outside))
+        answer = asyncio.ensure_future(self._forward_response(server, outside))
+        try:
+            await asyncio.wait((upload, answer), return_when=asyncio.FIRST_COMPLETED)
+            if upload.done() and not isinstance(upload.exception(), OSError):
+                upload.result()  # what the sandbox sent wrongly ends it; that the server reads no more does not
+            await answer
+            return upload.done() and upload.exception() is None
+        finally:
+            for task in (upload, answer):
+                task.cancel()
+            await asyncio.gather(upload, answer, return_exceptions=True)
+
+    async def _forward_body(self, server: h11.Connection, outside: _Outside) -> None:
+        while True:
+            try:
+                event = server.next_event()
+                if event is h11.NEED_DATA:
+                    server.receive_data(await self._incoming.read_some(CHUNK_BYTES))
+                    continue
+            except h11.RemoteProtocolError as error:
+                raise HeadError(f"has a malformed body ({error})") from None
+            if isinstance(event, h11.Data):
+                await self._send(outside, event)
+            elif isinstance(event, h11.EndOfMessage):
+                await self._send(outside, h11.EndOfMessage())
+                return
+
+    async def _forward_response(self, server: h11.Connection, outside: _Outside) -> None:
+        while True:
+            event = outside.connection.next_event()
+            if event is h11.NEED_DATA:
+                data = await outside.streams[0].read(CHUNK_BYTES)
+                self._link.count(received=len(data))
+                outside.connection.receive_data(data)
+            elif isinstance(event, h11.Response):
+                headers = _end_to_end(event.headers)
+                answer = h11.Response(status_code=event.status_code, headers=headers, reason=event.reason)
+                await self._answer(server, answer)
+            elif isinstance(event, h11.Data):
+                await self._answer(server, event)
+            elif isinstance(event, h11.EndOfMessage):
+                await self._answer(server, h11.EndOfMessage())
+                return
+            elif not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("the connection ended before the response")
+
+    async def _send(self, outside: _Outside, event: h11.Event) -> None:
+        data = outside.connection.send(event)
+        if data:
+            self._link.count(sent=len(data))
+            outside.streams[1].write(data)
+            await outside.streams[1].drain()
+
+    async def _answer(self, server: h11.Connection, event: h11.Event) -> None:
+        data = server.send(event)
+        if data:
+            self._link.speaks = "other"  # no answer of our own fits in now
+            self._link.writer.write(data)
+            await self._link.writer.drain()
+
+
+def _is_idle(outside: _Outside) -> bool:
+    reader, writer = outside.streams
+    is_silent = not (reader.at_eof() or writer.is_closing() or outside.connection.trailing_data[0])
+    return outside.connection.our_state is h11.IDLE and is_silent
+
+
+def _is_finished(connection: h11.Connection) -> bool:
+    return connection.our_state is h11.DONE and connection.their_state is h11.DONE
+
+
+def _request_for(request: h11.Request, target: Target, proxy: UpstreamProxy | None) -> h11.Request:
+    """The request as it is sent on: its path at the host, or the whole address for a proxy."""
+    headers = [(b"Host", target.authority.encode())]
+    headers += [(name, value) for name, value in _end_to_end(request.headers) if name.lower() != b"host"]
+    if any(name == b"transfer-encoding" for name, _ in request.headers):
+        headers.append((b"Transfer-Encoding", b"chunked"))
+    path = target.path
+    if proxy is not None:
+        path = b"http://" + target.authority.encode() + path
+        if proxy.authorization:
+            headers.append((b"Proxy-Authorization", proxy.authorization.encode()))
+    return h11.Request(method=request.method, target=path, headers=headers)
+
+
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    listed = {one.strip().lower() for name, value in headers if name == b"connection" for one in value.split(b",")}
+    away = (_HOP_BY_HOP | listed) - _KEPT
+    return [(name, value) for name, value in headers if name.lower() not in away]

@@ -1,0 +1,404 @@
+"""The HTTP proxy of a sandbox, on the host: CONNECT and plain HTTP to the hosts that the policy allows.
+
+serve            one connection of the sandbox
+└ _requests      its requests, each decided
+  ├ _tunnel      CONNECT: the ClientHello must name the same host, then bytes are carried
+  └ _forward     plain HTTP: written anew (`plain_http`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+import h11
+
+from ohsandbox.network.loop import in_thread
+from ohsandbox.network.policy import HTTP_PORT, HTTPS_PORT
+from ohsandbox.network.proxy.budgets import NetworkBudgets, NetworkUsage
+from ohsandbox.network.proxy.client_hello import (
+    ALERT_ACCESS_DENIED,
+    ClientHelloError,
+    read_client_hello,
+    read_server_answer,
+)
+from ohsandbox.network.proxy.http_head import HeadError, RequestReader, Target, parsed_request, target_of
+from ohsandbox.network.proxy.plain_http import PlainHTTP
+from ohsandbox.network.proxy.refusal import ProxyRefusal, upstream_refusal
+from ohsandbox.network.proxy.relay import CHUNK_BYTES, Link, finish_writing
+from ohsandbox.network.proxy.upstream import Dialer, MeteredReader, MeteredWriter, UpstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ohsandbox.network import audit as audit_log
+    from ohsandbox.network.policy import NetworkPolicy, NetworkVerdict
+    from ohsandbox.network.proxy.upstream import Streams
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 60.0
+"""How long a connection may wait for its next request."""
+_SWEEP_S = 0.5
+_LINGER_S = 2.0
+"""How long what is still sent is read after a refusal: a connection closed on unread bytes loses the answer."""
+_LINGER_BYTES = 1024 * 1024
+HANDSHAKE = b"\x16"
+"""The first byte of TLS."""
+BAD_GATEWAY = 502
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+class Interceptor(Protocol):
+    """Ends the TLS of some hosts in this process, to add a credential to their requests."""
+
+    def wants(self, host: str, port: int) -> bool:
+        """Whether connections to a normalized host and port are served here; plain HTTP to it is refused then."""
+        ...
+
+    async def serve(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        host: str,
+        port: int,
+        connect: Callable[[], Awaitable[Streams]],
+    ) -> None:
+        """Serve one connection of the sandbox, after the 200 to its CONNECT, until it ends.
+
+        Args:
+            reader: what the sandbox sends, from the first byte of its ClientHello on.
+            writer: to the sandbox.
+            host: what the policy allowed; the name in the ClientHello must be this one, which is checked here.
+            port: likewise.
+            connect: gives a connection to a vetted address of host, without TLS; may be called again. Raises
+                `upstream.UpstreamError`.
+        """
+        ...
+
+
+class RefusedError(Exception):
+    """A request is not served."""
+
+    def __init__(self, refusal: ProxyRefusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
+
+
+class Proxy:
+    """Serves the connections of one sandbox; all of it runs on one event loop.
+
+    Args:
+        policy: what is allowed; a change ends connections that are not allowed any more.
+        audit: hears of each decision.
+        budgets: limits of all connections together.
+        interceptor: serves the hosts that it wants; None for no such host.
+        dialer: makes the connections; None uses this machine's resolver and the person's proxy, if they have one.
+    """
+
+    def __init__(
+        self,
+        policy: NetworkPolicy,
+        audit: audit_log.AuditLog,
+        *,
+        budgets: NetworkBudgets | None = None,
+        interceptor: Interceptor | None = None,
+        dialer: Dialer | None = None,
+    ) -> None:
+        self._policy = policy
+        self._audit = audit
+        self._budgets = budgets or NetworkBudgets()
+        self._usage = NetworkUsage(self._budgets)
+        self._interceptor = interceptor
+        self._dialer = dialer or Dialer()
+        self._links: set[Link] = set()
+        self._served = 0
+        """Of the links; the others are being refused."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._rechecks: set[asyncio.Task[None]] = set()
+        self._remove_listener = policy.on_change(self._on_policy_change)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection of the sandbox until it ends; raises nothing that comes of what is in it."""
+        self._loop = asyncio.get_running_loop()
+        link = Link(reader, writer, budgets=self._budgets, usage=self._usage, audit=self._audit)
+        is_full = self._served >= self._budgets.connections
+        try:
+            self._links.add(link)
+            self._begin_sweeping()
+            if is_full:
+                await self._refuse_for_room(link)
+                return
+            self._served += 1
+            await self._guarded(link)
+        finally:
+            self._links.discard(link)
+            self._served -= not is_full
+            link.finish()
+            link.drop_outside()
+            with contextlib.suppress(OSError):
+                writer.close()
+
+    def close(self) -> None:
+        """End all connections; on the event loop's thread."""
+        self._remove_listener()
+        for link in tuple(self._links):
+            link.end("the proxy was closed")
+
+    # --- the ends of a connection -------------------------------------------------------------
+
+    async def _guarded(self, link: Link) -> None:
+        try:
+            await self._requests(link, None)
+        except RefusedError as error:
+            await self._refuse(link, error.refusal)
+        except HeadError as error:
+            await self._refuse(link, ProxyRefusal(error.status, error.host, error.port, str(error)))
+        except (OSError, EOFError, h11.ProtocolError):
+            pass  # one side broke off
+        except Exception:  # fails closed: the connection ends, and the sandbox's next one is served
+            _logger.exception("The proxy of a sandbox failed on a connection")
+            link.end("was not served, for the proxy failed")
+        if link.ended:
+            self._record(link, ProxyRefusal(403, link.host, link.port, link.ended))
+
+    def _record(self, link: Link, refusal: ProxyRefusal) -> None:
+        """Record what was not served; what the policy allowed and the outside failed at is no refusal."""
+        is_failure = refusal.status == BAD_GATEWAY
+        if is_failure and link.is_counted:
+            return
+        host, port = refusal.host or link.host, refusal.port or link.port
+        self._audit.record(host, port, link.protocol, allowed=is_failure, reason=refusal.reason, method=link.method)
+
+    async def _refuse(self, link: Link, refusal: ProxyRefusal) -> None:
+        """Record a refusal and answer with it; what still comes is read for a moment."""
+        if link.ended:
+            return  # its reason is recorded in the place of what came of it
+        self._record(link, refusal)
+        link.drop_outside()
+        link.expect(_LINGER_S)
+        answer = {"http": refusal.answer(), "tls": ALERT_ACCESS_DENIED, "other": b""}[link.speaks]
+        with contextlib.suppress(OSError):
+            link.writer.write(answer)
+            await link.writer.drain()
+            finish_writing(link.writer)
+            left = _LINGER_BYTES
+            while left > 0 and (data := await link.reader.read(left)):
+                left -= len(data)
+
+    async def _refuse_for_room(self, link: Link) -> None:
+        """Answer one connection too many; far too many get no answer, since each takes a moment."""
+        refusal = ProxyRefusal(429, "", 0, f"more than {self._budgets.connections} connections at once")
+        if len(self._links) <= 2 * self._budgets.connections:
+            await self._refuse(link, refusal)
+        else:
+            self._record(link, refusal)
+            link.end()
+
+    def _begin_sweeping(self) -> None:
+        if self._sweeping is None and self._loop is not None:
+            self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """End what has waited too long; again as long as there are connections."""
+        self._sweeping = None
+        for link in tuple(self._links):
+            link.end_if_overdue()
+        if self._links:
+            self._begin_sweeping()
+
+    def _on_policy_change(self) -> None:
+        """In any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._recheck)
+
+    def _recheck(self) -> None:
+        task = asyncio.ensure_future(self._end_what_is_no_longer_allowed())
+        self._rechecks.add(task)
+        task.add_done_callback(self._rechecks.discard)
+
+    async def _end_what_is_no_longer_allowed(self) -> None:
+        for link in tuple(self._links):
+            if link.decided and not (await self._verdict(link.host, link.port)).allowed:
+                link.end("is not allowed any more, so that the connection was ended")
+
+    # --- what is asked for --------------------------------------------------------------------
+
+    async def _requests(self, link: Link, inside: Target | None) -> None:
+        """Serve requests until the connection ends; those of a tunnel to port 80 go to its host alone.
+
+        Raises:
+            RefusedError: one is not served.
+            HeadError: one is malformed.
+        """
+        incoming = RequestReader(link.reader, self._budgets.head_bytes)
+        plain = PlainHTTP(link, incoming, self._dialer)
+        link.expect(self._budgets.head_timeout_s, overdue="sent no whole request in time")
+        is_first = True
+        while head := await incoming.read_head():
+            link.host, link.port, link.method, link.protocol, link.decided = "", 0, "", "http", False
+            if problem := self._usage.request_problem():
+                raise RefusedError(ProxyRefusal(429, "", 0, problem))
+            server = h11.Connection(h11.SERVER, max_incomplete_event_size=2 * self._budgets.head_bytes)
+            request = parsed_request(head, server)
+            link.method = request.method.decode("ascii")
+            target = target_of(request, inside=inside)
+            link.host, link.port = target.host, target.port
+            if request.method == b"CONNECT":
+                if not is_first or inside is not None or incoming.pending:
+                    raise HeadError("asks for a tunnel in a connection that serves something else")
+                link.protocol = "https" if target.port == HTTPS_PORT else "tcp"
+                await self._tunnel(link, target)
+                return
+            if not await self._forward(link, plain, server, request, target):
+                return
+            link.finish()
+            link.expect(KEEP_ALIVE_S)
+            is_first = False
+
+    async def _verdict(self, host: str, port: int) -> NetworkVerdict:
+        if self._policy.ready:
+            return self._policy.decide(host, port)
+        return await in_thread(functools.partial(self._policy.decide, host, port))
+
+    async def _allowed(self, link: Link) -> NetworkVerdict:
+        """What the policy says of where the link wants to go.
+
+        Raises:
+            RefusedError: it may not.
+        """
+        link.expect(self._budgets.idle_timeout_s)
+        verdict = await self._verdict(link.host, link.port)
+        if not verdict.allowed:
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, verdict.reason))
+        link.decided = True
+        return verdict
+
+    def _begin(self, link: Link, verdict: NetworkVerdict) -> None:
+        """Record that something is allowed, and count its bytes from now on."""
+        decision = self._audit.record(
+            link.host,
+            link.port,
+            link.protocol,
+            allowed=True,
+            reason=verdict.reason,
+            rule=verdict.rule,
+            method=link.method,
+        )
+        link.begin(decision)
+
+    async def _connected(self, link: Link, connecting: Awaitable[T]) -> T:
+        """What connecting gives.
+
+        Raises:
+            RefusedError: it failed.
+        """
+        try:
+            return await connecting
+        except UpstreamError as error:
+            raise RefusedError(upstream_refusal(link.host, link.port, error)) from error
+
+    # --- plain HTTP ---------------------------------------------------------------------------
+
+    async def _forward(
+        self, link: Link, plain: PlainHTTP, server: h11.Connection, request: h11.Request, target: Target
+    ) -> bool:
+        verdict = await self._allowed(link)
+        if self._interceptor is not None and self._interceptor.wants(target.host, HTTPS_PORT):
+            reason = "has a credential, which goes out encrypted only"
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{target.host}/."))
+        await self._connected(link, plain.connect(target, private=verdict.private))
+        self._begin(link, verdict)
+        return await self._connected(link, plain.forward(server, request, target))
+
+    # --- CONNECT ------------------------------------------------------------------------------
+
+    async def _tunnel(self, link: Link, target: Target) -> None:
+        verdict = await self._allowed(link)
+        if self._interceptor is not None and self._interceptor.wants(link.host, link.port):
+            self._begin(link, verdict)
+            await self._establish(link, "tls")
+            connect = functools.partial(self._metered, link, verdict)
+            await self._interceptor.serve(link.reader, link.writer, link.host, link.port, connect)
+        elif link.port == HTTP_PORT:
+            await self._establish(link, "http")
+            await self._requests(link, target)
+        else:
+            streams = await self._connected(link, self._dialer.open(link.host, link.port, private=verdict.private))
+            link.lead_to(streams[1])
+            await self._establish(link, "tls" if link.port == HTTPS_PORT else "other")
+            await self._carry(link, verdict, streams)
+
+    async def _establish(self, link: Link, speaks: Literal["http", "tls", "other"]) -> None:
+        link.writer.write(_ESTABLISHED)
+        await link.writer.drain()
+        link.speaks = speaks
+
+    async def _metered(self, link: Link, verdict: NetworkVerdict) -> Streams:
+        """A connection for the interceptor, whose bytes are counted."""
+        reader, writer = await self._dialer.open(link.host, link.port, private=verdict.private)
+        link.lead_to(writer)
+        if isinstance(reader, MeteredReader) and isinstance(writer, MeteredWriter):
+            reader.meter = lambda size: link.count(received=size)
+            writer.meter = lambda size: link.count(sent=size)
+        return reader, writer
+
+    async def _carry(self, link: Link, verdict: NetworkVerdict, streams: Streams) -> None:
+        """Check the first bytes, and carry all that follows."""
+        reader, writer = streams
+        first, early = b"", b""
+        if link.port != HTTPS_PORT:
+            first, early = await _first_bytes(link.reader, reader)
+        is_tls = link.port == HTTPS_PORT or first[:1] == HANDSHAKE
+        if is_tls:
+            link.protocol = "https"
+            first = await self._checked_hello(link, first)
+        self._begin(link, verdict)
+        link.count(sent=len(first))
+        writer.write(first)
+        if is_tls:
+            early, asks_again = await read_server_answer(reader)
+            if asks_again:  # the second ClientHello could name another server
+                link.count(received=len(early))
+                link.writer.write(early)
+                first, early = await self._checked_hello(link, b"", is_second=True), b""
+                link.count(sent=len(first))
+                writer.write(first)
+        link.count(received=len(early))
+        link.writer.write(early)
+        await link.splice(reader, writer)
+
+    async def _checked_hello(self, link: Link, first: bytes, *, is_second: bool = False) -> bytes:
+        """The bytes of a ClientHello that names the host of the link.
+
+        Raises:
+            RefusedError: it is none, or names none or another one.
+        """
+        link.expect(self._budgets.head_timeout_s, overdue="was sent no whole ClientHello in time")
+        try:
+            hello = await read_client_hello(link.reader, first, is_second=is_second)
+        except ClientHelloError as error:
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, f"was sent what {error}")) from None
+        if hello.server_name != link.host:
+            named = f"another server, {hello.server_name!r}" if hello.server_name else "no server"
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, f"was sent a ClientHello that names {named}"))
+        return hello.raw
+
+
+async def _first_bytes(client: asyncio.StreamReader, server: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """What comes first, of the client or of the server: in some protocols it is the server that begins."""
+    tasks = asyncio.ensure_future(client.read(1)), asyncio.ensure_future(server.read(CHUNK_BYTES))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    of_client, of_server = (b"" if task.cancelled() else task.result() for task in tasks)
+    return of_client, of_server

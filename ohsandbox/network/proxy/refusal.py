@@ -1,0 +1,113 @@
+"""What a program in the sandbox, and the model that reads its output, is told of a request that is not served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.network.addresses import PRIVATE_ADDRESS, HostNameError, normalized_host
+from ohsandbox.network.policy import DEFAULT_PORTS
+from ohsandbox.text import quoted_line
+
+if TYPE_CHECKING:
+    from ohsandbox.network.proxy.upstream import UpstreamError
+
+PHRASES = {
+    400: "Bad Request",
+    403: "Blocked by the sandbox",
+    408: "Request Timeout",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Error of the sandbox proxy",
+    501: "Not Implemented",
+    502: "Bad Gateway",
+}
+_NO_NAME = "The destination"
+_FINAL = "Trying again, or another tool, port, mirror or address, gives the same answer: there is no other way out."
+
+
+class ProxyRefusal(NamedTuple):
+    """An answer of the proxy itself.
+
+    Attributes:
+        status: 403 for what the rules say, 429 for a budget, 502 for a failure outside, 400 and others for the request.
+        host: that was asked for; foreign text.
+        port: 0 for none.
+        reason: the second half of a sentence that begins with the host.
+        kind: as RFC 9209 names it.
+        remedy: what would help; "" for the rule that would allow the host.
+    """
+
+    status: int
+    host: str
+    port: int
+    reason: str
+    kind: str = ""
+    remedy: str = ""
+
+    def answer(self, *, body: bool = True) -> bytes:
+        """The whole HTTP/1.1 response, after which the connection is closed.
+
+        Many tools show nothing of a refused CONNECT but the status line, so it says what was blocked.
+        """
+        text = self._text().encode()
+        phrase = PHRASES.get(self.status, "Refused")
+        line = f"{phrase}: {self._place()} {self.reason}" if self.status in {403, 502} else phrase
+        head = (
+            f"HTTP/1.1 {self.status} {quoted_line(line, limit_chars=250)}\r\n"
+            "Content-Type: text/plain; charset=utf-8\r\n"
+            f"Content-Length: {len(text)}\r\n"
+            f"Proxy-Status: ohsandbox; error={self.kind or _KINDS.get(self.status, 'http_request_error')}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        return head.encode("ascii", "replace") + (text if body else b"")
+
+    def _place(self) -> str:
+        """The host as a person would name it; not quoted where it is no name."""
+        try:
+            host = normalized_host(self.host)
+        except HostNameError:
+            return _NO_NAME
+        return host if self.port in {0, *DEFAULT_PORTS} else f"{host}:{self.port}"
+
+    def _text(self) -> str:
+        place = self._place()
+        if self.status == 403:  # noqa: PLR2004
+            lines = [f"Blocked by the sandbox: {place} {self.reason}.", _FINAL, self.remedy or _allowing(place)]
+        elif self.status == 429:  # noqa: PLR2004
+            lines = [f"Refused by the sandbox: {self.reason}.", "Wait, use fewer connections, or go on without."]
+        elif self.status == 502:  # noqa: PLR2004
+            lines = [
+                f"{place} {self.reason}. The sandbox allows this host; the failure is outside of it.",
+                "Trying again later may help.",
+            ]
+        else:
+            lines = [f"The sandbox's proxy did not understand this request: it {self.reason}."]
+        return "\n".join(line for line in lines if line) + "\n"
+
+
+_KINDS = {
+    403: "http_request_denied",
+    408: "connection_read_timeout",
+    429: "connection_limit_reached",
+    500: "proxy_internal_error",
+    502: "destination_unavailable",
+}
+
+
+def _allowing(rule: str) -> str:
+    if rule == _NO_NAME:
+        return "Use the name of a host, not an address."
+    return (
+        f"If the task needs it, tell the person: they can allow it with `/net allow {rule}` in the session, or "
+        f"`--allow {rule}` on the command line. Otherwise do without it."
+    )
+
+
+def upstream_refusal(host: str, port: int, error: UpstreamError) -> ProxyRefusal:
+    """What is told when no connection to an allowed host could be made."""
+    if not error.refused:
+        return ProxyRefusal(502, host, port, str(error), error.kind)
+    remedy = "No rule opens such an address."
+    if PRIVATE_ADDRESS in str(error):
+        remedy = _allowing(f"private:{host}" if port in DEFAULT_PORTS else f"private:{host}:{port}")
+    return ProxyRefusal(403, host, port, str(error), error.kind, remedy)

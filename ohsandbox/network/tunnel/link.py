@@ -1,0 +1,303 @@
+"""`TunnelLink`: one run of the connector, its streams and the two directions of its channel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.network.loop import in_thread
+from ohsandbox.network.tunnel.frames import (
+    ABORTED,
+    HALF,
+    VERSION,
+    WINDOW_BYTES,
+    ConnectorError,
+    FrameKind,
+    FrameReader,
+    frame,
+)
+from ohsandbox.network.tunnel.stream import TunnelTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ohsandbox.network.tunnel.frames import Frame
+
+log = logging.getLogger(__name__)
+
+STDOUT = 1
+HELLO_TIMEOUT_S = 20.0
+"""As long as an engine's exec may take to begin."""
+MOST_QUEUED_BYTES = 2 * HALF * WINDOW_BYTES + 1024 * 1024
+"""Credit bounds what streams queue; a connector that reads nothing and asks for ever more answers meets this one."""
+
+
+class ByteChannel(Protocol):
+    """What a link needs of a channel to a process: see `ohsandbox.runtime.Channel`."""
+
+    def filenos(self) -> list[int] | None: ...  # noqa: D102
+    def read(self, timeout_s: float | None = None) -> Sequence[tuple[int, bytes]] | None: ...  # noqa: D102
+    def write(self, data: memoryview) -> None: ...  # noqa: D102
+    def write_some(self, data: memoryview) -> int: ...  # noqa: D102
+    def kill(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+class TunnelLink:
+    """The connector that runs behind a channel. Everything here is called in the network's loop."""
+
+    def __init__(
+        self,
+        channel: ByteChannel,
+        *,
+        accepts: Callable[[TunnelTransport], bool],
+        lost: Callable[[TunnelLink], None],
+    ) -> None:
+        """accepts(transport) takes a connection to a port that is listened on; lost(link) is called once."""
+        self._channel, self._accepts, self._lost = channel, accepts, lost
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader()
+        self._streams: dict[int, TunnelTransport] = {}
+        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._listened: set[int] = set()
+        self._outgoing: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._unsent: list[bytes | memoryview] = []
+        self._queued = self._written = 0
+        self._has_writer = False
+        self._watched: list[int] = []
+        self._hello: asyncio.Future[None] = self._loop.create_future()
+        self.ended: Exception | None = None
+        """Why it serves no more."""
+
+    async def start(self) -> None:
+        """Wait for the connector's first frame.
+
+        Raises:
+            SandboxUnavailable: it says nothing, or something else.
+        """
+        if self._channel.filenos() is None:
+            threading.Thread(target=self._read_all, name="ohsandbox-network-read", daemon=True).start()
+        else:
+            self._watch()
+        try:
+            await asyncio.wait_for(self._hello, HELLO_TIMEOUT_S)
+        except TimeoutError:
+            self.end(SandboxUnavailable(f"The connector in the sandbox said nothing for {HELLO_TIMEOUT_S:g} s."))
+            raise self.ended or SandboxUnavailable("The connector ended.") from None
+
+    def open(self, port: int) -> TunnelTransport:
+        """Begin a connection to a port of the sandbox; its `opened` tells when it is there.
+
+        Raises:
+            OSError: as many connections as there may be are open.
+        """
+        number = next((number for number in range(HALF) if number not in self._streams), None)
+        if number is None:
+            raise OSError(f"{HALF} connections into the sandbox are open, which is the most.")
+        transport = self._add(number, port)
+        self._send(frame(FrameKind.OPEN, number, port))
+        return transport
+
+    async def listen(self, port: int) -> None:
+        """Have the connector listen on 127.0.0.1:port inside.
+
+        Raises:
+            OSError: it cannot, as where another program listens there.
+        """
+        done = self._asked[port] = self._loop.create_future()
+        self._listened.add(port)
+        self._send(frame(FrameKind.LISTEN, value=port))
+        await done
+
+    def unlisten(self, port: int) -> None:
+        """Have the connector listen there no more."""
+        self._send(frame(FrameKind.UNLISTEN, value=port))
+
+    def end(self, why: Exception) -> None:
+        """Close the channel, upon which the connector ends, and every stream."""
+        if self.ended is not None:
+            return
+        self.ended = why
+        for descriptor in self._watched:
+            self._loop.remove_reader(descriptor)
+        self._outgoing.put(None)
+        for transport in [*self._streams.values()]:
+            transport.lose(ConnectionResetError(ABORTED, str(why)))
+        for waiting in (self._hello, *self._asked.values()):
+            if not waiting.done():
+                waiting.set_exception(why)
+                waiting.exception()
+        self._streams.clear()
+        threading.Thread(target=self._close_channel, name="ohsandbox-network-close", daemon=True).start()
+        self._lost(self)
+
+    # --- frames ---
+
+    def _add(self, number: int, port: int) -> TunnelTransport:
+        transport = TunnelTransport(self._loop, number, port=port, send=self._send, release=self._forget)
+        self._streams[number] = transport
+        return transport
+
+    def _forget(self, number: int) -> None:
+        self._streams.pop(number, None)
+
+    def _take(self, found: Frame) -> None:
+        if found.kind is FrameKind.HELLO or not self._hello.done():
+            if found.kind is not FrameKind.HELLO or self._hello.done() or found.value != VERSION:
+                raise ConnectorError(f"The connector began with {found.kind.name} {found.value}.")
+            self._hello.set_result(None)
+        elif found.kind is FrameKind.LISTENING:
+            self._take_listening(found)
+        elif found.kind is FrameKind.ACCEPTED:
+            self._take_accepted(found)
+        elif (transport := self._streams.get(found.stream)) is not None:
+            transport.take(found.kind, found.value, found.payload)
+        else:
+            raise ConnectorError(f"The connector sent {found.kind.name} for stream {found.stream}, which is not open.")
+
+    def _take_listening(self, found: Frame) -> None:
+        done = self._asked.pop(found.stream, None)
+        if done is None:
+            raise ConnectorError(f"The connector listens on port {found.stream}, which nobody asked for.")
+        if found.value:
+            self._listened.discard(found.stream)
+            done.set_exception(OSError(found.value, "The sandbox cannot listen there"))
+        elif not done.done():
+            done.set_result(None)
+
+    def _take_accepted(self, found: Frame) -> None:
+        port = found.value
+        if found.stream < HALF or found.stream in self._streams or port not in self._listened:
+            raise ConnectorError(f"The connector says that port {port} accepted a connection, stream {found.stream}.")
+        transport = self._add(found.stream, port)
+        transport.opened.set_result(None)
+        if not self._accepts(transport):
+            transport.abort()
+
+    # --- the channel ---
+
+    def _send(self, data: bytes | memoryview) -> None:
+        if self.ended is not None:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._flush)  # once for all of this turn
+        self._unsent.append(data)
+
+    def _flush(self) -> None:
+        """Write what the channel takes at once; a thread writes the rest, since a channel's `write` blocks."""
+        data = memoryview(b"".join(self._unsent))
+        self._unsent.clear()
+        if self.ended is not None:
+            return
+        if self._queued == self._written:
+            try:
+                data = data[self._channel.write_some(data) :]
+            except (OSError, SandboxUnavailable) as error:
+                self.end(_ended(error))
+                return
+        if not data:
+            return
+        self._queued += len(data)
+        if self._queued - self._written > MOST_QUEUED_BYTES:
+            self.end(ConnectorError("The connector reads nothing."))
+            return
+        self._outgoing.put(data)
+        if not self._has_writer:
+            self._has_writer = True
+            threading.Thread(target=self._write, name="ohsandbox-network-write", daemon=True).start()
+
+    def _write(self) -> None:
+        """Write what is queued, in a thread."""
+        while (data := self._outgoing.get()) is not None:
+            try:
+                self._channel.write(data)
+            except (OSError, SandboxUnavailable) as error:
+                self._soon(self.end, _ended(error))
+                return
+            self._written += len(data)
+
+    def _watch(self) -> None:
+        """Have the loop tell when a descriptor of the channel can be read; they become fewer as streams end."""
+        now = self._channel.filenos() or []
+        for descriptor in set(self._watched) - set(now):
+            self._loop.remove_reader(descriptor)
+        for descriptor in set(now) - set(self._watched):
+            self._loop.add_reader(descriptor, self._read_some)
+        self._watched = now
+
+    def _read_some(self) -> None:
+        try:
+            chunks = self._channel.read(0)
+        except (OSError, SandboxUnavailable) as error:
+            self.end(_ended(error))
+            return
+        if chunks is not None:
+            self._arrived(chunks)
+        if self.ended is None:
+            self._watch()
+
+    def _read_all(self) -> None:
+        """Read, in a thread: for channels without descriptors."""
+        while self.ended is None:
+            try:
+                chunks = self._channel.read() or []
+            except (OSError, SandboxUnavailable) as error:
+                self._soon(self.end, _ended(error))
+                return
+            self._soon(self._arrived, chunks)
+            if not chunks:
+                return
+
+    def _soon(self, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits it
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _arrived(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+        if not chunks:
+            self.end(SandboxUnavailable("The connector in the sandbox ended."))
+        for stream, data in chunks:
+            if self.ended is not None:
+                return
+            if stream != STDOUT:
+                log.debug("the connector said %r", data[:200])
+                continue
+            try:
+                for found in self._frames.feed(data):
+                    self._take(found)
+            except ConnectorError as error:
+                log.warning("%s Its connections are closed.", error)
+                self.end(error)
+
+    def _close_channel(self) -> None:
+        with contextlib.suppress(OSError, SandboxUnavailable):
+            if self._queued != self._written:  # a writer that is stuck in a pipe is woken by the process's end alone
+                self._channel.kill()
+        with contextlib.suppress(OSError, SandboxUnavailable):
+            self._channel.close()
+
+
+def _ended(error: Exception) -> SandboxUnavailable:
+    if isinstance(error, SandboxUnavailable):
+        return error
+    return SandboxUnavailable(f"The connector in the sandbox ended: {error}")
+
+
+async def start_link(
+    open_channel: Callable[[], ByteChannel],
+    *,
+    accepts: Callable[[TunnelTransport], bool],
+    lost: Callable[[TunnelLink], None],
+) -> TunnelLink:
+    """Open a channel in a thread, and wait for the connector behind it; raises as both do."""
+    link = TunnelLink(await in_thread(open_channel), accepts=accepts, lost=lost)
+    try:
+        await link.start()
+    except BaseException as error:
+        link.end(error if isinstance(error, Exception) else SandboxUnavailable("Its start was given up."))
+        raise
+    return link

@@ -1,0 +1,443 @@
+"""`Forward` and `ExposedPort`: a port of the sandbox on this machine, and one of this machine in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import re
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+import anyio
+import anyio.to_thread
+
+from ohsandbox.arguments import wrong
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.network.loop import get_loop, run
+from ohsandbox.network.tunnel.tunnel import Tunnel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from ohsandbox.network.tunnel.link import ByteChannel
+    from ohsandbox.network.tunnel.stream import TunnelTransport
+
+    Connect = Callable[["_End"], Coroutine[Any, Any, None]]
+
+log = logging.getLogger(__name__)
+
+LOOPBACK, LOOPBACK6 = "127.0.0.1", "::1"
+FIRST_BYTES_S = 1.0
+"""How long a client is listened to that cannot be connected: one that speaks HTTP says so at once."""
+_HTTP_REQUEST = re.compile(rb"[A-Z]{3,10} \S+ HTTP/1\.[01]\r?\n")
+_NOBODY = """HTTP/1.1 502 Bad Gateway\r
+Content-Type: text/plain; charset=utf-8\r
+Content-Length: {length}\r
+Cache-Control: no-store\r
+Refresh: 2\r
+Connection: close\r
+\r
+"""
+"""`Refresh` has a browser ask again, so that the page of a server that is being started comes by itself."""
+BACKLOG = 1024
+"""Connections that may wait while others are made."""
+
+
+class PortConnection(NamedTuple):
+    """One connection through a port, after its end."""
+
+    time: float
+    """When it began, in seconds since 1970."""
+    protocol: Literal["forward", "host port"]
+    port: int
+    """Of the sandbox."""
+    error: str
+    """Why it was not made, or was cut off; empty if it ended by itself."""
+    sent_bytes: int
+    """Out of the sandbox."""
+    received_bytes: int
+    """Into the sandbox."""
+
+
+class _Port:
+    """What is closed again: by itself, in a `with` block, or with the runtime."""
+
+    def close(self) -> None:
+        """Stop listening, and end the connections; idempotent."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Await `close`."""
+        await anyio.to_thread.run_sync(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Forward(_Port):
+    """A port of the sandbox at a port of this machine's loopback address; ends with `close`, or with the runtime."""
+
+    def __init__(self, sandbox_port: int, port: int, end: Callable[[], None]) -> None:
+        """Made by `Runtime.forward`."""
+        self.sandbox_port = sandbox_port
+        """Where the server inside listens."""
+        self.port = port
+        """Of this machine."""
+        self._end = end
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:` and the port of this machine."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def close(self) -> None:
+        """Stop listening, and end the connections; idempotent."""
+        self._end()
+
+    def __repr__(self) -> str:
+        return f"<Forward {self.url} to port {self.sandbox_port} of the sandbox>"
+
+
+class ExposedPort(_Port):
+    """A port of this machine's loopback address at the same port of the sandbox's; ends with `close` or the runtime."""
+
+    def __init__(self, port: int, end: Callable[[], None]) -> None:
+        """Made by `Runtime.expose_host`."""
+        self.port = port
+        """Of this machine, and in the sandbox."""
+        self._end = end
+
+    def close(self) -> None:
+        """Stop listening, and end the connections; idempotent."""
+        self._end()
+
+    def __repr__(self) -> str:
+        return f"<ExposedPort {self.port}>"
+
+
+class Ports:
+    """The tunnel of one sandbox, and what goes through it; every method may be called from any thread."""
+
+    on_connection: Callable[[PortConnection], None] | None = None
+    """Called in the network's loop after the end of each connection; it must not block."""
+
+    def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:
+        """open_channel() starts a connector: see `Tunnel`."""
+        self._open_channel = open_channel
+        self._tunnel: Tunnel | None = None
+        self._owner = os.getpid()
+        self._open: set[_Listener | _Exposed] = set()
+
+    @property
+    def tunnel(self) -> Tunnel:
+        """The tunnel, made at first use; a process that was forked has one of its own."""
+        self._leave_those_of_parent()
+        if self._tunnel is None:
+            self._tunnel = Tunnel(self._open_channel)
+        return self._tunnel
+
+    def forward(self, port: int, host_port: int = 0) -> Forward:
+        """See `Runtime.forward`."""
+        check_port("port", port)
+        check_port("host_port", host_port, least=0)
+        return self._listen(port, host_port, partial(self._connect_inside, port))
+
+    def forward_here(self, port: int, host_port: int = 0) -> Forward:
+        """The same for a sandbox whose ports are this machine's: without another host_port there is nothing to do."""
+        check_port("port", port)
+        check_port("host_port", host_port, least=0)
+        if host_port in {0, port}:
+            return Forward(port, port, lambda: None)
+        return self._listen(port, host_port, partial(connect_here, port))
+
+    def expose_host(self, port: int) -> ExposedPort:
+        """See `Runtime.expose_host`."""
+        check_port("port", port)
+        exposed = _Exposed(self, port)
+        try:
+            run(self.tunnel.answer(port, exposed.serve))
+        except OSError as error:
+            raise _sandbox_port_error(port, error) from None
+        self._open.add(exposed)
+        return ExposedPort(port, lambda: self._end(exposed))
+
+    def expose_here(self, port: int) -> ExposedPort:
+        """The same for a sandbox whose services are this machine's."""
+        check_port("port", port)
+        return ExposedPort(port, lambda: None)
+
+    @property
+    def listening(self) -> frozenset[int]:
+        """The ports of the sandbox on which the connector listens for us."""
+        return frozenset() if self._tunnel is None else self._tunnel.listening
+
+    def wake(self) -> None:
+        """The sandbox was started again: what listens in it begins anew."""
+        self._leave_those_of_parent()
+        if self._tunnel is not None:
+            asyncio.run_coroutine_threadsafe(self._tunnel.wake(), get_loop())
+
+    def close(self) -> None:
+        """End everything; idempotent. It may be used again, as by a runtime that is started again."""
+        self._leave_those_of_parent()
+        for one in [*self._open]:
+            self._end(one)
+        tunnel, self._tunnel = self._tunnel, None
+        if tunnel is not None:
+            run(tunnel.close())
+
+    def _listen(self, port: int, host_port: int, connect: Connect) -> Forward:
+        self._leave_those_of_parent()
+        listener = _Listener(self, port, connect)
+        try:
+            number = run(listener.start(host_port))
+        except OSError as error:
+            raise _host_port_error(host_port, error) from None
+        self._open.add(listener)
+        return Forward(port, number, lambda: self._end(listener))
+
+    async def _connect_inside(self, port: int, end: _End) -> None:
+        (await self.tunnel.dial(port)).attach(end)
+
+    def _leave_those_of_parent(self) -> None:
+        """In a process that was forked: the loop that serves them runs in the other."""
+        if self._owner != os.getpid():
+            self._tunnel, self._owner, self._open = None, os.getpid(), set()
+
+    def _end(self, one: _Listener | _Exposed) -> None:
+        if one in self._open:
+            self._open.discard(one)
+            run(one.close())
+
+    def tell(self, connection: PortConnection) -> None:
+        """Have `on_connection` hear of a connection's end."""
+        if self.on_connection is not None:
+            try:
+                self.on_connection(connection)
+            except Exception:
+                log.exception("a listener of connections failed")
+
+
+class _Carrier:
+    """Connections that are carried between the sandbox and this machine."""
+
+    protocol: Literal["forward", "host port"]
+
+    def __init__(self, ports: Ports, port: int) -> None:
+        self.ports, self.port = ports, port
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def carry(self, near: _End, connect: Callable[[_End], Coroutine[Any, Any, None]]) -> None:
+        """Connect what has come in with what connect(end) attaches to the other end; return at the end of both."""
+        task, began, error, far = asyncio.current_task(), time.time(), "", _End(near)
+        assert task is not None  # noqa: S101 - a coroutine runs in one
+        self._tasks.add(task)
+        try:
+            await connect(far)
+            near.begin()
+            await asyncio.gather(near.lost, far.lost)
+        except ConnectionRefusedError as failure:
+            error = str(failure) or type(failure).__name__
+            await self.refuse(near)
+        except (OSError, OhsandboxError) as failure:
+            error = str(failure) or type(failure).__name__
+        finally:
+            near.abort()
+            far.abort()
+            self._tasks.discard(task)
+            inner, outer = (far, near) if self.protocol == "forward" else (near, far)
+            self.ports.tell(PortConnection(began, self.protocol, self.port, error, inner.count, outer.count))
+
+    async def refuse(self, near: _End) -> None:
+        """Nothing listens where the connection leads; it is reset after this."""
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+class _Listener(_Carrier):
+    """A socket of this machine whose connections go into the sandbox."""
+
+    protocol = "forward"
+
+    def __init__(self, ports: Ports, port: int, connect: Connect) -> None:
+        super().__init__(ports, port)
+        self._connect = connect
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self, host_port: int) -> int:
+        """Listen on 127.0.0.1 and, where this machine has it and it is free, on [::1], which `localhost` may mean."""
+        loop = asyncio.get_running_loop()
+
+        def begin() -> _End:
+            end = _End()
+            end.when_made = lambda: loop.create_task(self._serve(end))
+            return end
+
+        self._servers = [await loop.create_server(begin, LOOPBACK, host_port, backlog=BACKLOG)]
+        number: int = self._servers[0].sockets[0].getsockname()[1]
+        with contextlib.suppress(OSError):
+            self._servers.append(await loop.create_server(begin, LOOPBACK6, number, backlog=BACKLOG))
+        return number
+
+    async def refuse(self, near: _End) -> None:
+        """Tell a client that speaks HTTP; the connection of any other is reset."""
+        near.begin()
+        with contextlib.suppress(OSError, TimeoutError):
+            if _HTTP_REQUEST.match(await asyncio.wait_for(near.first, FIRST_BYTES_S)):
+                told = f"Nothing listens on port {self.port} of the sandbox yet. This page loads again by itself.\n"
+                near.answer(_NOBODY.format(length=len(told)).encode() + told.encode())
+                await asyncio.wait_for(near.lost, FIRST_BYTES_S)
+
+    async def _serve(self, end: _End) -> None:
+        await self.carry(end, self._connect)
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        await super().close()
+
+
+class _Exposed(_Carrier):
+    """A port of the sandbox whose connections go to the same port of this machine."""
+
+    protocol = "host port"
+
+    async def serve(self, transport: TunnelTransport) -> None:
+        end = _End()
+        transport.attach(end)
+        await self.carry(end, partial(connect_here, self.port))
+
+    async def close(self) -> None:
+        await self.ports.tunnel.unlisten(self.port)
+        await super().close()
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection that is carried: what arrives is written to the other end, and so is its end."""
+
+    def __init__(self, other: _End | None = None) -> None:
+        """Other: the end that has come in; one without waits, and reads nothing, until it has another."""
+        self.transport: asyncio.Transport | None = None
+        self.when_made: Callable[[], object] = lambda: None
+        self.count = 0
+        """Bytes that arrived and were written to the other end."""
+        self.first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        """What arrives where the other end is not connected."""
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._other = other
+        self._has_ended = self._is_lost = False
+        if other is not None:
+            other._other = self  # noqa: SLF001 - its like
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a stream
+        self.transport = transport
+        if self._other is None:
+            transport.pause_reading()
+        self.when_made()
+
+    def data_received(self, data: bytes) -> None:
+        if self._other is None or self._other.transport is None:  # see `_Listener.refuse`
+            if not self.first.done():
+                self.first.set_result(data)
+            return
+        self.count += len(data)
+        self._other.transport.write(data)
+
+    def eof_received(self) -> bool:
+        self._has_ended = True
+        if self._other is None or self._other.transport is None:
+            return False
+        self._other.transport.write_eof()
+        if self._other._has_ended:  # noqa: SLF001 - its like
+            self.close()
+            self._other.close()
+        return True
+
+    def pause_writing(self) -> None:
+        if self._other is not None and self._other.transport is not None:
+            self._other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._other is not None:
+            self._other.begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        if self.lost.done():  # nobody waits any more
+            return
+        if exc is None:
+            self.lost.set_result(None)
+        else:
+            self.lost.set_exception(exc)
+            self.lost.exception()
+        if self._other is not None:
+            self._other.abort() if exc else self._other.close()
+
+    def begin(self) -> None:
+        """Read, from now on."""
+        if self.transport is not None:
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is left, then close; idempotent."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def answer(self, data: bytes) -> None:
+        """Write data ourselves, and close."""
+        if self.transport is not None:
+            self.transport.write(data)
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Reset what is open; idempotent."""
+        if self.transport is not None and not self._is_lost:
+            self.transport.abort()
+
+
+async def connect_here(port: int, end: _End) -> None:
+    """Attach an end to a service of this machine."""
+    await asyncio.get_running_loop().create_connection(lambda: end, LOOPBACK, port)
+
+
+def check_port(name: str, value: object, *, least: int = 1) -> None:
+    """Refuse what is no port number.
+
+    Raises:
+        UsageError: it is not an int from least to 65,535.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 65535:  # noqa: PLR2004 - 16 bits
+        raise wrong(name, value, f"give a number from {least} to 65535")
+
+
+def _host_port_error(port: int, error: OSError) -> UsageError:
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(f"Port {port} of this machine is taken. Remedy: another host_port, or 0 for a free one.")
+    if error.errno == errno.EACCES:
+        return UsageError(f"Port {port} of this machine needs root. Remedy: another host_port, from 1024 on.")
+    return UsageError(
+        f"Port {port} of this machine cannot be listened on: {error.strerror}. Remedy: another host_port."
+    )
+
+
+def _sandbox_port_error(port: int, error: OSError) -> UsageError:
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(f"Port {port} of the sandbox is taken. Remedy: end the server that listens there.")
+    why = os.strerror(error.errno or 0)
+    return UsageError(f"Port {port} of the sandbox cannot be listened on: {why}. Remedy: choose another port.")

@@ -1,0 +1,335 @@
+"""`TunnelTransport`: one connection through the tunnel, as an asyncio transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.network.tunnel.frames import (
+    ABORTED,
+    PIECE_BYTES,
+    WINDOW_BYTES,
+    ConnectorError,
+    FrameKind,
+    data_header,
+    frame,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+HIGH_WATER_BYTES = 64 * 1024
+"""Above it a writer's `drain` waits, as that of a socket."""
+ABORT_AFTER_S = 30.0
+"""How long the sandbox may take the rest of a connection that is closed here."""
+
+
+class TunnelTransport(asyncio.Transport):
+    """Bytes to and from one port of the sandbox; a TLS layer may be put on it (`StreamWriter.start_tls`).
+
+    What is written waits here until the connector has credit for it; what arrives while reading is paused waits here
+    too, at most WINDOW_BYTES, since credit is returned when the protocol has taken it.
+    """
+
+    _start_tls_compatible = True  # asyncio asks every transport for it
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        number: int,
+        *,
+        port: int,
+        send: Callable[[bytes | memoryview], None],
+        release: Callable[[int], None],
+    ) -> None:
+        """Send frames, or parts of them, by send(bytes); release(number) is called once both sides have closed."""
+        super().__init__(extra={"peername": ("127.0.0.1", port)})
+        self.number = number
+        self.port = port
+        self.opened: asyncio.Future[None] = loop.create_future()
+        """Done once the sandbox has connected; with an OSError where it cannot."""
+        self.waits_for_owner = False
+        """We close only at `give_back`, so that the number is not free before, whatever the sandbox says."""
+        self._loop, self._send, self._release = loop, send, release
+        self._protocol: asyncio.BaseProtocol = asyncio.Protocol()
+        self._credit = self._window = WINDOW_BYTES
+        self._taken = 0
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self._high_water, self._low_water = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
+        self._is_paused = True  # until there is a protocol
+        self._writer_waits = self._closing = self._is_lost = False
+        self._error: Exception | None = None
+        self._held: deque[bytes] = deque()
+        self._ends = self._end_sent = self._end_received = self._end_told = False
+        self._close_sent = self._close_received = self._is_released = False
+        self._reason = 0
+        self._abort_timer: asyncio.TimerHandle | None = None
+
+    def attach(self, protocol: asyncio.BaseProtocol) -> None:
+        """Begin: what has arrived and what will goes to the protocol."""
+        self._protocol, self._is_paused = protocol, False
+        protocol.connection_made(self)  # it may pause reading
+        if self._is_lost:
+            self._loop.call_soon(protocol.connection_lost, self._error)
+        else:
+            self._loop.call_soon(self._hand_on)
+
+    # --- the transport's interface ---
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """See `asyncio.BaseTransport`."""
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See `asyncio.BaseTransport`."""
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        """See `asyncio.BaseTransport`."""
+        return self._closing or self._is_lost
+
+    def is_reading(self) -> bool:
+        """See `asyncio.ReadTransport`."""
+        return not (self._is_paused or self.is_closing())
+
+    def pause_reading(self) -> None:
+        """See `asyncio.ReadTransport`."""
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        """See `asyncio.ReadTransport`."""
+        if self._is_paused:
+            self._is_paused = False
+            self._loop.call_soon(self._hand_on)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See `asyncio.WriteTransport`."""
+        self._high_water = HIGH_WATER_BYTES if high is None else high
+        self._low_water = self._high_water // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """See `asyncio.WriteTransport`."""
+        return self._low_water, self._high_water
+
+    def get_write_buffer_size(self) -> int:
+        """See `asyncio.WriteTransport`."""
+        return self._unsent_bytes
+
+    def write(self, data: Buffer) -> None:
+        """See `asyncio.WriteTransport`."""
+        if self._ends:
+            raise RuntimeError("write() after write_eof()")
+        # it may wait here, so what can change is copied
+        view = memoryview(data if isinstance(data, bytes) else bytes(data))
+        if self.is_closing() or not view:
+            return
+        self._unsent.append(view)
+        self._unsent_bytes += len(view)
+        self._send_some()
+
+    def can_write_eof(self) -> bool:
+        """See `asyncio.WriteTransport`."""
+        return True
+
+    def write_eof(self) -> None:
+        """See `asyncio.WriteTransport`."""
+        if not (self._ends or self.is_closing()):
+            self._ends = True
+            self._send_some()
+
+    def close(self) -> None:
+        """See `asyncio.BaseTransport`: what was written is still sent."""
+        if not self.is_closing():
+            self._closing = True
+            self._send_some()
+
+    def abort(self) -> None:
+        """See `asyncio.WriteTransport`: the connection is reset."""
+        self._closing = True
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._send_close(ABORTED)
+        self._lose(None)
+
+    # --- frames from inside ---
+
+    def take(self, kind: FrameKind, value: int, payload: bytes) -> None:
+        """Handle a frame of this stream.
+
+        Raises:
+            ConnectorError: there is no such frame now.
+        """
+        if self._close_received or (
+            kind is not FrameKind.CLOSE and not (self.opened.done() or kind is FrameKind.OPENED)
+        ):
+            raise ConnectorError(f"The connector sent {kind.name} for stream {self.number}, which is not open.")
+        if kind is FrameKind.DATA:
+            self._take_data(payload)
+        elif kind is FrameKind.CREDIT:
+            self._credit += value
+            if self._credit > WINDOW_BYTES:
+                raise ConnectorError(f"The connector gave stream {self.number} more credit than it has room.")
+            self._send_some()
+        elif kind is FrameKind.END:
+            self._end_received = True
+            self._hand_on()
+        elif kind is FrameKind.CLOSE:
+            self._take_close(value)
+        elif self.opened.done():
+            raise ConnectorError(f"The connector opened stream {self.number} twice.")
+        else:
+            self.opened.set_result(None)
+
+    def give_back(self) -> None:
+        """The stream's owner needs it no more: with the sandbox's CLOSE the number is free."""
+        self.waits_for_owner = False
+        if self._close_received:
+            self._answer_close()
+        elif self._is_lost:
+            self._send_close(self._reason)
+        else:
+            self.close()
+
+    def lose(self, error: Exception) -> None:
+        """The tunnel is gone."""
+        self._close_sent = self._close_received = True
+        if not self.opened.done():
+            self.opened.set_exception(error)
+            self.opened.exception()  # whoever awaits it is told; nobody has to
+        self._lose(error)
+
+    def _take_data(self, payload: bytes) -> None:
+        self._window -= len(payload)
+        if self._window < 0 or self._end_received:
+            raise ConnectorError(f"The connector sent more on stream {self.number} than it may.")
+        if not self.is_closing():
+            self._held.append(payload)
+            self._hand_on()
+        elif not self._close_sent:  # dropped; it goes on until it hears of the end
+            self._return_credit(len(payload))
+
+    def _hand_on(self) -> None:
+        while self._held and self.is_reading():
+            data = self._held.popleft()
+            _feed(self._protocol, data)
+            self._return_credit(len(data))
+        if self._held or not self.is_reading():
+            return
+        if self._end_received and not self._end_told:
+            self._end_told = True
+            assert isinstance(self._protocol, asyncio.Protocol | asyncio.BufferedProtocol)  # noqa: S101 - as `_feed`
+            if not self._protocol.eof_received():
+                self.close()
+        if self._close_received:
+            self._lose(None)
+
+    def _return_credit(self, count: int) -> None:
+        self._taken += count
+        if self._taken >= WINDOW_BYTES // 4 and not self._close_sent:
+            self._window += self._taken
+            self._send(frame(FrameKind.CREDIT, self.number, self._taken))
+            self._taken = 0
+
+    def _take_close(self, reason: int) -> None:
+        self._close_received = True
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        if not self.opened.done():
+            self.opened.set_exception(ConnectionRefusedError(reason, f"Nothing answers at port {self.port} inside"))
+            self.opened.exception()
+        self._answer_close()
+        if self.is_closing():
+            self._lose(None)
+        elif reason:
+            self._lose(ConnectionResetError(ABORTED, f"The connection to port {self.port} was reset inside"))
+        else:
+            self._hand_on()
+
+    def _answer_close(self) -> None:
+        if self._close_received and not self.waits_for_owner:
+            self._send_close(0)
+        self._release_if_closed()
+
+    def _release_if_closed(self) -> None:
+        """Once both have said CLOSE the sandbox may use the number again, whoever still holds this stream here."""
+        if self._close_received and self._close_sent and not self._is_released:
+            self._is_released = True
+            if self._abort_timer is not None:
+                self._abort_timer.cancel()
+            self._release(self.number)
+
+    # --- frames to the inside ---
+
+    def _send_some(self) -> None:
+        while self._unsent and self._credit:
+            first = self._unsent[0]
+            count = min(len(first), self._credit, PIECE_BYTES)
+            self._send(data_header(self.number, count))
+            self._send(first[:count])
+            self._credit -= count
+            self._unsent_bytes -= count
+            if count == len(first):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = first[count:]
+        self._tell_writer()
+        if self._unsent:
+            return
+        if self._closing and not self._is_lost:
+            self._send_close(0)
+            self._lose(None)
+        elif self._ends:
+            self._send_end()
+
+    def _send_end(self) -> None:
+        if not (self._end_sent or self._close_sent or self._close_received):
+            self._end_sent = True
+            self._send(frame(FrameKind.END, self.number))
+
+    def _tell_writer(self) -> None:
+        if not self._writer_waits and self._unsent_bytes > self._high_water:
+            self._writer_waits = True
+            self._protocol.pause_writing()
+        elif self._writer_waits and self._unsent_bytes <= self._low_water:
+            self._writer_waits = False
+            self._protocol.resume_writing()
+
+    def _send_close(self, reason: int) -> None:
+        if self.waits_for_owner:  # with the CLOSE of both sides the sandbox takes the number as free
+            self._reason = reason
+            self._send_end()
+        elif not self._close_sent:
+            self._close_sent = True
+            self._send(frame(FrameKind.CLOSE, self.number, reason))
+            if not reason and not self._close_received:
+                self._abort_timer = self._loop.call_later(ABORT_AFTER_S, self._abort_the_rest)
+            self._release_if_closed()
+
+    def _abort_the_rest(self) -> None:
+        if not self._close_received:
+            self._send(frame(FrameKind.CLOSE, self.number, ABORTED))
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self._is_lost:
+            self._is_lost, self._error = True, error
+            self._held.clear()
+            self._loop.call_soon(self._protocol.connection_lost, error)
+
+
+def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """Hand data to a protocol of either kind; that of TLS has a buffer of its own."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        assert isinstance(protocol, asyncio.Protocol)  # noqa: S101 - there is no third kind
+        protocol.data_received(data)
+        return
+    left: Any = memoryview(data)
+    while left:
+        buffer = memoryview(protocol.get_buffer(len(left)))
+        count = min(len(buffer), len(left))
+        buffer[:count] = left[:count]
+        protocol.buffer_updated(count)
+        left = left[count:]

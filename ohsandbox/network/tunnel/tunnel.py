@@ -1,0 +1,232 @@
+"""`Tunnel`: TCP connections into and out of a sandbox, through one process that runs in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.network.tunnel.link import start_link
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from ohsandbox.network.tunnel.link import ByteChannel, TunnelLink
+    from ohsandbox.network.tunnel.stream import TunnelTransport
+
+    Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 10.0
+"""Between two starts of a connector that ends at once, as where something inside kills it again and again."""
+STEADY_S = 10.0
+"""A connector that has run for this long begins again without a pause."""
+
+LAST_BYTES_S = 30.0
+"""How long the sandbox may take what was written to a connection before it is given up."""
+
+
+class Tunnel:
+    """Connections of one sandbox. The connector starts at first use, and again after its death where it listens.
+
+    Its coroutines run in the network's loop (`loop.run`). Readers and writers are ordinary ones of asyncio; what a
+    slow one holds is bounded, and holds up no other.
+    """
+
+    def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:
+        """open_channel() starts a connector and returns the channel to it; it may block, and raises OhsandboxError."""
+        self._open_channel = open_channel
+        self._link: TunnelLink | None = None
+        self._servers: dict[int, Callable[[TunnelTransport], Coroutine[Any, Any, None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reviver: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._pause_s = 0.0
+        self._started_at = self._not_before = 0.0
+        self._is_closed = False
+        self._awake = asyncio.Event()
+
+    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to 127.0.0.1:port in the sandbox, or to [::1]:port where that refuses.
+
+        Raises:
+            OSError: nothing listens there (ConnectionRefusedError), or 256 connections are open.
+            SandboxUnavailable: the connector cannot be started.
+        """
+        transport = await self.dial(port)
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport.attach(protocol)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+
+    async def dial(self, port: int) -> TunnelTransport:
+        """`connect`, for a protocol: `TunnelTransport.attach` it."""
+        link = await self._running()
+        transport = link.open(port)
+        try:
+            await transport.opened
+        except asyncio.CancelledError:
+            transport.abort()
+            raise
+        return transport
+
+    async def listen(self, port: int, handler: Handler) -> None:
+        """Have connections to 127.0.0.1:port in the sandbox be served by handler(reader, writer), until `unlisten`.
+
+        The writer is closed when handler returns. At most 256 run at once.
+
+        Raises:
+            OSError: it cannot listen there, as where another program does; EADDRINUSE if we do already.
+            SandboxUnavailable: the connector cannot be started.
+        """
+        await self.answer(port, partial(_with_streams, handler))
+
+    async def answer(self, port: int, serve: Callable[[TunnelTransport], Coroutine[Any, Any, None]]) -> None:
+        """`listen`, for protocols: serve(transport) attaches one, and returns at its end."""
+        if port in self._servers:
+            raise OSError(errno.EADDRINUSE, f"Port {port} of the sandbox is listened on already")
+        link = await self._running()
+        self._servers[port] = serve
+        try:
+            await link.listen(port)
+        except BaseException:
+            self._servers.pop(port, None)
+            raise
+
+    @property
+    def listening(self) -> frozenset[int]:
+        """The ports of the sandbox that are listened on, or will be once the connector runs again; from any thread."""
+        return frozenset(self._servers)
+
+    async def unlisten(self, port: int) -> None:
+        """Listen there no more; connections that are open stay."""
+        if self._servers.pop(port, None) is not None and self._link is not None:
+            self._link.unlisten(port)
+
+    async def wake(self) -> None:
+        """The sandbox was started again: begin anew without a pause, if anything listens."""
+        self._pause_s = self._not_before = 0.0
+        self._awake.set()
+
+    async def close(self) -> None:
+        """End the connector and every connection; idempotent."""
+        self._is_closed = True
+        self._servers.clear()
+        if self._reviver is not None:
+            self._reviver.cancel()
+        if self._link is not None:
+            self._link.end(SandboxUnavailable("The sandbox's connections were closed."))
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- the connector's life ---
+
+    async def _running(self) -> TunnelLink:
+        """The link of a connector that runs; started where there is none, after the pause that is due."""
+        async with self._starting:
+            if self._link is not None and self._link.ended is None:
+                return self._link
+            if self._is_closed:
+                _refuse_closed()
+            await self._pause()
+            try:
+                link = await start_link(self._open_channel, accepts=self._accept, lost=self._lost)
+            except BaseException:
+                self._count_failure()
+                raise
+            if self._is_closed:
+                link.end(SandboxUnavailable("The sandbox's connections were closed."))
+                _refuse_closed()
+            self._link, self._started_at = link, asyncio.get_running_loop().time()
+        return link
+
+    async def _pause(self) -> None:
+        self._awake.clear()
+        delay_s = self._not_before - asyncio.get_running_loop().time()
+        if delay_s > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._awake.wait(), delay_s)
+
+    def _count_failure(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._pause_s = min(max(FIRST_PAUSE_S, self._pause_s * 2), LONGEST_PAUSE_S)
+        self._not_before = now + self._pause_s
+
+    def _lost(self, link: TunnelLink) -> None:
+        if link is not self._link:
+            return  # its start failed
+        if asyncio.get_running_loop().time() - self._started_at > STEADY_S:
+            self._pause_s = 0.0
+        self._count_failure()
+        if self._reviver is not None:
+            self._reviver.cancel()
+        if self._servers and not self._is_closed:
+            self._reviver = asyncio.get_running_loop().create_task(self._revive())
+
+    async def _revive(self) -> None:
+        """Listen again on every port, until that has worked."""
+        waiting = {*self._servers}
+        link: TunnelLink | None = None
+        while waiting and not self._is_closed and (link is None or link is self._link):
+            try:
+                link = await self._running()
+                for port in sorted(waiting & {*self._servers}):
+                    await link.listen(port)
+                    waiting.discard(port)
+                waiting &= {*self._servers}
+            except (OhsandboxError, OSError) as error:
+                log.info("the sandbox's ports %s are not served again yet: %s", sorted(waiting), error)
+                if link is not None and link.ended is not None:
+                    return  # its loss has begun another one
+                self._count_failure()
+                await self._pause()
+
+    # --- connections from inside ---
+
+    def _accept(self, transport: TunnelTransport) -> bool:
+        serve = self._servers.get(transport.port)
+        if serve is None:  # listened on until a moment ago
+            return False
+        transport.waits_for_owner = True
+        task = asyncio.get_running_loop().create_task(self._serve(serve, transport))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _serve(
+        self, serve: Callable[[TunnelTransport], Coroutine[Any, Any, None]], transport: TunnelTransport
+    ) -> None:
+        try:
+            await serve(transport)
+        except (OSError, EOFError, OhsandboxError) as error:
+            log.debug("a connection of the sandbox to port %d ended: %s", transport.port, error)
+        except Exception:
+            log.exception("a connection of the sandbox to port %d failed", transport.port)
+        finally:
+            transport.give_back()
+
+
+async def _with_streams(handler: Handler, transport: TunnelTransport) -> None:
+    """Serve a connection by a handler of streams; a TLS layer that it has put on may send its last record."""
+    made: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
+    # a protocol with a callback is a server's: StreamWriter.start_tls looks at that
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), lambda *streams: made.set_result(streams))
+    transport.attach(protocol)
+    reader, writer = made.result()
+    try:
+        await handler(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), LAST_BYTES_S)
+
+
+def _refuse_closed() -> NoReturn:
+    raise SandboxUnavailable("The sandbox's connections are closed. Remedy: start the sandbox.")

@@ -1,0 +1,110 @@
+"""A forwarded port as clients of this machine have it: both loopbacks, and nobody listening yet."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.errors import UsageError
+from ohsandbox.network.loop import get_loop
+from ohsandbox.runtime import Runtime
+from ohsandbox.testing import FakeRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Sandbox(FakeRuntime):
+    """Its ports are carried by the connector, though they are those of this machine."""
+
+    forward = Runtime.forward
+    expose_host = Runtime.expose_host
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def nobody() -> int:
+    """A port on which nothing listens, and which is not given to the forward, since both are of this machine."""
+    for port in range(20_000, 30_000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
+def test_a_browser_is_told_that_nothing_listens_yet_and_asks_again(sandbox: Sandbox, nobody: int) -> None:
+    with sandbox.forward(nobody) as forward, pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(forward.url)
+    with refused.value as answer:
+        assert (answer.status, answer.headers["Refresh"], answer.headers["Cache-Control"]) == (502, "2", "no-store")
+        assert answer.read().startswith(f"Nothing listens on port {nobody} of the sandbox yet.".encode())
+
+
+@pytest.mark.parametrize("said", [b"", b"SSH-2.0-client\r\n", b"\x16\x03\x01\x02\x00"], ids=["nothing", "ssh", "tls"])
+def test_another_client_is_disconnected(
+    sandbox: Sandbox, nobody: int, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ohsandbox.network.tunnel.ports.FIRST_BYTES_S", 0.05)
+    with sandbox.forward(nobody) as forward, socket.create_connection(("127.0.0.1", forward.port)) as client:
+        client.sendall(said)
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(100) == b""
+
+
+def test_a_server_that_starts_later_answers_at_the_same_forward(sandbox: Sandbox, nobody: int) -> None:
+    with sandbox.forward(nobody) as forward:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(forward.url)
+        refused.value.close()
+        with socket.create_server(("127.0.0.1", nobody)) as server:
+            client = socket.create_connection(("127.0.0.1", forward.port))
+            inside, _ = server.accept()
+            with client, inside:
+                inside.sendall(b"here")
+                assert client.recv(4, socket.MSG_WAITALL) == b"here"
+
+
+def test_both_loopback_addresses_lead_there_and_close_together(sandbox: Sandbox, nobody: int) -> None:
+    with socket.create_server(("127.0.0.1", nobody)) as server, sandbox.forward(nobody) as forward:
+        for address in ("127.0.0.1", "::1"):
+            with socket.create_connection((address, forward.port)), server.accept()[0] as inside:
+                assert inside.fileno() > 0
+    for address in ("127.0.0.1", "::1"):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, forward.port)).close()
+
+
+def test_a_server_on_the_other_loopback_is_no_obstacle(sandbox: Sandbox, nobody: int) -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        with sandbox.forward(nobody, port) as forward:
+            assert forward.port == port
+
+
+def test_a_privileged_port_names_the_remedy(sandbox: Sandbox, nobody: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(get_loop(), "create_server", refuse)
+    with pytest.raises(
+        UsageError, match=r"Port 80 of this machine needs root. Remedy: another host_port, from 1024 on"
+    ):
+        sandbox.forward(nobody, 80)
+
+
+def test_ports_that_the_connector_listens_on_are_no_servers_of_the_sandbox(sandbox: Sandbox, nobody: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, sandbox.expose_host(nobody):
+        found, other = sandbox.listening_ports(), server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", nobody)):  # it listens
+            assert (other in found, nobody in found) == (True, False)
