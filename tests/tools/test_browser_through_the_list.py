@@ -10,8 +10,8 @@ from ohsandbox import DockerRuntime
 from ohsandbox.runtime.docker.browser_policy import POLICY_PATHS
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.browser import BrowserTool
-from tests.network.played_host import played_host
-from tests.network.tls_host import HOST, KEY, Seen, TlsHost, whole
+from tests.network.credentials.played_host import played_host
+from tests.network.credentials.tls_host import HOST, KEY, Seen, TlsHost, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
