@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.networks import BlockedHosts
@@ -64,6 +65,8 @@ class Presenter:
         self._answer = answer
         self._spending = Spending()
         self._responses: set[str] = set()
+        self._asked_s = 0.0
+        """Of the run, while a person was asked."""
         self._calls: dict[str, SDKEvent] = {}
         """Tool calls without a result, which run, or wait for the person's word."""
         self._events: queue.SimpleQueue[SDKEvent | LLMEvent] = queue.SimpleQueue()
@@ -144,7 +147,7 @@ class Presenter:
             self.conversation.close()
 
     def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
-        self._spending, self._responses = Spending(), set()
+        self._spending, self._responses, self._asked_s = Spending(), set(), 0.0
         self.view.status(MODEL_WORKS)
         has_begun = begin() is not False
         try:
@@ -177,9 +180,9 @@ class Presenter:
         return MODEL_WORKS if running is None else cut(on_one_line(call_of(running).text), MAX_STATUS_CHARS)
 
     def _totals(self) -> Iterator[str]:
-        """Duration, steps (answers of the model), tokens and cost of the run."""
+        """Duration without what a person thought about, steps (answers of the model), tokens and cost of the run."""
         spent, steps = self._spending, len(self._responses)
-        yield f"{spent.elapsed_s:.1f} s"
+        yield f"{max(spent.elapsed_s - self._asked_s, 0.0):.1f} s"
         yield counted(steps, "step")
         if spent.tokens:
             yield counted(spent.tokens, "token")
@@ -194,7 +197,11 @@ class Presenter:
         while not self._events.empty():
             self._show(self._events.get())
         self.view.status("")
-        return self._answer(self.conversation)
+        asked = time.monotonic()
+        try:
+            return self._answer(self.conversation)
+        finally:
+            self._asked_s += time.monotonic() - asked
 
     def _follow(self) -> None:
         """Show events until the one that ends the run; a log that failed has none, so the status is asked as well."""

@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from dataclasses import asdict, fields, replace
+from difflib import SequenceMatcher
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -50,6 +51,8 @@ MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
 MAX_IMAGES_NAMED = 5
 """As many local images as a line holds."""
+_DEVELOPMENT = ("ohsandbox-dev:", "ohsandbox-test-")
+"""What compose.yaml and the tests make."""
 MAX_NAMES = 200
 """So many names of a kind are printed; more of a kind are an attack by themselves, and all stand in a file."""
 MAX_EXECUTABLES = 20
@@ -96,7 +99,7 @@ def started(
     except EngineUnavailable as error:
         raise EngineUnavailable(f"{error} Or work on this host, without a container: --runtime cli.") from error
     except ImageUnavailable as error:
-        names = _local_images()[:MAX_IMAGES_NAMED]
+        names = nearest_images(runtime.describe().get("image", ""), _local_images())
         here = f" Here are: {', '.join(names)} (--image NAME)." if names else ""
         raise ImageUnavailable(f"{error}{here}") from error
     try:
@@ -191,6 +194,12 @@ def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     how = "" if options.copy_all else " --copy-all takes them along."
     source = Path(options.workspace or ".").resolve()
     view.info(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
+
+
+def nearest_images(wanted: str, names: Sequence[str]) -> list[str]:
+    """As many images as a message names: those that are called like the wanted one first, none of our own tests."""
+    theirs = [one for one in names if not one.startswith(_DEVELOPMENT)]
+    return sorted(theirs, key=lambda one: -SequenceMatcher(None, one, wanted).ratio())[:MAX_IMAGES_NAMED]
 
 
 def _local_images() -> list[str]:

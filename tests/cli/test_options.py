@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.runtime import make_runtime
+from ohsandbox.cli.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
 from ohsandbox.cli.typer_options import command, new_app
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.container_config import ContainerConfig, create_payload
@@ -95,3 +95,20 @@ def test_a_wrong_limit_is_one_line(invoke: Invoke, words: list[str], arguments: 
     ended = invoke(*words, *arguments, *(["--model", "m"] if words == ["run"] else []), *task)
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert told in ended.err
+
+
+def test_images_that_are_called_like_the_wanted_one_are_named_first_and_none_of_the_tests() -> None:
+    here = [
+        "alpine:3",
+        "busybox:1",
+        "debian:12",
+        "golang:1",
+        "ohsandbox-dev:latest",
+        "ohsandbox-test-mcp:a",
+        "python:3.12",
+    ]
+    named = nearest_images("pyhton:3.12", here)
+    assert named[0] == "python:3.12"
+    assert len(named) == MAX_IMAGES_NAMED
+    assert not [one for one in named if one.startswith("ohsandbox-")]
+    assert nearest_images("ohsandbox-test-mpc:a", here[4:6]) == []

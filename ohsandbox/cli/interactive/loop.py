@@ -30,7 +30,7 @@ from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ohsandbox.cli.interactive.region import SentLine
     from ohsandbox.cli.interactive.screen import Screen
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 """How often what a `!` command prints is shown."""
+SLOW_S = 0.3
+"""A slash command that takes longer is shown to be at work."""
 KEYS_HELP = "? at an empty line shows the keys. Anything that begins with no sign goes to the agent."
 PLANNED = "That is its plan. Shift-Tab leaves plan mode; then say what to do."
 
@@ -154,7 +156,8 @@ class InteractiveSession:
         assert self._session is not None  # noqa: S101 - it talks
         if not line.text.startswith("!"):
             self._view.show_block(MessageBlock("user", line.shown))
-            goes_on = run_command(SessionContext(self._session, keys=KEYS_HELP), line.text)
+            with self._shown_at_work(line):
+                goes_on = run_command(SessionContext(self._session, keys=KEYS_HELP), line.text)
             if goes_on:
                 self._bar.show_model(self._session.conversation)
                 self._bar.mode = MODES[self._session.policy_name].short
@@ -162,6 +165,20 @@ class InteractiveSession:
             return goes_on
         self._told(lambda: self._run_command(line.text[1:].strip()))
         return True
+
+    @contextlib.contextmanager
+    def _shown_at_work(self, line: SentLine) -> Iterator[None]:
+        """A command that takes a while is seen to; while the agent works, the status is the agent's."""
+        assert self._session is not None  # noqa: S101 - it talks
+        if self._session.conversation.status() is ConversationStatus.RUNNING:
+            yield
+            return
+        self._bar.waits_for = "at work"
+        self._screen.show_status(safe_line(line.shown, limit_chars=60), after_s=SLOW_S)
+        try:
+            yield
+        finally:
+            self._screen.show_status("")
 
     def _change_mode(self) -> str:
         """Go on to the next mode, and say which it is; in the screen's thread."""

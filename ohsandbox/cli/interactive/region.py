@@ -81,13 +81,19 @@ class Region:
         self.shows_keys = False
         """The keys are listed above the input."""
         self._queued = queued
-        self._since = 0.0
+        self._since = self._shown_from = 0.0
 
-    def show_status(self, text: str) -> None:
-        """Show from now on what is going on, and for how long; an empty text for nothing."""
+    def show_status(self, text: str, *, after_s: float = 0.0) -> None:
+        """Show from now on, or after so long, what is going on, and for how long; an empty text for nothing."""
         if not text or not self.status:
             self._since = time.monotonic()
+        self._shown_from = time.monotonic() + after_s
         self.status = text
+
+    @property
+    def shows_status(self) -> bool:
+        """Something is going on, and for as long as it was to be."""
+        return bool(self.status) and time.monotonic() >= self._shown_from
 
     @property
     def columns(self) -> int:
@@ -105,7 +111,7 @@ class Region:
             [
                 Window(height=Dimension(min=0, preferred=0)),  # takes the room that is kept while something is going on
                 row(self._live_rows, when=lambda: self.live),
-                row(self._status_row, when=lambda: self.status, height=1),
+                row(self._status_row, when=lambda: self.shows_status, height=1),
                 row(self._queued_rows, when=self._queued),
                 row(self._key_rows, when=lambda: self.shows_keys),
                 Window(height=1),

@@ -161,9 +161,9 @@ class Screen:
     def keeps_height(self, value: bool) -> None:
         self._renderer.keeps_height = value
 
-    def show_status(self, text: str) -> None:
-        """Show from now on what is going on, and for how long; an empty text for nothing."""
-        self.region.show_status(text)
+    def show_status(self, text: str, *, after_s: float = 0.0) -> None:
+        """Show from now on, or after so long, what is going on, and for how long; an empty text for nothing."""
+        self.region.show_status(text, after_s=after_s)
         self._app.invalidate()
 
     def show_live(self, text: str) -> None:

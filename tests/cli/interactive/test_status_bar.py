@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.agent import Agent
+from ohsandbox.cli.interactive.region import Region
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.conversation import Conversation
 from ohsandbox.events import SDKEvent
@@ -76,3 +77,17 @@ def test_what_the_session_spent_in_other_conversations_stands_beside(bar: Status
     assert "session" not in bar.line(200)
     bar.session_usd = lambda: 0.5
     assert "$0.2500 (session $0.5000)" in bar.line(200)
+
+
+def test_what_is_over_soon_is_not_shown_to_be_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("ohsandbox.cli.interactive.region.time.monotonic", lambda: now[0])
+    region = Region(list)
+    region.show_status("/undo", after_s=0.3)
+    assert not region.shows_status
+    now[0] += 0.3
+    assert region.shows_status
+    region.show_status("")
+    assert not region.shows_status
+    region.show_status("ls")
+    assert region.shows_status
