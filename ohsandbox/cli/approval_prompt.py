@@ -44,6 +44,8 @@ NAMED = "  = "
 """Before an argument's name, and before no other row: so no text of one argument can pass for another."""
 ADDED, REMOVED = " +| ", " -| "
 """The same for lines that an edit adds and removes; what is in the old text and the new one stands behind GUTTER."""
+REASON = "  - "
+"""Before what the rules say of a call; what does not fit into its row goes on below it, and not at the left."""
 PLACE = "  @ "
 """Before what we say of the file that is edited."""
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
@@ -154,7 +156,8 @@ class _Question:
         if said.is_pasted or rest:
             word = ""
         if word in _HELP:
-            print(HELP)
+            for line in HELP.splitlines():
+                print_wrapped(open_console(), Text(line))
         elif word == "v":
             self._unseen = 0 if _page_through(self._rows, self._read) else self._unseen
         elif word == "o" and self._count > 1:
@@ -217,9 +220,9 @@ class _Rows(NamedTuple):
             first, *more = folded(f"{shown_label}:{' ' if chr(10) not in text else chr(10)}{text}", columns)
             body += [NAMED + first.removeprefix(GUTTER), *more]
         body += [] if change is None else change.rows
-        why = [f"  - {safe_line(one, limit_chars=500)}" for one in call.why[:MAX_REASONS]]
+        why = [f"{REASON}{safe_line(one, limit_chars=500)}" for one in call.why[:MAX_REASONS]]
         if len(call.why) > MAX_REASONS:
-            why.append(f"  - and {len(call.why) - MAX_REASONS} more of the kind")
+            why.append(f"{REASON}and {len(call.why) - MAX_REASONS} more of the kind")
         return cls(f"[{number}] {safe_line(call.name)}, risk {call.risk.value}", body, why)
 
     @property
@@ -325,6 +328,11 @@ def print_rows(rows: Iterable[str]) -> None:
     """Rows of `shown`, in colours at a terminal that has them: by their gutters, which no text of a call can forge."""
     console = open_console()
     for row in rows:
+        if row.startswith(REASON) and console.is_terminal:
+            text = Text(row.removeprefix(REASON))
+            for number, line in enumerate(text.wrap(console, max(console.width - len(REASON), MIN_COLUMNS))):
+                console.print(Text(" " * len(REASON) if number else REASON) + line, soft_wrap=True)
+            continue
         head = _HEAD.fullmatch(row)
         style = _RISK_STYLES[head[1]] if head else _STYLES.get(row[: len(GUTTER)], "")
         console.print(Text(row, style=style), soft_wrap=True)

@@ -339,3 +339,18 @@ def test_an_image_that_is_named_or_whose_path_is_pasted_goes_along_as_one(
     content = history.messages()[1]["content"]
     assert [part["type"] for part in content] == ["text", "image_url", "image_url"]
     assert content[1]["image_url"]["url"] == url
+
+
+def test_in_a_narrow_terminal_what_the_rules_say_of_a_call_stays_in_its_column(talk: Turns) -> None:
+    terminal = talk(
+        ("remove", "rm -rf /etc/nothing-of-that-name"), ("ok", None), columns=40, options=("--confirm", "risky")
+    )
+    terminal.type(f"go{ENTER}").wait("Allow this call?")
+    rows = terminal.shown.split("\n")
+    first = next(place for place, row in enumerate(rows) if row.startswith("  - "))
+    assert rows[first + 1].startswith("    ")
+    assert " ".join(row.strip() for row in rows[first : first + 4]).startswith(
+        "- Deletes '/etc/nothing-of-that-name' as a tree,"
+    )
+    terminal.wait("? helps]").type("n\n").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
