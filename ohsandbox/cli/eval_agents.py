@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.options import EVALUATED_MODEL, RunOptions
+from ohsandbox.cli.options import RunOptions
+from ohsandbox.cli.options_eval import EVALUATED_MODEL
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import CommandAgent, NopAgent, OracleAgent, PredictionsAgent
@@ -18,7 +19,7 @@ from ohsandbox.secrets import Secrets, check_name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ohsandbox.cli.options import EvalOptions, ValidateOptions
+    from ohsandbox.cli.options_eval import EvalOptions, ValidateOptions
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
 

@@ -20,7 +20,7 @@ from ohsandbox.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.cli.options import CompareOptions
+    from ohsandbox.cli.options_eval import CompareOptions
     from ohsandbox.evaluation.reports.comparison import Comparison, TaskComparison
     from ohsandbox.evaluation.reports.report import Report
 

@@ -23,7 +23,7 @@ from ohsandbox.evaluation.runner import Run, RunPlan, select
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ohsandbox.cli.options import ValidateOptions
+    from ohsandbox.cli.options_eval import ValidateOptions
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.results import TrialResult
     from ohsandbox.evaluation.task import Task

@@ -11,7 +11,7 @@ import pytest
 
 from ohsandbox.cli.eval import read_tasks
 from ohsandbox.cli.eval_validate import print_schema, prove, validate_tasks
-from ohsandbox.cli.options import ValidateOptions
+from ohsandbox.cli.options_eval import ValidateOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.results import Fault, TrialResult
 from ohsandbox.evaluation.task import Solution, Step, Task, TaskEnvironment, Verifier

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.cli.eval_validate import validate_tasks
-from ohsandbox.cli.options import ValidateOptions
+from ohsandbox.cli.options_eval import ValidateOptions
 from tests.evaluation.formats.trees import COMPOSE, HARBOR, TERMINAL_BENCH, write_tree
 
 if TYPE_CHECKING:
