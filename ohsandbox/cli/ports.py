@@ -146,7 +146,7 @@ def forward_command(context: CommandContext, arguments: Sequence[str]) -> None:
         raise UsageError("Nothing is to be forwarded: the agent's programs run on this machine itself.")
     match [*arguments]:
         case []:
-            context.show(Text("\n").join(map(Text, session.ports.rows())))
+            context.show(Text("\n").join(map(Text, session.sandbox.ports.rows())))
         case ["close", port]:
             session.close_forward(parse_port_pair(port).host_port)
             context.show(f"Port {port} is closed.")
@@ -160,6 +160,6 @@ def forward_command(context: CommandContext, arguments: Sequence[str]) -> None:
 def port_words(session: RunSession) -> list[str]:
     """What `/forward` can be given."""
     with contextlib.suppress(OhsandboxError):
-        listening = [port for port in session.runtime.listening_ports() if port not in session.ports.forwarded]
+        listening = [port for port in session.runtime.listening_ports() if port not in session.sandbox.ports.forwarded]
         return ["close", *map(str, listening)]
     return ["close"]

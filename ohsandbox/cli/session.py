@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,30 +12,22 @@ from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.model import complete, keep_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
-from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.port_watch import PortWatch
-from ohsandbox.cli.ports import SandboxPorts, open_ports
 from ohsandbox.cli.presenter import Presenter
-from ohsandbox.cli.prompt import ask_yes_no
-from ohsandbox.cli.rendering.text import progress_text, say
+from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.runtime import (
     ResumedConversation,
     leave_on_exit,
-    make_runtime,
-    place_of,
-    save_options,
-    started,
-    tell_copy,
-    tell_kept,
     tell_news,
 )
 from ohsandbox.cli.session_inputs import hide_secrets, instructions_of, last_words
+from ohsandbox.cli.session_sandbox import SessionSandbox, enter_sandbox
 from ohsandbox.cli.skill_servers import ask_about_servers
 from ohsandbox.cli.viewer.hosting import PageAddress, has_browser, hosted, open_browser, wait_for_page
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
 from ohsandbox.conversation.limits import Spending
-from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.paths import check_apart
@@ -49,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from ohsandbox.cli.options import RunOptions
+    from ohsandbox.cli.options import RunOptions, SandboxOptions
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.llm import ChatModel
@@ -103,13 +93,9 @@ class RunSession:
         self._conversation_block = contextlib.ExitStack()
         self._is_switching = self._keeps_sandbox = self._conversation_is_open = False
         self._model_told = ""
-        self._listed: tuple[str, ...] = ()
-        """What was on the list of the sandbox before its network was another one."""
         self._conversation: Conversation | None = None
         self._presenter: Presenter | None = None
-        self._runtime: Runtime | None = None
-        self._ports: SandboxPorts | None = None
-        self._where: SandboxOptions | None = None
+        self._sandbox: SessionSandbox | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -135,22 +121,20 @@ class RunSession:
         return self._presenter
 
     @property
-    def runtime(self) -> Runtime:
+    def sandbox(self) -> SessionSandbox:
         """Its sandbox, which runs."""
-        assert self._runtime is not None  # noqa: S101 - as above
-        return self._runtime
+        assert self._sandbox is not None  # noqa: S101 - as above
+        return self._sandbox
 
     @property
-    def ports(self) -> SandboxPorts:
-        """What is forwarded into its sandbox and out of it."""
-        assert self._ports is not None  # noqa: S101 - as above
-        return self._ports
+    def runtime(self) -> Runtime:
+        """The sandbox itself."""
+        return self.sandbox.runtime
 
     @property
     def where(self) -> SandboxOptions:
         """The options of the sandbox, with what the settings say."""
-        assert self._where is not None  # noqa: S101 - as above
-        return self._where
+        return self.sandbox.where
 
     @property
     def is_open(self) -> bool:
@@ -190,9 +174,11 @@ class RunSession:
                 sandbox.callback(conversation.close)
                 conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
                 self._tell_resumed(resumed, conversation)
-            runtime, full = self._enter_sandbox(sandbox, where, conversation)
-            self._ports = open_ports(runtime, full, self.view.info, or_any=resumed is not None)
-            self._begin(talk, conversation, runtime, full)
+            entered = enter_sandbox(
+                sandbox, where, conversation, self.settings, self.view,
+                person=self.person, is_resumed=resumed is not None,
+            )  # fmt: skip
+            self._begin(talk, conversation, entered)
             self._sandbox_block, self._conversation_block = sandbox.pop_all(), talk.pop_all()
         self._conversation_is_open = True
         if resumed is not None and not resumed.is_followed and self.person and self.what.talks and not self.what.task:
@@ -214,7 +200,7 @@ class RunSession:
             self._is_switching = self._keeps_sandbox = False
         self.runtime.hand_over(conversation.id)
         with contextlib.ExitStack() as talk:
-            self._begin(talk, conversation, self.runtime, self.where)
+            self._begin(talk, conversation, self.sandbox)
             self._conversation_block = talk.pop_all()
         self._conversation_is_open = True
 
@@ -305,17 +291,6 @@ class RunSession:
             raise UsageError("Nothing was said in this conversation yet, so there is nothing to sum up.")
         self.presenter.compact()
 
-    def listed(self) -> tuple[str, ...]:
-        """What the list holds where it comes anew: what it held before, else what the settings say."""
-        return (
-            self.where.allowed
-            or self._listed
-            or replace(self.where, network=None, allowed=None)
-            .with_settings(self.settings.with_flags(network="allowlist"))
-            .allowed
-            or ()
-        )
-
     def set_network(self, network: NetworkMode, allowed: Sequence[str] = ()) -> None:
         """Give the running sandbox a network, or take it away; the model is told, and who resumes it finds it so.
 
@@ -325,14 +300,8 @@ class RunSession:
             UsageError: this sandbox's network is not ours to change, or a rule is none.
             SandboxUnavailable: the engine refuses, or the sandbox is gone.
         """
-        change = getattr(self.runtime, "set_network", None)
-        if change is None or self.where.attach:
-            raise UsageError("This sandbox's network is not ours to change: /net says why.")
-        if self.network == "allowlist":
-            self._listed = self.allowed
-        change(network, allow=allowed)
-        self._where = replace(self.where, network=network, allowed=tuple(allowed))
-        save_options(self.conversation.directory, self.where, self.runtime)
+        self.sandbox.set_network(network, allowed)
+        self.sandbox.save(self.conversation.directory)
         if self.has_begun:
             said = self.runtime.describe().get("network", network)
             self.conversation.notify_model(f"The user has changed the sandbox's network. From now on it is {said}.")
@@ -343,8 +312,8 @@ class RunSession:
         Raises:
             UsageError: see `SandboxPorts.forward`.
         """
-        told = self.ports.forward(pair, or_any=or_any)
-        self._keep_ports()
+        told = self.sandbox.forward(pair, or_any=or_any)
+        self.sandbox.save(self.conversation.directory)
         return told
 
     def close_forward(self, port: int) -> None:
@@ -353,19 +322,14 @@ class RunSession:
         Raises:
             UsageError: it is not open.
         """
-        self.ports.close(port)
-        self._keep_ports()
+        self.sandbox.close_forward(port)
+        self.sandbox.save(self.conversation.directory)
 
-    def _keep_ports(self) -> None:
-        self._where = replace(self.where, forward=self.ports.pairs)
-        save_options(self.conversation.directory, self.where, self.runtime)
-
-    def _begin(
-        self, stack: contextlib.ExitStack, conversation: Conversation, runtime: Runtime, full: SandboxOptions
-    ) -> None:
+    def _begin(self, stack: contextlib.ExitStack, conversation: Conversation, sandbox: SessionSandbox) -> None:
         """Start the conversation in the sandbox as the one that is open; its end is done in the right order."""
+        runtime, full = sandbox.runtime, sandbox.where
         conversation.runtime = runtime
-        self._conversation, self._runtime, self._where = conversation, runtime, full
+        self._conversation, self._sandbox = conversation, sandbox
         policy = self.policy_name
         conversation.confirmation = policy_of(policy)
         self._presenter = presenter = self._present(conversation)
@@ -376,7 +340,7 @@ class RunSession:
         stack.callback(presenter.close)
         if self.person and runtime.isolated:
             presenter.port_watch = PortWatch(
-                runtime, presenter.tell, forwarded=lambda: self.ports.forwarded,
+                runtime, presenter.tell, forwarded=lambda: self.sandbox.ports.forwarded,
                 is_running=lambda: conversation.status() is ConversationStatus.RUNNING,
             )  # fmt: skip
             stack.callback(presenter.port_watch.close)
@@ -392,7 +356,7 @@ class RunSession:
         if self.person:
             ask_about_servers(conversation)
         if runtime.resumed is None or runtime.resumed.how != "same":
-            save_options(conversation.directory, full, runtime)
+            sandbox.save(conversation.directory)
         self._address = None
         if self._has_page:
             self._serve_page(stack)
@@ -464,37 +428,6 @@ class RunSession:
         self._model_told = model.name
         return model
 
-    def _enter_sandbox(
-        self, stack: contextlib.ExitStack, where: SandboxOptions, conversation: Conversation
-    ) -> tuple[Runtime, SandboxOptions]:
-        """A started sandbox that the stack closes. Without an engine a person is asked whether this host will do."""
-        began, view = time.monotonic(), self.view
-        full, past = where.with_settings(self.settings), conversation.resume_state
-        view.status("starting the sandbox")
-        runtime = make_runtime(full, conversation.id, progress=lambda progress: view.status(progress_text(progress)))
-        hide_secrets(self.settings, conversation.secrets.hiding(runtime.outside_secrets))
-        runtime.while_starting = conversation.agent.preload
-        try:
-            stack.enter_context(started(runtime, past=past, warn=view.warn, setup=full.setup, tell=self._tell_setup))
-        except EngineUnavailable:
-            view.status("")
-            if not self.person or past.has_worked or where.runtime is not None or where.attach is not None:
-                raise
-            if not ask_yes_no(
-                "No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"
-            ):
-                raise
-            host = SandboxOptions(runtime="cli", workspace=where.workspace, host_workdir=where.host_workdir)
-            runtime = stack.enter_context(started(make_runtime(host), warn=view.warn))
-            full = replace(full, runtime="cli")
-        finally:
-            view.status("")
-        view.info(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
-        stack.callback(tell_kept, runtime, full, "run", view.info)
-        if where.copies:
-            tell_copy(view, runtime, where)
-        return runtime, full
-
     # --- what is told -----------------------------------------------------------------------------
 
     def _tell_resumed(self, resumed: ResumedConversation, conversation: Conversation) -> None:
@@ -505,10 +438,6 @@ class RunSession:
             again = " ".join(f"--secret {name}" for name in missing)
             told = f"Its commands had {', '.join(missing)}, and have not now. To give it: ohsandbox run --resume"
             self.view.warn(f"{told} {resumed.id} {again}")
-
-    def _tell_setup(self, line: str) -> None:
-        self.view.status("")
-        self.view.info(line)
 
     def _tell_where(self) -> None:
         if not self._is_switching:

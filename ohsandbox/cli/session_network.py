@@ -117,5 +117,5 @@ def _change(context: CommandContext, network: str) -> bool:
         case "none":
             session.set_network("none")
         case _:
-            session.set_network("allowlist", session.listed())
+            session.set_network("allowlist", session.sandbox.listed(session.settings))
     return True

@@ -54,7 +54,7 @@ def status_text(session: RunSession) -> Text:
         ("files", _files(session)),
         ("sandbox", safe_line(place_of(runtime, session.where))),
         ("network", _network_words(session)),
-        *([("ports", ", ".join(session.ports.urls))] if session.ports.urls else []),
+        *([("ports", ", ".join(session.sandbox.ports.urls))] if session.sandbox.ports.urls else []),
         ("asks about", MODES[session.policy_name].asks),
         ("checkpoint", _checkpoint(session)),
         ("conversation", f"{conversation.id}, {conversation.status().value.lower()}, {_turns(cost)}"),
