@@ -86,7 +86,7 @@ static void leave(int code) { for (;;) CALL(SYS_exit_group, code, 0, 0); }
 /* --- tables ------------------------------------------------------------------------------------------------------ */
 
 enum { HELLO, OPEN, OPENED, LISTEN, LISTENING, UNLISTEN, ACCEPTED, DATA, END, CLOSE, CREDIT };
-enum { VERSION = 1, HALF = 256, STREAMS = 2 * HALF, PORTS = 16, HEADER = 8, PIECE = 65536, WINDOW = 262144,
+enum { VERSION = 1, HALF = 256, STREAMS = 2 * HALF, PORTS = 16, HEADER = 8, PIECE = 65536, WINDOW = 524288,
        OUTPUT = 4 * (HEADER + PIECE), CONTROL = HEADER + 4, PIPE = 1 << 20,
        ABORTED = 104 };
 
@@ -382,6 +382,8 @@ static void take_data(struct stream *one, const u8 *from, u32 length)
         return; /* sent before it heard of the end */
     if (one->state != RUNNING || one->host_ended || length > WINDOW - one->length)
         leave(2);
+    if (!one->length)
+        one->start = 0; /* so that a buffer has only as many pages as ever waited in it */
     u32 at = (one->start + one->length) % WINDOW, first = WINDOW - at < length ? WINDOW - at : length;
     u8 *buffer = buffers[one - streams];
     memcpy(buffer + at, from, first);

@@ -13,7 +13,7 @@ HALF = 256
 """Streams that each side may open at once: the host those below this number, the connector those from it on."""
 PIECE_BYTES = 64 * 1024
 """The longest payload of a frame."""
-WINDOW_BYTES = 256 * 1024
+WINDOW_BYTES = 512 * 1024
 """What one direction of a stream may hold that the receiver has not handed on; connector.c has the same figure."""
 ABORTED = 104
 """ECONNRESET: the reason of a CLOSE that gives up what is under way."""

@@ -363,7 +363,11 @@ class _End(asyncio.Protocol):
         self._has_ended = True
         if self._other is None or self._other.transport is None:
             return False
-        self._other.transport.write_eof()
+        try:
+            self._other.transport.write_eof()
+        except OSError:  # it was reset, which is not seen while nothing is read there
+            self._other.abort()
+            self.abort()
         if self._other._has_ended:  # noqa: SLF001 - its like
             self.close()
             self._other.close()

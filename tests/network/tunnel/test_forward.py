@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import struct
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,25 @@ def test_a_server_that_starts_later_answers_at_the_same_forward(sandbox: Sandbox
             with client, inside:
                 inside.sendall(b"here")
                 assert client.recv(4, socket.MSG_WAITALL) == b"here"
+
+
+def test_a_server_that_ends_after_its_client_was_reset_unseen_is_reset_too(
+    sandbox: Sandbox, nobody: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", nobody)) as server, sandbox.forward(nobody) as forward:
+        client = socket.create_connection(("127.0.0.1", forward.port))
+        inside, _ = server.accept()
+        with inside:
+            client.settimeout(1)
+            with pytest.raises(TimeoutError):  # until nobody reads the client any more
+                client.sendall(bytes(1 << 26))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            inside.shutdown(socket.SHUT_WR)
+            with pytest.raises(ConnectionResetError):
+                while inside.recv(1 << 20):
+                    pass
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_both_loopback_addresses_lead_there_and_close_together(sandbox: Sandbox, nobody: int) -> None:
