@@ -10,14 +10,17 @@
  *   u ADDRESS/LENGTH           unreachable
  *   g ADDRESS                  unreachable for each protocol, and yet the engine may make it the gateway, for which it
  *                              and the kernel look for the way to it: for no protocol, and for UDP without ports. A
- *                              rule names ports up to 65534, so datagrams from port 65535 to port 65535 pass as well
+ *                              rule names ports up to 65534; datagrams from and to 65535 are left to the policy
  *   d [ADDRESS]                port 53 of the name server, or of all of /etc/resolv.conf: by the engine's routes
  *   b ADDRESS/LENGTH           unreachable before all others, even if it is a broadcast address of the namespace
  *   r ADDRESS/LENGTH           a route that rejects, which /proc/net/route shows inside
  *
  * The rules are of the kernel's routing policy, so they stand before there is an interface, and each that comes later
- * obeys them; IPv6 leads nowhere. On success one line `ready [NAME SERVER]...` is printed, else what failed and its
- * errno. No libc: one static program for an image of its own. Build it with `make connector`.
+ * obeys them; IPv6 leads nowhere. A socket that names its device (SO_BINDTODEVICE, IP_PKTINFO) passes by them: where no
+ * route is found the kernel takes the destination to be on the link. So each rule of IPv4 is a policy of IPsec's
+ * framework (xfrm) as well, which decides over a packet however its route was found. On success one line `ready [NAME
+ * SERVER]...` is printed, else what failed and its errno. No libc: one static program for an image of its own. Build it
+ * with `make connector`.
  */
 
 typedef unsigned char u8;
@@ -205,6 +208,35 @@ static void add(const char *told, struct rule r)
         fail("rule", told, result);
 }
 
+/* --- policies (linux/xfrm.h) -------------------------------------------------------------------------------------- */
+
+enum { NETLINK_XFRM = 6, XFRM_MSG_NEWPOLICY = 0x13, XFRM_MSG_FLUSHPOLICY = 0x1d,
+       XFRM_POLICY_OUT = 1, ALLOW = 0, BLOCK = 1 };
+
+static long xfrm;
+
+/* over what goes to an address, at one port or, where that is 0, all; of all protocols where protocol is 0 */
+static void add_policy(const char *told, struct rule r, u8 action)
+{
+    u8 port[4] = { (u8)(r.first >> 8), (u8)r.first, 0xff, 0xff }, kind[5] = { r.family, 0, r.length, 0, r.protocol };
+    u8 decides[4] = { XFRM_POLICY_OUT, action };
+    long rules = netlink, result;
+    begin_message(XFRM_MSG_NEWPOLICY, 0);
+    memcpy(message.body, r.address, 4);
+    if (r.first)
+        memcpy(message.body + 32, port, sizeof port);
+    memcpy(message.body + 40, kind, sizeof kind);
+    memset(message.body + 56, 0xff, 32); /* no limit of bytes and packets */
+    memcpy(message.body + 152, &r.priority, 4);
+    memcpy(message.body + 160, decides, sizeof decides);
+    message.length += 168;
+    netlink = xfrm;
+    result = ask();
+    netlink = rules;
+    if (result && result != -EEXIST) /* the one before it decides */
+        fail("policy", told, result);
+}
+
 /* --- what is told ------------------------------------------------------------------------------------------------ */
 
 struct target { u8 address[4]; u8 length; u16 port; };
@@ -288,8 +320,10 @@ static void add_to_port(const char *told, const struct target *to, u16 port, u32
 {
     struct rule r = { AF_INET, to->length, FR_ACT_TO_TBL, TABLE_MAIN, IPPROTO_UDP, to->address, port, port, priority, 0 };
     add(told, r);
+    add_policy(told, r, ALLOW);
     r.protocol = IPPROTO_TCP;
     add(told, r);
+    add_policy(told, r, ALLOW);
 }
 
 static void add_listed(const char *told, u32 priority)
@@ -304,6 +338,11 @@ static void add_listed(const char *told, u32 priority)
     }
     if (!end || *end)
         fail("rule", told, -22);
+    struct rule all = { AF_INET, to.length, 0, 0, 0, to.address, 0, 0, told[0] == 'b' ? FIRST : priority, 0 };
+    if (told[0] == 'u' || told[0] == 'g' || told[0] == 'b')
+        add_policy(told, all, BLOCK);
+    else if (told[0] == 'a' && !to.port)
+        add_policy(told, all, ALLOW);
     switch (told[0]) {
     case 'd':
         if (resolver_count < RESOLVERS)
@@ -374,7 +413,17 @@ static void set(char **told)
     netlink = CALL(SYS_socket, AF_NETLINK, SOCK_RAW, 0);
     if (netlink < 0)
         fail("socket", "netlink", netlink);
+    xfrm = CALL(SYS_socket, AF_NETLINK, SOCK_RAW, NETLINK_XFRM);
+    if (xfrm < 0)
+        fail("socket", "xfrm", xfrm);
     /* the rules of an earlier call, which may have been others */
+    long rules = netlink, flushed;
+    begin_message(XFRM_MSG_FLUSHPOLICY, 0);
+    netlink = xfrm;
+    flushed = ask();
+    netlink = rules;
+    if (flushed && flushed != -3) /* ESRCH: there is none */
+        fail("removal", "of policies", flushed);
     for (u32 priority = LISTED; priority < LISTED + MAX_LISTED; priority++) {
         long result;
         do
@@ -406,6 +455,7 @@ static void set(char **told)
         else
             fail("rules", "too many", -7);
     CALL(SYS_close, netlink, 0, 0);
+    CALL(SYS_close, xfrm, 0, 0);
 }
 
 __attribute__((used)) void begin(long *stack)

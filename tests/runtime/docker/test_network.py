@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,46 @@ def test_only_a_network_of_ours_is_changed(sandbox: Callable[..., Any], foreign:
         sandbox().set_network("host")
     with DockerRuntime(attach=foreign()) as joined, pytest.raises(UsageError, match="not ours to change"):
         joined.set_network("open")
+
+
+NAMING_ITS_DEVICE = """
+import socket, struct, sys
+there, to, device = (sys.argv[1], int(sys.argv[2])), sys.argv[3], socket.if_nametoindex("eth0")
+try:
+    if to == "message":
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.sendmsg([b"x"], [(socket.IPPROTO_IP, 8, struct.pack("=i8x", device))], 0, there)  # IP_PKTINFO
+    else:
+        with socket.socket() as one:
+            one.settimeout(3)
+            if to == "bound":
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
+            one.connect(there)
+    print("passed")
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.docker
+def test_a_socket_that_names_its_device_reaches_no_service_of_the_host(
+    sandbox: Callable[..., Any], engine: Engine
+) -> None:
+    closed = sandbox(network="open")
+    gateway = engine.api.inspect_network(open_network.NETWORK)["IPAM"]["Config"][0]["Gateway"]
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        opened = sandbox(network="open", allow=[f"{gateway}:{port}"])
+
+        def said(runtime: DockerRuntime, how: str, address: str = gateway) -> str:
+            return runtime.run(["python3", "-c", NAMING_ITS_DEVICE, address, str(port), how]).stdout.decode().strip()
+
+        assert [said(opened, how) for how in ("plain", "bound", "message")] == ["passed"] * 3
+        assert "unreachable" in said(closed, "plain")
+        for address in (gateway, "172.17.0.1", "169.254.169.254", "224.0.0.251"):
+            assert [said(closed, how, address) for how in ("bound", "message")] == [
+                "[Errno 1] Operation not permitted"
+            ] * 2
 
 
 @pytest.mark.docker
