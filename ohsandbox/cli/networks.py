@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_RULES_NAMED = 4
 """As many of the list as a line of the header has room for."""
+MAX_HOSTS_COUNTED = 10_000
+"""It may ask for new names as long as it runs; what is remembered of them has an end."""
 MAX_HOSTS_TOLD = 20
 """A program that asks for a thousand names fills no terminal: the rest is counted."""
 
@@ -49,6 +51,8 @@ class BlockedHosts:
         if decision.allowed:
             return None
         target = target_of(decision)
+        if target not in self._counts and len(self._counts) >= MAX_HOSTS_COUNTED:
+            return None
         self._counts[target] += 1
         if self._counts[target] > 1 or len(self._counts) > MAX_HOSTS_TOLD:
             return None
@@ -62,25 +66,28 @@ class BlockedHosts:
         if again := [f"{host} {count} times" for host, count in told.items() if count > 1]:
             yield safe_line(f"Blocked in all: {', '.join(again)}", limit_chars=500)
         if len(counts) > len(told):
-            yield f"Blocked, too: {len(counts) - len(told)} other hosts. `ohsandbox net` lists them."
+            more = "at least " if len(counts) == MAX_HOSTS_COUNTED else ""
+            yield f"Blocked, too: {more}{len(counts) - len(told)} other hosts. `ohsandbox net` lists them."
 
 
 @contextlib.contextmanager
 def blocked_told_at_end(runtime: Runtime, command: str, tell: Callable[[str], None]) -> Iterator[None]:
     """Tell at the end which hosts were blocked, by tell; in between the terminal is another program's."""
     listen = getattr(runtime, "on_network_decision", None)
-    decisions: list[NetworkDecision] = []
-    stop = None if listen is None else listen(decisions.append)
+    hosts = BlockedHosts(command=command)
+    lines: list[str] = []
+
+    def hear(decision: NetworkDecision) -> None:
+        if (line := hosts.add(decision)) is not None:
+            lines.append(line)
+
+    stop = None if listen is None else listen(hear)
     try:
         yield
     finally:
         if stop is not None:
             stop()
-        hosts = BlockedHosts(command=command)
-        for decision in decisions:
-            if (line := hosts.add(decision)) is not None:
-                tell(line)
-        for line in hosts.counts():
+        for line in [*lines, *hosts.counts()]:
             tell(line)
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from ohsandbox.cli.net import remove_old_logs
-from ohsandbox.cli.networks import MAX_HOSTS_TOLD, BlockedHosts, network_words
+from ohsandbox.cli.networks import (
+    MAX_HOSTS_COUNTED,
+    MAX_HOSTS_TOLD,
+    BlockedHosts,
+    blocked_told_at_end,
+    network_words,
+)
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.top_survey import Survey
 from ohsandbox.network.audit import AuditLog, NetworkDecision, audit_logs, audit_path
@@ -19,6 +26,9 @@ from ohsandbox.settings import Settings
 from tests.cli.test_top import FakeEngine, _sandbox
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.base import Runtime
     from tests.cli.conftest import Invoke, WriteScript
 
 BLOCKED = "is not on the list of allowed hosts"
@@ -118,6 +128,29 @@ def test_a_program_that_asks_for_a_thousand_hosts_fills_no_terminal() -> None:
     told = [line for number in range(1000) if (line := hosts.add(blocked(f"h{number}.example.org")))]
     assert len(told) == MAX_HOSTS_TOLD
     assert [*hosts.counts()] == [f"Blocked, too: {1000 - MAX_HOSTS_TOLD} other hosts. `ohsandbox net` lists them."]
+
+
+def test_a_program_that_asks_for_ever_more_hosts_fills_no_memory() -> None:
+    hosts = BlockedHosts(command="/net allow")
+    listeners: list[Callable[[NetworkDecision], None]] = []
+    for number in range(MAX_HOSTS_COUNTED + 500):
+        hosts.add(blocked(f"h{number}.example.org"))
+    assert len(hosts._counts) == MAX_HOSTS_COUNTED
+    assert "at least 9980 other hosts" in next(hosts.counts())
+
+    class AskingSandbox:
+        def on_network_decision(self, listener: Callable[[NetworkDecision], None]) -> Callable[[], None]:
+            listeners.append(listener)
+            return listeners.clear
+
+    told: list[str] = []
+    with blocked_told_at_end(cast("Runtime", AskingSandbox()), "--allow", told.append):
+        gone = weakref.ref(again := blocked("a.example.org"))
+        listeners[0](again)
+        del again
+        assert gone() is None  # nothing is kept of a decision but the line that tells of it
+    assert told == [f"Blocked: a.example.org ({BLOCKED}). Allow it: --allow a.example.org"]
+    assert listeners == []
 
 
 def test_a_name_cannot_write_a_command_of_its_own() -> None:

@@ -216,11 +216,12 @@ def _said(command: list[str], environ: Mapping[str, str]) -> str:
     program = shutil.which(command[0], path=path)
     if program is None:
         return ""
+    kept = {name: value for name, value in environ.items() if value[:1] != "/" or not _is_of_workspace(Path(value))}
     try:
         done = subprocess.run(
             [program, *command[1:]],
             cwd="/",
-            env={**environ, "PATH": path, "COLUMNS": "200", "NO_COLOR": "1"},
+            env={**kept, "PATH": path, "COLUMNS": "200", "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -234,9 +235,7 @@ def _said(command: list[str], environ: Mapping[str, str]) -> str:
 
 def _trusted_path(path: str) -> str:
     """A PATH without what a sandbox may have written to: relative entries, this repository, virtual environments."""
-    here = Path.cwd()
-    workspace = next((above for above in (here, *here.parents) if (above / ".git").exists()), here)
-    kept = []
+    workspace, kept = _workspace(), []
     for entry in filter(os.path.isabs, path.split(":")):
         real = Path(entry).resolve()
         is_inside = workspace != Path("/") and real.is_relative_to(workspace)
@@ -246,7 +245,21 @@ def _trusted_path(path: str) -> str:
     return ":".join(kept)
 
 
+def _workspace() -> Path:
+    """The repository around the current directory, or this directory: what a sandbox may have written."""
+    here = Path.cwd()
+    return next((above for above in (here, *here.parents) if (above / ".git").exists()), here)
+
+
+def _is_of_workspace(file: Path) -> bool:
+    """Whether a variable of the person's leads to a file of the repository; a home is none, nor what holds it."""
+    workspace = _workspace()
+    return file.resolve().is_relative_to(workspace) and not Path("~").expanduser().is_relative_to(workspace)
+
+
 def _text(file: Path) -> str:
+    if _is_of_workspace(file):
+        return ""
     try:
         with file.open("rb") as opened:
             return opened.read(_MAX_FILE_BYTES).decode("utf-8", "replace") if file.is_file() else ""

@@ -19,6 +19,8 @@ MAX_HEADERS = 100
 _AUTHORITY = re.compile(rb"([^\s:@/?#\\\[\]%]{1,255})(?::([1-9]\d{0,4}))?", re.ASCII)
 _ABSOLUTE = re.compile(rb"http://([^/?#\\]*)([/?][^#\\]*)?", re.IGNORECASE)
 _ORIGIN = re.compile(rb"/[^#\\]*")
+_ECHOED = frozenset({b"TRACE", b"TRACK"})
+"""Answered with the request as it arrived (RFC 9110, 9.3.8), so with what was added to it on the way."""
 _BAD_IN_LINE = re.compile(rb"[\x00\r]")
 
 
@@ -132,6 +134,8 @@ def parsed_request(head: bytes, connection: h11.Connection) -> h11.Request:
         raise HeadError(f"is malformed ({error})", status=error.error_status_hint) from None
     if not isinstance(request, h11.Request):
         raise HeadError("is malformed")
+    if request.method.upper() in _ECHOED:
+        raise HeadError("asks for its own echo, in which a proxy on the way would show its password", status=501)
     names = [name for name, _ in request.headers]
     if b"transfer-encoding" in names and (b"content-length" in names or request.http_version != b"1.1"):
         raise HeadError("says its length in two ways")

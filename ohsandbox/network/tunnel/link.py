@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import queue
 import threading
@@ -166,8 +167,12 @@ class TunnelLink:
             raise ConnectorError(f"The connector listens on port {found.stream}, which nobody asked for.")
         if found.value:
             self._listened.discard(found.stream)
-            done.set_exception(OSError(found.value, "The sandbox cannot listen there"))
-        elif not done.done():
+        if done.done():
+            return  # nobody waits any more
+        if found.value:
+            known = found.value if found.value in errno.errorcode else errno.EIO
+            done.set_exception(OSError(known, "The sandbox cannot listen there"))
+        else:
             done.set_result(None)
 
     def _take_accepted(self, found: Frame) -> None:

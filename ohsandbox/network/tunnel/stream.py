@@ -179,6 +179,8 @@ class TunnelTransport(asyncio.Transport):
             self._hand_on()
         elif kind is FrameKind.CLOSE:
             self._take_close(value)
+        elif self.opened.cancelled():
+            pass  # sent before it heard that nobody waits any more
         elif self.opened.done():
             raise ConnectorError(f"The connector opened stream {self.number} twice.")
         else:

@@ -126,6 +126,14 @@ def test_repositorys_files_and_programs_say_nothing(
     found = [*npm_hosts(environ), *uv_hosts(environ), *cargo_hosts(environ)]
     assert names(found) == ["outside.example.org"]
 
+    (repository / "pip.conf").write_text("[global]\nindex-url = https://evil.example.org/\n")
+    led = {"CARGO_HOME": ".cargo", "NPM_CONFIG_USERCONFIG": ".npmrc", "UV_CONFIG_FILE": "uv.toml"}
+    for where in ("", f"{repository}/"):  # as some have it set in every repository
+        set_so = {**environ, **{name: where + file for name, file in led.items()}}
+        found = [*npm_hosts(set_so), *uv_hosts(set_so), *cargo_hosts(set_so)]
+        assert names(found) == ["outside.example.org"]
+    assert "evil.example.org" not in names(list(pip_hosts({**environ, "PIP_CONFIG_FILE": f"{repository}/pip.conf"})))
+
     inside = {**environ, "PATH": f"{repository}/bin:bin"}
     (repository / "bin").mkdir()
     tool({"PATH": str(repository / "bin")}, "npm", """echo '{"registry": "https://evil.example.org/"}'""")

@@ -63,6 +63,15 @@ async def test_plain_request_goes_to_the_persons_proxy_whole_with_its_password_a
         assert "pa ss" not in repr(proxy_of(PROXIES["http"]))
 
 
+@pytest.mark.parametrize("method", ["TRACE", "trace", "TRACK"])
+async def test_persons_proxy_is_not_asked_for_an_echo_of_its_password(method: str) -> None:
+    company = CompanyProxy()
+    async with world(GOOD, servers={3128: company.serve}, proxies=PROXIES) as outside:
+        asking = GET.replace(b"GET", method.encode()).replace(b"\r\n\r\n", b"\r\nMax-Forwards: 0\r\n\r\n")
+        assert (await outside.ask(asking)).startswith(b"HTTP/1.1 501 ")
+        assert company.heads == []
+
+
 @pytest.mark.parametrize("status", ["407 Proxy Authentication Required", "503 Busy", "nonsense"])
 async def test_refusal_of_the_persons_proxy_is_told_as_a_failure(status: str) -> None:
     company = CompanyProxy(status)

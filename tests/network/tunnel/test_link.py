@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 import threading
 from typing import TYPE_CHECKING
@@ -223,4 +224,33 @@ async def test_an_impostor_that_floods_gets_no_more_handlers_than_there_are_stre
     tunnel._link._arrived([(1, accepts)])  # while its handler runs a number is not free: this is a lie
     assert isinstance(tunnel._link.ended, ConnectorError)
     assert running == HALF
+    await tunnel.close()
+
+
+async def test_a_connection_that_nobody_waits_for_any_more_ends_no_other() -> None:
+    asked, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def answers(heard: bytes) -> bytes:
+        if heard.startswith(frame(FrameKind.OPEN, 0, 80)):
+            loop.call_soon_threadsafe(asked.set)
+        return frame(FrameKind.OPENED, 1) if frame(FrameKind.OPEN, 1, 81) in heard else b""
+
+    impostor = Impostor(HELLO, answers=answers)
+    tunnel = Tunnel(lambda: impostor)
+    waiting = asyncio.ensure_future(tunnel.connect(80))
+    await asyncio.wait_for(asked.wait(), 20)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    impostor.say(frame(FrameKind.OPENED, 0))  # on its way when the other was given up
+    _, writer = await asyncio.wait_for(tunnel.connect(81), 20)
+    writer.close()
+    await tunnel.close()
+
+
+async def test_a_port_that_is_refused_for_an_unheard_of_reason_is_an_ordinary_error() -> None:
+    refused = frame(FrameKind.LISTENING, PORT, 0xFFFFFFFF)
+    tunnel = Tunnel(lambda: Impostor(HELLO, answers=lambda heard: refused if listens(heard) else b""))
+    with pytest.raises(OSError, match="cannot listen there") as told:
+        await tunnel.listen(PORT, swallow)
+    assert told.value.errno == errno.EIO
     await tunnel.close()
