@@ -279,6 +279,10 @@ class ServiceRuntime(DockerRuntime):
             ))  # fmt: skip
         return sorted(found, key=lambda one: one.name)
 
+    def joined(self, service: str) -> DockerRuntime:
+        """Return a runtime for another service of the project, not started; closing it leaves the service as it is."""
+        return DockerRuntime(attach=_container(self._asked.name, service))
+
     def set_network(self, network: Network, *, allow: Sequence[str] | None = None) -> None:
         """Give all services of the project a network that leads out of it, or take it away.
 

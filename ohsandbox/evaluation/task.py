@@ -89,14 +89,16 @@ class Artifact(Model):
 
     source: str
     destination: str | None = None
-    """Below the directory of artifacts; None: as source."""
+    """Below the directory of artifacts; None: as service and source."""
     exclude: tuple[str, ...] = ()
     """Patterns (`*.o`) of names or of paths below source that are not kept."""
+    service: str | None = None
+    """The service of the Compose project that has it; None: the sandbox."""
 
     @property
     def name(self) -> str:
-        """Its path below the directory of artifacts, which it does not leave."""
-        parts = (self.destination or self.source).split("/")
+        """Its path below the directory of artifacts, which it does not leave; it begins with the service, if any."""
+        parts = (self.destination or f"{self.service or ''}/{self.source}").split("/")
         return "/".join(part for part in parts if part not in {"", ".", ".."}) or "root"
 
 
@@ -117,6 +119,8 @@ class Collect(Model):
     command: str
     timeout_s: float = 60
     user: str | None = None
+    service: str | None = None
+    """The service of the Compose project in which it runs; None: the sandbox."""
 
 
 class Verifier(Model):

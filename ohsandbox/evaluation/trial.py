@@ -218,15 +218,28 @@ class Trial:
         if self._baseline is not None:
             fault = write_patch(runtime, self._baseline, directory / PATCH_NAME)
             self._notes += [fault] if fault else []
-        for one in step.verifier.collect:
-            ended = runtime.run(["/bin/sh", "-c", one.command], user=one.user, timeout_s=self._limit(one.timeout_s))
-            if ended.exit_code != 0:
-                self._notes.append(f"collect command ended with exit code {ended.exit_code}: {one.command[:80]}")
-        for artifact in step.artifacts:
-            target = directory / "artifacts" / artifact.name
-            self._notes += fetch(runtime, artifact.source, target, exclude=artifact.exclude)
+        self._collect_of(runtime, step, directory, None)
         self._notes += fetch(runtime, "/logs/artifacts", directory / "artifacts")
+        services = {one.service for one in (*step.verifier.collect, *step.artifacts) if one.service}
+        for service in sorted(services) if isinstance(runtime, ServiceRuntime) else ():
+            try:
+                with runtime.joined(service) as other:
+                    self._collect_of(other, step, directory, service)
+            except OhsandboxError as error:  # it has ended, or has no shell
+                self._notes.append(f"not all is kept of service {service!r}: {error}")
         return fault
+
+    def _collect_of(self, runtime: DockerRuntime, step: Step, directory: Path, service: str | None) -> None:
+        """Run the commands, then take the artifacts, that name the service; None: the sandbox."""
+        for one in step.verifier.collect:
+            if one.service == service:
+                ended = runtime.run(["/bin/sh", "-c", one.command], user=one.user, timeout_s=self._limit(one.timeout_s))
+                if ended.exit_code != 0:
+                    self._notes.append(f"collect command ended with exit code {ended.exit_code}: {one.command[:80]}")
+        for artifact in step.artifacts:
+            if artifact.service == service:
+                target = directory / "artifacts" / artifact.name
+                self._notes += fetch(runtime, artifact.source, target, exclude=artifact.exclude)
 
     def _verify(self, runtime: DockerRuntime, step: Step, directory: Path, patch_fault: str | None) -> Score:
         verifier = step.verifier

@@ -116,6 +116,32 @@ def test_the_oracle_solves_tasks_of_two_services_and_nop_does_not(tmp_path: Path
         assert left(engine, going.record.run_id) == []
 
 
+OF_A_SERVICE = """\
+artifacts = [{source = "/www", service = "web", exclude = ["*.log"]}, {source = "/none", service = "ended"}]
+[verifier]
+network_mode = "no-network"
+environment_mode = "separate"
+[[verifier.collect]]
+command = "wget -q -O /www/asked http://127.0.0.1/answer && cp /www/asked /www/answer.log"
+service = "web"
+"""
+ENDED = "  ended: {{image: 'ohsandbox-base:busybox', command: ['true']}}\n"
+
+
+def test_artifacts_and_collect_commands_of_another_service(tmp_path: Path) -> None:
+    root = harbor(tmp_path / "tasks" / "two", COMPOSE + ENDED)
+    (root / "task.toml").write_text(OF_A_SERVICE)
+    (root / "tests" / "Dockerfile").write_text("FROM ohsandbox-base:busybox\nCOPY . /tests\n")
+    check = "[ -f /www/asked ] && [ ! -e /www/answer.log ] && echo 1 >$L || echo 0 >$L\n"
+    (root / "tests" / "test.sh").write_text(f"#!/bin/sh\nL=/logs/verifier/reward.txt\n{check}")
+    going = Run(RunPlan(load_tasks(tmp_path / "tasks").tasks, OracleAgent()), tmp_path / "out")
+    [(key, result)] = going().items()
+    assert result.outcome == "pass"
+    kept = going.results.trial(key) / "artifacts" / "web" / "www"
+    assert {path.name: path.read_text() for path in kept.iterdir()} == {"answer": "42\n", "asked": "42\n"}
+    assert [note for note in result.notes if note.startswith("not all is kept of service 'ended': ")] == result.notes
+
+
 def test_a_service_that_fails_to_start_is_told_with_its_last_words(tmp_path: Path, engine: Any) -> None:
     broken = COMPOSE.replace("mkdir /www &&", "echo no disk; exit 3;")
     runtime = service(harbor(tmp_path / "broken", broken))

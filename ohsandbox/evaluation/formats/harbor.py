@@ -71,6 +71,8 @@ _PROJECT_VARIABLES = {
     "ENV_ARTIFACTS_PATH": f"{LOGS_DIR}/artifacts", "CPUS": "2", "MEMORY": "2G",
 }  # fmt: skip
 """What Harbor sets for Compose files."""
+_MAIN = "main"
+"""The service that is the sandbox."""
 _KEYS = {"image": "docker_image", "memory_bytes": "memory_mb"}
 """The names of `task.toml` for fields of `TaskEnvironment` that have another."""
 _Where = tuple[str | int, ...]
@@ -106,11 +108,14 @@ class _HarborReader:
         self.problems: list[Problem] = []
         self.notes: dict[str, None] = {}
         self.text = ""
+        self.services: tuple[str, ...] = (_MAIN,)
 
     def task(self) -> Task:
         told = self._parsed()
-        steps = self._steps(told)
         environment = self._environment(told.environment, self.directory / "environment", ("environment",))
+        if environment.compose is not None:
+            self.services = tuple(sorted(environment.compose.services))
+        steps = self._steps(told)
         if (self.directory / IGNORE_NAME).is_file():
             self.notes[".harborignore has a meaning in tests/ and solution/ only"] = None
         if self.problems:
@@ -222,7 +227,7 @@ class _HarborReader:
             user=_user(asked.user, told.verifier.user),
             **self._network(networks, default="open"),
             environment=separate and self._environment(separate.told, separate.place, separate.where),
-            collect=tuple(self._collect(one, here) for one in asked.collect),
+            collect=tuple(self._collect(one, (*here, "collect", number)) for number, one in enumerate(asked.collect)),
         )
 
     def _separate(self, told: HarborFile, asked: HarborVerifier, place: Path, here: _Where) -> _Verifying | None:
@@ -326,7 +331,7 @@ class _HarborReader:
                 return service, {}
             base: dict[str, Any] = {"build": {"context": str(place)}} if (place / "Dockerfile").is_file() else {}
             project = resolve(
-                file, self.directory, main="main", known=_PROJECT_VARIABLES, base={"image": image} if image else base,
+                file, self.directory, main=_MAIN, known=_PROJECT_VARIABLES, base={"image": image} if image else base,
                 hidden=[one for name in ("tests", "solution") for one in self.directory.glob(f"**/{name}")],
             )  # fmt: skip
         except InvalidTask as error:
@@ -336,14 +341,22 @@ class _HarborReader:
         return service, main_environment(project) | fixed
 
     def _collect(self, told: HarborCollect, where: _Where) -> Collect:
-        if told.service != "main":
-            self._say(where, "collect", f"service {told.service!r}: only commands in 'main' are supported")
-        return Collect(command=told.command, timeout_s=told.timeout_sec, user=_user(told.user))
+        service = self._service_of(told, where, "service")
+        return Collect(command=told.command, timeout_s=told.timeout_sec, user=_user(told.user), service=service)
 
     def _artifact(self, told: HarborArtifact, where: _Where) -> Artifact:
-        if told.service not in {None, "main"}:
-            self._say(where, "artifacts", f"service {told.service!r}: only artifacts of 'main' are supported")
-        return Artifact(source=told.source, destination=told.destination, exclude=tuple(told.exclude))
+        service = self._service_of(told, where, "artifacts")
+        return Artifact(
+            source=told.source, destination=told.destination, exclude=tuple(told.exclude), service=service
+        )  # fmt: skip
+
+    def _service_of(self, told: HarborCollect | HarborArtifact, where: _Where, key: str) -> str | None:
+        """The service beside the sandbox that is named; None is the sandbox."""
+        if told.service in {None, _MAIN}:
+            return None
+        if told.service not in self.services:
+            self._say(where, key, f"service {told.service!r} is none of the task's: {', '.join(self.services)}")
+        return told.service
 
     def _resolved(self, env: dict[str, str], where: _Where) -> dict[str, str]:
         """The variables; a value that is ${NAME} or ${NAME:-default} is taken from this machine, and that is noted."""

@@ -198,7 +198,13 @@ def _run(report: Report, name: str) -> ComparedRun:
 
 
 def _settings(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
-    one, two = (report.runs[0] if report.runs else {} for report in (a, b))
+    one, two = (_settings_of(report) for report in (a, b))
     found = {name: (one.get(name), two.get(name)) for name in {**one, **two} if name not in _NOT_SETTINGS}
     found |= {"models": (a.models, b.models), "images": (a.images, b.images), "machines": (a.machines, b.machines)}
     return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def _settings_of(report: Report) -> dict[str, Any]:
+    """Of the first run's record; shards that are all there are one run."""
+    settings = dict(report.runs[0]) if report.runs else {}
+    return settings | {"shard": None} if len(report.runs) > 1 and not report.missing_shards else settings

@@ -120,7 +120,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     text = "[agent]\nuser = []\n[verifier]\nretries = 3\ntimeout_sec = 'soon'\n"
     assert len(refused(tmp_path, task_toml=text)) == 3
     problems = refused(tmp_path / "2", tests_test_sh=None, instruction_md="\n", environment_Dockerfile=None)
-    assert [re.sub(":.*", "", one) for one in problems] == ["instruction.md", "tests/test.sh", "environment/Dockerfile"]
+    assert [re.sub(":.*", "", one) for one in problems] == ["environment/Dockerfile", "instruction.md", "tests/test.sh"]
 
 
 def test_a_value_of_the_host_is_taken_by_name_and_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +184,14 @@ def test_a_separate_verifier_runs_in_the_image_of_tests_or_in_the_tasks_own(tmp_
     built = harbor.read(root).steps[0].verifier
     assert built.environment is not None
     assert (built.environment.build, built.environment.cpus, built.files) == (root / "tests", 2, ())
+
+
+def test_a_service_that_the_task_does_not_have_is_told(tmp_path: Path) -> None:
+    text = 'artifacts = [{source = "/x", service = "db"}]\n[[verifier.collect]]\ncommand = "x"\nservice = "web"\n'
+    assert refused(tmp_path, task_toml=text) == [
+        "task.toml:4: verifier.collect.0.service: service 'web' is none of the task's: main",
+        "task.toml:1: artifacts: service 'db' is none of the task's: main",
+    ]
 
 
 def test_a_compose_file_that_adds_options_only_needs_no_compose(tmp_path: Path) -> None:

@@ -75,3 +75,10 @@ def test_what_differs_in_the_settings_is_named(tmp_path: Path) -> None:
         "models": ([], ["m"]),
         "images": ({"python:3.12": ["sha256:abc"]}, {"python:3.12": ["sha256:new"]}),
     }
+
+
+def test_shards_that_are_all_there_are_no_other_setting(tmp_path: Path) -> None:
+    whole = read_results([write_run(tmp_path / "whole", [trial("x"), trial("y")])]).report
+    parts = [write_run(tmp_path / name, [trial(name)], shard=f"{at}/2") for at, name in enumerate("xy", 1)]
+    assert "shard" not in compare(whole, read_results(parts).report).settings
+    assert compare(whole, read_results(parts[:1]).report).settings["shard"] == (None, "1/2")
