@@ -43,7 +43,7 @@ class Phase(Record):
     started_at: datetime
     seconds: float
     network: str | None = None
-    """Of the sandbox in which it took place, "none" or "open"."""
+    """Of the sandbox in which it took place: "none", "allowlist" or "open"."""
 
 
 class Fault(Record):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import time
 from datetime import UTC, datetime
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.trial_sandbox import SandboxRemovals
 
 PATCH_NAME = "patch.diff"
+NETWORK_NAME = "network.jsonl"
+"""In the agent's directory: what it asked the allowlist for, and what was decided."""
 PASSING_REWARD = 1.0
 CONTENTION = "Contention"
 """The kind of the fault of a trial whose time was cut short by others, who used the processors."""
@@ -187,7 +191,7 @@ class Trial:
             if is_first:
                 self._baseline = find_baseline(runtime)
             if step.verifier.environment is None:
-                users = [step.verifier.user, *(one.user for one in step.verifier.collect)]
+                users = [step.verifier.user, *(one.user for one in step.verifier.collect if one.service is None)]
                 self._sandboxes.check_users(runtime, users)
         with self._timed("agent", step), self._accounting.watched(runtime, "agent", self._scaled(step.agent.timeout_s)):
             report = self.agent.work(
@@ -197,6 +201,7 @@ class Trial:
                 ),
             )
         self._notes += report.notes
+        _write_network(runtime, directory / "agent" / NETWORK_NAME, since=self._phases[-1].started_at)
         if report.fault is not None:
             report = report.model_copy(update={"message": report.message + self._accounting.killed("agent")})
         try:
@@ -371,6 +376,13 @@ def _as_the_agent_left_it() -> Iterator[None]:
         yield
     except UnknownUserError as error:
         raise NoVerdict(f"after the agent: {error}") from error
+
+
+def _write_network(runtime: DockerRuntime, path: Path, *, since: datetime) -> None:
+    """Write the decisions of the allowlist, one a line; no file without any."""
+    decisions = [one for one in runtime.network_decisions() if one.time >= since.timestamp()]
+    if decisions:
+        path.write_text("".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in decisions))
 
 
 def _goes_on(step: Step, end: _StepEnd) -> bool:

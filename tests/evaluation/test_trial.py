@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,20 @@ def test_the_record_tells_networks_processors_and_resources(tmp_path: Path) -> N
     assert (result.resources.peak_memory_bytes or 0) > 2**20
     assert (result.resources.cpu_s or 0) > 0
     assert result.resources.no_route == 0
+
+
+def test_what_the_agent_asked_its_allowlist_for_is_kept(tmp_path: Path) -> None:
+    ask = "python3 -c \"import urllib.request as u; u.urlopen('http://{}.example/')\" || true"
+    what = task(tmp_path, {
+        "do": ask.format("agent"), "test": f"{ask.format('verifier')}; echo 1 {REWARD}",
+        "agent": {"network": "allowlist", "allow": ["other.example"]},
+        "verifier": {"network": "allowlist", "allow": ["other.example"]},
+    })  # fmt: skip
+    result: TrialResult = carry_out(what, tmp_path)
+    assert result.outcome == "pass", result.fault
+    [line] = (tmp_path / "result/1/agent/network.jsonl").read_text().splitlines()
+    told = json.loads(line)
+    assert (told["host"], told["allowed"]) == ("agent.example", False)
 
 
 def test_a_user_of_the_verifier_whom_the_image_lacks_makes_the_task_invalid(tmp_path: Path) -> None:
