@@ -225,14 +225,19 @@ class Trial:
             self._notes += [fault] if fault else []
         self._collect_of(runtime, step, directory, None)
         self._notes += fetch(runtime, "/logs/artifacts", directory / "artifacts")
-        services = {one.service for one in (*step.verifier.collect, *step.artifacts) if one.service}
-        for service in sorted(services) if isinstance(runtime, ServiceRuntime) else ():
+        if isinstance(runtime, ServiceRuntime):
+            self._collect_of_services(runtime, step, directory)
+        return fault
+
+    def _collect_of_services(self, runtime: ServiceRuntime, step: Step, directory: Path) -> None:
+        """Do the same in each service beside the sandbox that is named; of one that has ended a note tells."""
+        named = {one.service for one in step.verifier.collect} | {one.service for one in step.artifacts}
+        for service in sorted(filter(None, named)):
             try:
                 with runtime.joined(service) as other:
                     self._collect_of(other, step, directory, service)
-            except OhsandboxError as error:  # it has ended, or has no shell
+            except OhsandboxError as error:  # it may have no shell, too
                 self._notes.append(f"not all is kept of service {service!r}: {error}")
-        return fault
 
     def _collect_of(self, runtime: DockerRuntime, step: Step, directory: Path, service: str | None) -> None:
         """Run the commands, then take the artifacts, that name the service; None: the sandbox."""
