@@ -93,8 +93,9 @@ class EvalProgress(ABC):
     def _take_in(self, event: RunEvent) -> None:
         match event:
             case RunBegan(trials, finished):
-                self._trials, self._before, self._began = trials, len(finished), time.monotonic()
-                self._outcomes.update(result.outcome for result in finished.values() if not result.is_repeat)
+                counted = [result.outcome for result in finished.values() if not result.is_repeat]
+                self._trials, self._before, self._began = trials, len(counted), time.monotonic()
+                self._outcomes.update(counted)
             case TrialBegan(key):
                 self._running[key] = RunningTrial("waits", time.monotonic())
             case PhaseBegan(key, phase) if key in self._running:
@@ -103,8 +104,8 @@ class EvalProgress(ABC):
                 self._running.pop(key, None)
             case TrialEnded(result):
                 self._running.pop((result.task, result.attempt), None)  # type: ignore[call-overload] # equal to the key
-                self._ended += 1
                 if not result.is_repeat:
+                    self._ended += 1
                     self._outcomes[result.outcome] += 1
             case PullProgress(image, "done"):
                 self._images.pop(image, None)
@@ -156,10 +157,11 @@ class PlainProgress(EvalProgress):
     def show(self, event: RunEvent) -> None:
         """Write its line, if it has one."""
         match event:
-            case RunBegan(trials, finished) if finished:
-                self._line(f"{len(finished)} of {trials} trials were finished before")
+            case RunBegan(trials) if self._before:
+                self._line(f"{self._before} of {trials} trials were finished before")
             case TrialEnded(result):
-                self._line(f"{self._before + self._ended}/{self._trials}  {describe(result)}")
+                number = "repeat" if result.is_repeat else f"{self._before + self._ended}/{self._trials}"
+                self._line(f"{number}  {describe(result)}")
             case TryFailed(key, fault):
                 self._line(_retry(key, fault))
             case ImageAbsent():

@@ -59,6 +59,17 @@ def test_without_a_terminal_each_trial_is_a_line_when_it_ends() -> None:
     ]
 
 
+def test_repeats_are_not_counted_among_the_trials() -> None:
+    out = io.StringIO()
+    with PlainProgress(out) as progress:
+        progress(RunBegan(2, {TrialKey("a", 1): trial("a"), TrialKey("a", 2): trial("a", attempt=2, is_repeat=True)}))
+        progress(TrialEnded(trial("b", "fail")))
+        progress(TrialEnded(trial("b", attempt=2, is_repeat=True)))
+    assert _lines(out) == [
+        "1 of 2 trials were finished before", "2/2  fail  b  2.0 s  reward 0", "repeat  pass  b #2  2.0 s"
+    ]  # fmt: skip
+
+
 def test_an_image_is_told_when_its_status_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     with PlainProgress(out) as progress:
