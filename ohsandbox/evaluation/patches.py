@@ -9,6 +9,8 @@ GIT = "git -c core.fsmonitor= -c core.hooksPath=/dev/null -c safe.directory='*'"
 """git, in a repository that an agent may have configured: no program that its configuration names is started."""
 NOT_APPLIED = 114
 """Exit code of `apply_script`: the patch does not apply. No shell and no signal gives it."""
+NO_PROGRAM = 115
+"""Exit code of `apply_script`: the image has neither git nor patch."""
 _HEADER = re.compile(r"(?:---|\+\+\+|rename from|rename to|copy to) (.*)")
 _ESCAPE = re.compile(r"\\([0-7]{3}|.)")
 _ESCAPED = {"n": b"\n", "t": b"\t", "r": b"\r", "a": b"\a", "b": b"\b", "f": b"\f", "v": b"\v"}
@@ -35,7 +37,7 @@ if command -v patch >/dev/null; then
   patch --batch --forward --fuzz=5 -p1 --dry-run -i {file} && patch --batch --forward --fuzz=5 -p1 -i {file} \\
     && echo "applied by patch --fuzz=5" && exit 0
 fi
-command -v git >/dev/null || command -v patch >/dev/null || {{ echo "the image has neither git nor patch"; exit 127; }}
+command -v git >/dev/null || command -v patch >/dev/null || exit {NO_PROGRAM}
 exit {NOT_APPLIED}
 """
 

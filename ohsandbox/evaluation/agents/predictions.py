@@ -10,7 +10,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, EvaluatedAgent, program_report, run_logged
 from ohsandbox.evaluation.formats.json_lines import read_lines
 from ohsandbox.evaluation.formats.problems import InvalidTask
-from ohsandbox.evaluation.patches import NOT_APPLIED, apply_script, complete
+from ohsandbox.evaluation.patches import NO_PROGRAM, NOT_APPLIED, apply_script, complete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,11 @@ class PredictionsAgent(EvaluatedAgent):
         return {**super().settings, "predictions": self._digest}
 
     def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:
-        """See `EvaluatedAgent.work`."""
+        """See `EvaluatedAgent.work`.
+
+        Raises:
+            UsageError: the task's image has neither git nor patch.
+        """
         place = self._places.get(assignment.task.id)
         if place is None:
             return AgentReport(notes=(f"no prediction in {self._path.name}",))
@@ -84,6 +88,10 @@ class PredictionsAgent(EvaluatedAgent):
             runtime, ["/bin/sh", "-c", apply_script(PATCH)], assignment.directory / "apply.txt",
             masker=self.secrets.masker, cancel=assignment.cancel, user=user, timeout_s=assignment.timeout_s,
         )  # fmt: skip
+        if ended.exit_code == NO_PROGRAM:
+            raise UsageError(
+                f"The image of task {assignment.task.id} has neither git nor patch. Remedy: name one that has."
+            )
         if ended.exit_code == NOT_APPLIED:
             return AgentReport(model=place.model, notes=("the prediction's patch does not apply: see apply.txt",))
         return program_report(ended, assignment.timeout_s).model_copy(update={"model": place.model})
