@@ -129,7 +129,7 @@ def test_predictions_are_applied_and_judged_by_pristine_tests(tmp_path: Path, im
 
 @pytest.mark.docker
 def test_an_image_that_can_apply_no_patch_makes_the_task_invalid(tmp_path: Path) -> None:
-    tasks = write_lines(tmp_path / "swe.jsonl", [instance("bare", "ohsandbox-base:busybox", workdir="/tmp")])
+    tasks = write_lines(tmp_path / "swe.jsonl", [instance("bare", "ohsandbox-base:debian", workdir="/tmp")])
     predictions = write_lines(tmp_path / "predictions.jsonl", [{"instance_id": "bare", "model_patch": GOLD}])
     how = EvalOptions(predictions=predictions, output=tmp_path / "out", no_tui=True)
     assert run_tasks([tasks], how, RunOptions()) == 2
