@@ -17,7 +17,7 @@ from ohsandbox.network.policy import NetworkPolicy
 from ohsandbox.secrets import Secrets, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ohsandbox.cli.options_eval import EvalOptions, ValidateOptions
     from ohsandbox.evaluation.agents import EvaluatedAgent
@@ -61,9 +61,27 @@ def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
         case _:
             raise UsageError(f"Unknown agent {how.agent!r}. Name one of: {', '.join(AGENTS)}.")
     take_network(agent, how)
+    _take_credentials(agent, how.agent_credential or (), how.agent_network)
     for warning in agent.secrets.warnings:
         say(f"warning: {warning}")
     return agent
+
+
+def _take_credentials(agent: EvaluatedAgent, flags: Sequence[str], network: str | None) -> None:
+    """Have the agent's sandboxes use these; their values are in no file of the results.
+
+    Raises:
+        UsageError: one is none, has no value here, or is given to the agent besides; or the network is another one.
+    """
+    if not flags:
+        return
+    if network not in {None, "allowlist"}:
+        raise UsageError(f"--agent-credential and --agent-network {network} exclude each other. Leave one out.")
+    from ohsandbox.runtime.docker.trust import CredentialSetup  # noqa: PLC0415 - most agents have none
+
+    found = CredentialSetup(flags, given=agent.secrets.environment())
+    agent.credentials, agent.network = tuple(flags), "allowlist"
+    agent.secrets = agent.secrets.hiding(found.outside)
 
 
 def take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> None:

@@ -65,6 +65,11 @@ class EvalOptions:
     agent_setup: str | None = _agent("Shell command that runs as root before --agent-command.", "COMMAND")
     agent_network: Literal["none", "allowlist", "open"] | None = _agent_network
     agent_allow: list[str] | None = _agent_allow
+    agent_credential: list[str] | None = _agent(
+        "Key that never enters the sandbox and is added to the agent's requests to its host, as `run --credential`; "
+        "implies --agent-network allowlist. May be repeated.",
+        "HOST=env:NAME",
+    )
     predictions: Path | None = _agent(
         "Apply the patches of this file, a JSONL of instance_id and model_patch as SWE-bench has it, in the place of "
         "an agent.",

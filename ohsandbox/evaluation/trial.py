@@ -155,7 +155,9 @@ class Trial:
             with self._timed("sandbox"):
                 allow = self._allow_of(task.steps[0])
                 runtime = stack.enter_context(
-                    self._sandboxes.make(task.environment, self._network, allow, opens=self._opens)
+                    self._sandboxes.make(
+                        task.environment, self._network, allow, credentials=self.agent.credentials, opens=self._opens
+                    )
                 )
                 self._sandboxes.prepare(runtime, task.environment)
                 self._accounting.begin(runtime)
@@ -180,7 +182,7 @@ class Trial:
         (directory / "agent").mkdir(parents=True, exist_ok=True)
         is_first = step is self.task.steps[0]
         with self._timed("setup", step):
-            self._set_network(runtime, self._network_of(step), self._allow_of(step))
+            self._set_network(runtime, self._network_of(step), self._allow_of(step), credentials=True)
             try:
                 self._sandboxes.set_up(runtime, step)
             except HealthcheckFailed as error:
@@ -263,7 +265,7 @@ class Trial:
                 hand_over_artifacts(other, step.artifacts, directory / "artifacts")
                 return self._judge(other, step, directory)
         if not self._options.separate_verifier:
-            self._set_network(runtime, verifier.network, verifier.allow)
+            self._set_network(runtime, verifier.network, verifier.allow, credentials=False)
             with _as_the_agent_left_it():
                 return self._judge(runtime, step, directory)
         with self._sandboxes.make(self.task.environment, verifier.network, verifier.allow) as fresh:
@@ -346,7 +348,13 @@ class Trial:
         own = [one.network for one in verifiers if one.environment is None and not self._options.separate_verifier]
         return "open" in {*own, *map(self._network_of, self.task.steps)}
 
-    def _set_network(self, runtime: DockerRuntime, network: Network, allow: Sequence[str]) -> None:
+    def _set_network(
+        self, runtime: DockerRuntime, network: Network, allow: Sequence[str], *, credentials: bool
+    ) -> None:
+        """Change it; the credentials are the agent's, not the verifier's."""
+        if self.agent.credentials and runtime.adds_credentials is not credentials:
+            runtime.set_network("none")
+            runtime.adds_credentials = credentials
         runtime.set_network(network, allow=allow)
         self._network = network
 

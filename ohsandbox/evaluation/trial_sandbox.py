@@ -96,7 +96,13 @@ class TrialSandboxes:
         self._labels = {LABEL: options.run_id, **labels}
 
     def make(
-        self, environment: TaskEnvironment, network: Network, allow: Sequence[str] = (), *, opens: bool = False
+        self,
+        environment: TaskEnvironment,
+        network: Network,
+        allow: Sequence[str] = (),
+        *,
+        credentials: Sequence[str] = (),
+        opens: bool = False,
     ) -> DockerRuntime:
         """Return a sandbox that is not started; allow is what its allowlist holds. Its network may be open later.
 
@@ -129,6 +135,7 @@ class TrialSandboxes:
             workdir=environment.workdir or image.workdir,
             network=network,
             allow=allow,
+            credentials=credentials,
             limits=bounds,
             labels=self._labels,
             ca_bundle=self._options.ca_bundle,

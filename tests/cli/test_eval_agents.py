@@ -53,6 +53,23 @@ def test_what_does_not_fit_is_refused(how: dict[str, Any], what: dict[str, Any],
         make_agent(EvalOptions(**how), RunOptions(**what))
 
 
+def test_a_credential_stays_outside_and_gives_the_agent_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "sk-planted-0123456789")
+    flag = "api.example.org=env:TOKEN"
+    agent = make_agent(EvalOptions(agent_command="cat", agent_credential=[flag]), RunOptions())
+    assert (agent.credentials, agent.network) == ((flag,), "allowlist")
+    assert agent.settings["credentials"] == [flag]
+    assert "TOKEN" not in agent.secrets.environment()
+    assert agent.secrets.masker.mask("it is sk-planted-0123456789") == "it is <secret:TOKEN>"
+    with pytest.raises(UsageError, match="--agent-credential and --agent-network open exclude each other"):
+        make_agent(EvalOptions(agent_credential=[flag], agent_network="open"), RunOptions())
+    with pytest.raises(UsageError, match="never enters a sandbox"):
+        make_agent(EvalOptions(agent_command="cat", agent_env=["TOKEN"], agent_credential=[flag]), RunOptions())
+    monkeypatch.delenv("TOKEN")
+    with pytest.raises(UsageError, match="TOKEN"):
+        make_agent(EvalOptions(agent_credential=[flag]), RunOptions())
+
+
 def test_variables_of_the_command_come_from_the_flag_or_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERE", "value of here")
     agent = make_agent(EvalOptions(agent_command="cat", agent_env=["HERE", "GIVEN=a=b"]), RunOptions())

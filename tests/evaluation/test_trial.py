@@ -15,6 +15,8 @@ from ohsandbox.evaluation.task import Task
 from ohsandbox.evaluation.trial import Trial, TrialSpec
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from tests.evaluation.test_agent_patch import BASE, give_git
+from tests.network.played_host import played_host
+from tests.network.tls_host import HOST, KEY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,11 +58,19 @@ def task(place: Path, *steps: dict[str, Any], **asked: Any) -> Task:
 
 
 def carry_out(
-    what: Task, place: Path, *, attempt: int = 1, processors: Processors | None = None, **options: Any
+    what: Task,
+    place: Path,
+    *,
+    attempt: int = 1,
+    processors: Processors | None = None,
+    credentials: tuple[str, ...] = (),
+    **options: Any,
 ) -> Any:
     directory = place / "result" / str(attempt)
     directory.mkdir(parents=True)
-    spec = TrialSpec(what, "d", attempt, Script(), TrialOptions(run_id="r", **options))
+    agent = Script()
+    agent.credentials = credentials
+    spec = TrialSpec(what, "d", attempt, agent, TrialOptions(run_id="r", **options))
     lent = processors or Processors((), concurrent=1)
     images = Images()
     try:
@@ -252,3 +262,38 @@ def test_a_timeout_while_others_used_the_processors_is_no_verdict(
     result = carry_out(what, tmp_path, attempt=2)
     assert (result.outcome, result.fault.kind) == ("infrastructure_error", "Contention")
     assert "others used 88% of its processors" in result.fault.message
+
+
+ASK = (
+    "import os, sys, urllib.request as u; "
+    f"u.urlopen(u.Request('https://{HOST}/' + sys.argv[1], headers={{'x-own': os.environ.get('TOKEN', '')}}))"
+)
+
+
+def test_a_credential_is_the_agents_in_each_step_and_never_the_verifiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", KEY)
+    listed = {"network": "allowlist", "allow": (HOST,)}
+    steps = [
+        {
+            "name": name,
+            "do": f'python3 -c "{ASK}" agent-{name}',
+            "test": f'python3 -c "{ASK}" verifier-{name} && echo 1 {REWARD}',
+            "agent": {"network": "allowlist"},
+            "verifier": listed,
+        }
+        for name in ("first", "second")
+    ]
+    with played_host(monkeypatch, tmp_path) as (host, bundle):
+        what = task(tmp_path, *steps)
+        result = carry_out(what, tmp_path, credentials=(f"{HOST}=env:TOKEN",), ca_bundle=str(bundle))
+    assert result.outcome == "pass", result
+    told = {seen.target: (seen.all("authorization"), seen.all("x-own")) for seen in host.seen}
+    agents, verifiers = ([f"Bearer {KEY}"], ["ohsandbox-placeholder"]), ([], [""])
+    assert told == {
+        "/agent-first": agents,
+        "/verifier-first": verifiers,
+        "/agent-second": agents,
+        "/verifier-second": verifiers,
+    }

@@ -72,6 +72,8 @@ class EvaluatedAgent(ABC):
     """What the sandbox has while the agent works; None: what the step says."""
     allow: tuple[str, ...] = ()
     """What the allowlist holds meanwhile, beside the hosts of the step."""
+    credentials: tuple[str, ...] = ()
+    """Added outside of the sandbox to requests to their hosts meanwhile, as `DockerRuntime(credentials=...)`."""
 
     def __init__(self, secrets: Secrets | None = None) -> None:
         """Take the secrets of the agent's programs; the keys of this machine are masked beside them."""
@@ -81,7 +83,7 @@ class EvaluatedAgent(ABC):
     @property
     def settings(self) -> dict[str, Any]:
         """What a reader has to know of it to trust a number, as plain JSON; a run goes on with the same only."""
-        told = {"network": self.network, "allow": list(self.allow)}
+        told = {"network": self.network, "allow": list(self.allow), "credentials": list(self.credentials)}
         return {name: value for name, value in told.items() if value}
 
     def begin(self, tell: Tell) -> None:  # noqa: B027 - most have nothing to do

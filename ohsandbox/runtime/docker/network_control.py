@@ -67,6 +67,8 @@ class NetworkControl(Runtime):
         self._here = _OfThread()
         self._decision_listeners: list[Callable[[NetworkDecision], object]] = []
         self._credentials: CredentialSetup | None = None
+        self.adds_credentials = True
+        """False leaves the credentials out of the next list that `set_network` makes."""
 
     @property
     def allowed(self) -> tuple[str, ...]:
@@ -208,7 +210,7 @@ class NetworkControl(Runtime):
             name = self._options.conversation or name
             self._allowlist = Allowlist(
                 self._options.allow, name=name, listener=self._tell_decision,
-                interceptor=None if self._credentials is None else self._credentials.broker.interceptor,
+                interceptor=None if self._credentials_now is None else self._credentials_now.broker.interceptor,
             )  # fmt: skip
         self._allowlist.begin(self.tunnel)
 
@@ -241,8 +243,12 @@ class NetworkControl(Runtime):
             self.give_secrets(self.secrets)
 
     @property
+    def _credentials_now(self) -> CredentialSetup | None:
+        return self._credentials if self.adds_credentials else None
+
+    @property
     def _credential_hosts(self) -> tuple[str, ...]:
-        return () if self._credentials is None else self._credentials.hosts
+        return () if self._credentials_now is None else self._credentials_now.hosts
 
     def _with_credential_hosts(self, allow: Sequence[str] | None) -> Sequence[str] | None:
         """The rules that were asked for with those that the credentials need; None where there are none."""
@@ -262,14 +268,14 @@ class NetworkControl(Runtime):
             from ohsandbox.runtime.docker import trust  # noqa: PLC0415 - as above
 
             variables["JAVA_TOOL_OPTIONS"] += f" {trust.JAVA_TRUST_OPTION}"
-        if self._credentials is None:
+        if self._credentials_now is None:
             return variables
-        return {**variables, **self._credentials.variables(java_options=variables.get("JAVA_TOOL_OPTIONS", ""))}
+        return {**variables, **self._credentials_now.variables(java_options=variables.get("JAVA_TOOL_OPTIONS", ""))}
 
     @property
     def _trusts_bundle(self) -> bool:
         """The caller's CA bundle alone is trusted, and Java reads it in a form of its own."""
-        return self._options.ca_bundle is not None and self._credentials is None
+        return self._options.ca_bundle is not None and self._credentials_now is None
 
     @property
     def _way_out_names(self) -> frozenset[str]:
