@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ohsandbox.runtime.base import Runtime
 
 if TYPE_CHECKING:
+    import socket
     import threading
     from collections.abc import Mapping, Sequence
 
@@ -85,6 +86,10 @@ class SharedRuntime(Runtime):
     def hold(self) -> None:
         """Keep the lender's sandbox from being stopped as idle."""
         self._lender.hold()
+
+    def connect_proxy(self) -> socket.socket | None:
+        """To the lender's."""
+        return self._lender.connect_proxy()
 
     def prepare_browser(self) -> None:
         """The lender knows the sandbox's network."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import socket
 import threading
 import time
@@ -30,6 +31,9 @@ GRACE_S = 2.0
 CHUNK_BYTES, STDERR_BYTES, TROUBLE_CHARS = 64 * 1024, 2000, 300
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_LISTED_PORTS = (443, 80)
+"""Of a rule that names a host alone."""
 
 _CONNECTED = b"+"
 """The first byte that a connector prints; the remote end's bytes follow."""
@@ -97,12 +101,16 @@ class ConnectionRelay:
     def connect(self, host: str, port: int) -> socket.socket:
         """Return a socket connected to host:port as seen from the sandbox; blocks.
 
+        Where the sandbox has an allowlist, a host other than itself is reached through that, without a process inside.
+
         Raises:
             ConnectionError: it cannot be reached; gives the reason and the remedy.
         """
         self.trouble = ""
         note = partial(self._note, host, port)
         try:
+            if host not in LOOPBACK and (listed := self._runtime.connect_proxy()) is not None:
+                return _through_proxy(listed, host, port)
             connector = self._connected(f"{host} {port}\n".encode())
         except (OhsandboxError, OSError) as error:
             note(str(error))
@@ -159,12 +167,37 @@ class ConnectionRelay:
                 connector.kill()
 
     def _note(self, host: str, port: int, why: str) -> None:
-        remedy = "Start the server there" if host in LOOPBACK else "Give the sandbox a network (`--network open`)"
+        rule = host if port in _LISTED_PORTS else f"{host}:{port}"
+        remedy = "Start the server there" if host in LOOPBACK else f"Let the sandbox reach it (`--allow {rule}`)"
         why = one_line(why, limit_chars=TROUBLE_CHARS).rstrip(".")
         self.trouble = (
             f"From inside the sandbox, {host}:{port} cannot be reached: {why}. "
             f'{remedy}, or take out `"where": "sandbox"` to connect from this machine'
         )
+
+
+def _through_proxy(near: socket.socket, host: str, port: int) -> socket.socket:
+    """Have the proxy at the other end of near connect it to host:port.
+
+    Raises:
+        ConnectionError: it does not; gives the reason.
+    """
+    with contextlib.ExitStack() as failed:
+        failed.callback(near.close)
+        near.settimeout(CONNECT_S)
+        place = f"{host}:{port}".encode()
+        near.sendall(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (place, place))
+        answer = http.client.HTTPResponse(near, method="CONNECT")
+        try:
+            answer.begin()
+        except http.client.HTTPException:
+            raise ConnectionError("the proxy of its allowlist ended the connection") from None
+        if answer.status != http.HTTPStatus.OK:
+            raise ConnectionError(answer.reason)
+        answer.close()
+        near.settimeout(None)
+        failed.pop_all()
+    return near
 
 
 class _DiedSilentlyError(Exception):

@@ -38,6 +38,7 @@ from ohsandbox.runtime.workspace.changes import ChangeTracker, WorkspaceReport
 from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
@@ -411,6 +412,10 @@ class Backend(ABC):
         while (loss := self._loss()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
         return loss
+
+    def connect_proxy(self) -> socket.socket | None:
+        """A connection to the proxy of the sandbox's allowlist, as programs inside have one; None without a list."""
+        return None
 
     def prepare_browser(self) -> None:  # noqa: B027 - most have nothing to do
         """Let browsers of the sandbox use its network; call it before one is started."""

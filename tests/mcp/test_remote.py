@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -22,6 +23,9 @@ from ohsandbox.mcp.config import ServerConfig
 from ohsandbox.mcp.relay import ConnectionRelay
 from ohsandbox.mcp.remote import remote_transport
 from tests.mcp.conftest import call
+from tests.network.played_host import played_host
+from tests.network.tls_host import HOST, Seen, whole
+from tests.runtime.engines import IMAGE
 
 if TYPE_CHECKING:
     import socket
@@ -293,4 +297,48 @@ def test_no_network_is_said_with_the_remedy(inside: DockerRuntime) -> None:
         servers.wait()
         told = servers.missing()
     assert "From inside the sandbox, far.invalid:80 cannot be reached: " in str(told)
-    assert "--network open" in str(told)
+    assert "--allow far.invalid" in str(told)
+
+
+def _serve_mcp(seen: Seen) -> bytes:
+    """A server with one tool, over TLS."""
+    if seen.method != "POST":
+        return whole(b"", "405 Method Not Allowed")
+    asked = json.loads(seen.body)
+    if "id" not in asked:
+        return whole(b"", "202 Accepted")
+    server = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "x", "version": "1"},
+    }
+    answers = {
+        "initialize": server,
+        "tools/list": {"tools": [{"name": "where", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "through the list"}]},
+    }
+    told = {"jsonrpc": "2.0", "id": asked["id"], "result": answers.get(asked["method"], {})}
+    return whole(json.dumps(told).encode(), headers="content-type: application/json\r\n")
+
+
+def test_a_sandbox_with_a_list_reaches_what_is_on_it_and_names_the_rule_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = {"listed": HOST, "other": "other.example.org", "odd": "odd.example.org:8443"}
+    entries = {name: {"url": f"https://{host}/mcp", "where": "sandbox", "timeout": 20} for name, host in hosts.items()}
+    with played_host(monkeypatch, tmp_path, answer=_serve_mcp) as (there, bundle):
+        monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+        with DockerRuntime(IMAGE, allow=[HOST]) as runtime:
+            with MCPServers(MCPConfig.parse({"mcpServers": entries}), runtime) as servers:
+                assert call(servers, "where") == "through the list", servers.missing()
+                servers.wait()
+                missing = str(servers.missing())
+            allowed = {one.host for one in runtime.network_decisions() if one.allowed}
+            connectors = _connectors_in(runtime)
+    assert there.seen
+    assert allowed == {HOST}
+    assert "other.example.org:443 cannot be reached: " in missing
+    assert "not on the list" in missing
+    assert "(`--allow other.example.org`)" in missing
+    assert "(`--allow odd.example.org:8443`)" in missing
+    assert connectors == 0

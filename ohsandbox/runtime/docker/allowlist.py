@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,15 @@ class Allowlist:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._proxies[-1].serve(reader, writer)
+
+    def connect(self) -> socket.socket:
+        """A connection to the proxy for a program of this process that asks in the sandbox's name."""
+        near, far = socket.socketpair()
+        asyncio.run_coroutine_threadsafe(self._serve_socket(far), get_loop())
+        return near
+
+    async def _serve_socket(self, far: socket.socket) -> None:
+        await self._serve(*await asyncio.open_connection(sock=far))
 
     def wait(self) -> None:
         """Return once the connector listens, or cannot now: programs inside are refused a connection then."""

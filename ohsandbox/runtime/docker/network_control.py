@@ -19,6 +19,7 @@ from ohsandbox.runtime.docker.proxy_variables import (
 )
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ohsandbox.errors import SandboxUnavailable
@@ -139,6 +140,10 @@ class NetworkControl(Runtime):
                     store = trust.java_trust_store_of(str(self._options.ca_bundle))
                     self.write_bytes(trust.JAVA_TRUST_PATH, store, mode=0o644, user=self.connector_owner)
             return super()._open_connector()
+
+    def connect_proxy(self) -> socket.socket | None:
+        """See `Backend.connect_proxy`."""
+        return None if self._allowlist is None else self._allowlist.connect()
 
     def prepare_browser(self) -> None:
         """See `Backend.prepare_browser`."""
