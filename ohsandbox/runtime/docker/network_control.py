@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ohsandbox.errors import SandboxFileError, UsageError
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker.proxy_variables import (
+    JAVA_OPTIONS,
     NODE_PRELOAD_PATH,
     PROXY_VARIABLES,
     node_preload,
@@ -268,14 +269,14 @@ class NetworkControl(Runtime):
         """The variables that lead processes to the list, and to the placeholders of credentials."""
         if self._options.network != "allowlist":
             return {}
-        variables = proxy_environment(self._options.env)
-        if self._trusts_bundle and "JAVA_TOOL_OPTIONS" in variables:
+        found = self._credentials_now
+        java_options = ""
+        if self._trusts_bundle or found is not None:
             from ohsandbox.runtime.docker import trust  # noqa: PLC0415 - as above
 
-            variables["JAVA_TOOL_OPTIONS"] += f" {trust.JAVA_TRUST_OPTION}"
-        if self._credentials_now is None:
-            return variables
-        return {**variables, **self._credentials_now.variables(java_options=variables.get("JAVA_TOOL_OPTIONS", ""))}
+            java_options = trust.JAVA_TRUST_OPTION
+        variables = proxy_environment(self._options.env, java_options=java_options)
+        return variables if found is None else {**variables, **found.variables()}
 
     @property
     def _trusts_bundle(self) -> bool:
@@ -298,7 +299,12 @@ class NetworkControl(Runtime):
 
     def _lead_processes(self, exec_env: Mapping[str, str]) -> None:
         """Have open shells lead their next command to the proxy, or nowhere; workers are started anew."""
-        change = {name: exec_env.get(name, "") for name in self._way_out_names if name not in self._options.env}
+        given = self._options.env
+        change = {
+            name: exec_env.get(name, given.get(name, ""))
+            for name in self._way_out_names
+            if name not in given or name == JAVA_OPTIONS
+        }
         with self._lock:
             for shell in self._shells.values():
                 shell.set_env(change)

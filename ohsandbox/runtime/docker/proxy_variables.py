@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
 PROXY_PORT = 3128
 """Where the connector listens inside, on 127.0.0.1; the port that proxies have by custom."""
@@ -18,12 +18,13 @@ _JAVA = (
 )
 NODE_PRELOAD_PATH = "/usr/local/share/ohsandbox-node-proxy.cjs"
 """In a container, as our copy of the CA bundle: a Node process that lacks it does not start."""
+JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 PROXY_VARIABLES = {
     **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), _PROXY),
     **dict.fromkeys(("no_proxy", "NO_PROXY"), _LOCAL),
     "NODE_USE_ENV_PROXY": "1",
     "NODE_OPTIONS": f"--require={NODE_PRELOAD_PATH}",
-    "JAVA_TOOL_OPTIONS": _JAVA,
+    JAVA_OPTIONS: _JAVA,
 }
 """curl, git and apt read the small letters, cargo, go, pip, uv and npm both; Node has a switch for them from
 22.21 on, and our file (network/proxy/node_proxy.cjs) before; Java, which reads none of them, has a variable with
@@ -35,10 +36,16 @@ def node_preload() -> bytes:
     return files("ohsandbox.network.proxy").joinpath("node_proxy.cjs").read_bytes()
 
 
-def proxy_environment(given: Iterable[str]) -> dict[str, str]:
-    """The variables that lead programs to the proxy, without those that the caller gave a value."""
-    kept = {*given}
-    return {name: value for name, value in PROXY_VARIABLES.items() if name not in kept}
+def proxy_environment(given: Mapping[str, str], *, java_options: str = "") -> dict[str, str]:
+    """The variables that lead programs to the proxy, without those that the caller gave a value.
+
+    Java's options are ours, then java_options, then the caller's, of which the last wins; an empty value of the
+    caller's stays empty.
+    """
+    found = {name: value for name, value in PROXY_VARIABLES.items() if name not in given}
+    if (own := given.get(JAVA_OPTIONS, "")) or JAVA_OPTIONS in found:
+        found[JAVA_OPTIONS] = " ".join(filter(None, (_JAVA, java_options, own)))
+    return found
 
 
 def told_network(rules: Sequence[str], credentials: Sequence[str] = ()) -> str:

@@ -104,11 +104,10 @@ class CredentialSetup:
             target.script(f"{_WRITE}\n{_INTO_STORES}", CA_PATH, certificate, stdin=self.broker.bundle)
             for_java.result()
 
-    def variables(self, *, java_options: str = "") -> Mapping[str, str]:
-        """Those of every process, without those that the caller gave a value; java_options are Java's others."""
+    def variables(self) -> Mapping[str, str]:
+        """Those of every process, without those that the caller gave a value."""
         found = {
             **dict(pair for one in self._credentials for pair in one.placeholders),
             **dict.fromkeys(CA_VARIABLES, CA_PATH),
-            "JAVA_TOOL_OPTIONS": f"{java_options} {JAVA_TRUST_OPTION}".strip(),
         }
         return {name: value for name, value in found.items() if name not in self._given}

@@ -139,6 +139,18 @@ def test_programs_are_led_to_the_proxy_in_every_kind_of_process(sandbox: Callabl
     assert runtime.execute(f'python3 -c "{fetch}"').output.strip() == f"this is {GOOD}"
 
 
+def test_a_callers_own_options_of_java_follow_ours_and_stay_without_the_list() -> None:
+    shown = 'echo "<$JAVA_TOOL_OPTIONS>"'
+    with DockerRuntime(IMAGE, allow=[GOOD], env={"JAVA_TOOL_OPTIONS": "-Xmx1g"}) as runtime:
+        listed = [runtime.execute(shown).output, runtime.run(["sh", "-c", shown]).stdout.decode()]
+        runtime.set_network("none")
+        unlisted = [runtime.execute(shown).output, runtime.run(["sh", "-c", shown]).stdout.decode()]
+    assert [one.strip().startswith("<-Dhttp.proxyHost=") and "[::1] -Xmx1g>" in one for one in listed] == [True, True]
+    assert [one.strip() for one in unlisted] == ["<-Xmx1g>"] * 2
+    with DockerRuntime(IMAGE, allow=[GOOD], env={"JAVA_TOOL_OPTIONS": ""}) as runtime:
+        assert runtime.execute(shown).output.strip() == "<>"
+
+
 def test_the_model_is_told_the_list_and_what_a_refusal_means(sandbox: Callable[..., Any]) -> None:
     runtime = sandbox(allow=[GOOD])
     assert runtime.describe()["network"].startswith(f"an allowlist: {GOOD}.")
