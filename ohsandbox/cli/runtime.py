@@ -171,7 +171,7 @@ def place_of(runtime: Runtime, options: SandboxOptions) -> str:
         return f"This host, in {runtime.workdir}"
     name = getattr(runtime, "name", "") or runtime.id
     if options.attach:
-        return f"Container {name}, attached"
+        return f"Container {name}, attached, network: its owner's"
     return f"Container {name} of {options.image}, network: {network_words(options.network, options.allowed or ())}"
 
 
