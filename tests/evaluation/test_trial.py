@@ -15,8 +15,8 @@ from ohsandbox.evaluation.task import Task
 from ohsandbox.evaluation.trial import Trial, TrialSpec
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from tests.evaluation.test_agent_patch import BASE, give_git
-from tests.network.played_host import played_host
-from tests.network.tls_host import HOST, KEY
+from tests.network.credentials.played_host import played_host
+from tests.network.credentials.tls_host import HOST, KEY
 
 if TYPE_CHECKING:
     from pathlib import Path

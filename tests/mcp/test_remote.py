@@ -23,8 +23,8 @@ from ohsandbox.mcp.config import ServerConfig
 from ohsandbox.mcp.relay import ConnectionRelay
 from ohsandbox.mcp.remote import remote_transport
 from tests.mcp.conftest import call
-from tests.network.played_host import played_host
-from tests.network.tls_host import HOST, Seen, whole
+from tests.network.credentials.played_host import played_host
+from tests.network.credentials.tls_host import HOST, Seen, whole
 from tests.runtime.engines import IMAGE
 
 if TYPE_CHECKING:
