@@ -12,9 +12,10 @@ from ohsandbox.cli.options_eval import EVALUATED_MODEL
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import CommandAgent, NopAgent, OracleAgent, PredictionsAgent
+from ohsandbox.network.credentials.credentials import check_outside, parse_credentials
 from ohsandbox.network.open_addresses import parse_exception
 from ohsandbox.network.policy import NetworkPolicy
-from ohsandbox.secrets import Secrets, check_name
+from ohsandbox.secrets import HiddenValues, Secrets, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,11 +78,10 @@ def _take_credentials(agent: EvaluatedAgent, flags: Sequence[str], network: str 
         return
     if network not in {None, "allowlist"}:
         raise UsageError(f"--agent-credential and --agent-network {network} exclude each other. Leave one out.")
-    from ohsandbox.runtime.docker.trust import CredentialSetup  # noqa: PLC0415 - most agents have none
-
-    found = CredentialSetup(flags, given=agent.secrets.environment())
+    found = parse_credentials(flags)
+    check_outside(found, agent.secrets.environment())
     agent.credentials, agent.network = tuple(flags), "allowlist"
-    agent.secrets = agent.secrets.hiding(found.outside)
+    agent.secrets = agent.secrets.hiding(HiddenValues((one.name, one.value) for one in found))
 
 
 def take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> None:

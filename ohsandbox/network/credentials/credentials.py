@@ -156,6 +156,21 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
     return tuple(found)
 
 
+def check_outside(credentials: Iterable[Credential], variables: Mapping[str, str]) -> None:
+    """Refuse variables of a sandbox that have a value which must stay outside.
+
+    Raises:
+        UsageError: one has.
+    """
+    for one in credentials:
+        for name, value in variables.items():
+            if one.value in value:
+                raise UsageError(
+                    f"Variable {name!r} has the value of credential {one.name!r}, which never enters a sandbox. "
+                    "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
+                )
+
+
 def rules_of(credentials: Iterable[Credential]) -> tuple[str, ...]:
     """What a network policy must allow for them."""
     return tuple(dict.fromkeys(f"{one.host}:{one.port}" for one in credentials))

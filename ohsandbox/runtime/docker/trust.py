@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.errors import UsageError
-from ohsandbox.network.credentials.credentials import parse_credentials, rules_of
+from ohsandbox.network.credentials.credentials import check_outside, parse_credentials, rules_of
 from ohsandbox.runtime.docker.options import CA_PATH, CA_VARIABLES
 from ohsandbox.secrets import HiddenValues
 
@@ -88,13 +87,7 @@ class CredentialSetup:
         Raises:
             UsageError: one has.
         """
-        for name, value in variables.items():
-            for kept, secret in self.outside.items():
-                if secret in value:
-                    raise UsageError(
-                        f"Variable {name!r} has the value of credential {kept!r}, which never enters a sandbox. "
-                        "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
-                    )
+        check_outside(self._credentials, variables)
 
     def install(self, target: Sandbox) -> None:
         """Write the authorities to where `variables` point, and the sandbox's own into the image's stores."""
