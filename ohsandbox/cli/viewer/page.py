@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.viewer.entries import EntryMaker, as_script_data
+from ohsandbox.cli.viewer.network import NetworkEntries
 from ohsandbox.conversation.storage import StoredConversation, read_stored
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.html_page import open_templates
@@ -96,10 +98,13 @@ def _conversations(
 
 def _entries(directory: Path, faults: list[OhsandboxError], *, is_first: bool) -> list[str]:
     """Of one log; a fault of it is its last entry."""
-    maker, made, last = EntryMaker(), [], 0
+    maker, network, last, at_ms = EntryMaker(), NetworkEntries(directory), 0, 0.0
+    made: list[str] = []
 
     def take(event: SDKEvent) -> None:
-        nonlocal last
+        nonlocal last, at_ms
+        at_ms = event.ts.timestamp() * 1000
+        made.extend(map(as_script_data, network.before(last, at_ms)))
         last = event.seq
         if (entry := maker.entry(event)) is not None:
             made.append(as_script_data(entry))
@@ -111,4 +116,7 @@ def _entries(directory: Path, faults: list[OhsandboxError], *, is_first: bool) -
             raise
         faults.append(error)
         made.append(as_script_data(maker.fault(last + 1, error)))
+    made.extend(map(as_script_data, network.before(last, math.inf)))
+    if (table := network.table(last, round(at_ms))) is not None:
+        made.append(as_script_data(table))
     return made

@@ -13,6 +13,7 @@ import pytest
 from ohsandbox.cli.rendering import text as texts
 from ohsandbox.cli.viewer.page import write_page
 from ohsandbox.errors import LogCorruptError
+from ohsandbox.network import audit
 from ohsandbox.persistence import LOG_NAME
 from ohsandbox.secrets import Masker
 from tests.cli.viewer import example
@@ -72,6 +73,28 @@ def test_the_policy_allows_one_style_and_one_script_by_hash_and_images_in_the_pa
 
 def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def test_what_the_list_decided_stands_where_it_was_asked_for_and_in_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path))
+    directory = example.usual(tmp_path / "conversations")
+    before = entries_of(page_of(directory))
+    assert {one["type"] for one in before}.isdisjoint({"blocked", "network"})
+    call = next(one for one in before if one["type"] == "tool_call")
+    monkeypatch.setattr("ohsandbox.network.audit.time.time", lambda: call["t"] / 1000 + 0.001)
+    log = audit.AuditLog(directory.name)
+    for host, allowed in (("a.example.org", True), ("<b>.example.org", False), ("<b>.example.org", False)):
+        log.record(host, 443, "https", allowed=allowed, reason="is not on the list", rule="*.org" if allowed else "")
+    log.close()
+    after = entries_of(page_of(directory))
+    [blocked] = [one for one in after if one["type"] == "blocked"]
+    assert after[after.index(blocked) - 1]["n"] == call["n"]
+    assert blocked["blocks"][0]["text"] == "Blocked: <b>.example.org (is not on the list), 2 times"
+    assert after[-1]["blocks"][0]["text"] == "Network: 3 requests to 2 hosts, 2 blocked"
+    assert "a.example.org" in after[-1]["blocks"][0]["details"]
+    assert [one for one in after if one["type"] not in {"blocked", "network"}] == before
 
 
 def test_hostile_text_is_no_markup_and_loads_nothing(page: str) -> None:

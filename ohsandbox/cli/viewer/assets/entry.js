@@ -1,5 +1,5 @@
 // An entry of the log: an event, with its result where it is a call.
-const TROUBLE = new Set(["error", "retry", "notice"]);
+const TROUBLE = new Set(["error", "retry", "notice", "blocked"]);
 const DECISIONS = new Set(["confirmation", "approval", "approval_revoked"]);
 
 const blockOf = (entry, kind) => entry.blocks.find((block) => block.is === kind);

@@ -11,7 +11,7 @@ const svg = (tag, attributes) => {
 };
 
 const spans = (items) => {
-  const entries = items.flatMap((item) => (item.result ? [[item.entry, item], [item.result, item]] : [[item.entry, item]]));
+  const entries = items.filter((item) => item.entry.type !== "blocked" && item.entry.type !== "network").flatMap((item) => (item.result ? [[item.entry, item], [item.result, item]] : [[item.entry, item]]));
   entries.sort((a, b) => a[0].n - b[0].n);
   let before = null, cost = 0, isHeld = false;
   return entries.flatMap(([entry, item]) => {

@@ -1,0 +1,72 @@
+"""What a conversation's sandbox asked the network for, as entries of its page: what was blocked, and a table of all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.cli.networks import target_of
+from ohsandbox.cli.rendering.text import safe_line, size
+from ohsandbox.errors import UsageError
+from ohsandbox.network.audit import read_decisions
+from ohsandbox.paths import conversations_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ohsandbox.network.audit import NetworkDecision
+
+MAX_HOSTS_BESIDE = 20
+"""Blocked hosts beside one event; the table has the others."""
+_PART = 0.01
+"""Of the number of the event before: these entries are no events, and stand between two."""
+
+
+class NetworkEntries:
+    """Of one conversation, between the entries of its events."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read what is kept of the conversation; nothing where it lies elsewhere."""
+        self._decisions: tuple[NetworkDecision, ...] = ()
+        if directory.resolve().parent == conversations_dir().resolve():
+            with contextlib.suppress(UsageError, OSError):  # a name of no log, or one that cannot be read
+                self._decisions = read_decisions(directory.name)
+        self._blocked = deque(sorted((one for one in self._decisions if not one.allowed), key=lambda one: one.time))
+
+    def before(self, number: int, ended_ms: float) -> Iterator[dict[str, Any]]:
+        """An entry for each host that was blocked until ended_ms, in ms since 1970; number is the last event's."""
+        found: dict[str, list[NetworkDecision]] = {}
+        while self._blocked and self._blocked[0].time * 1000 <= ended_ms:
+            one = self._blocked.popleft()
+            found.setdefault(f"{target_of(one)} ({one.reason})", []).append(one)
+        for place, (text, group) in enumerate([*found.items()][:MAX_HOSTS_BESIDE], 1):
+            times = f", {len(group)} times" if len(group) > 1 else ""
+            note = _note(safe_line(f"Blocked: {text}{times}", limit_chars=500), warns=True)
+            at = round(group[0].time * 1000)
+            yield {"n": round(number + place * _PART, 2), "t": at, "type": "blocked", "blocks": [note]}
+
+    def table(self, number: int, at_ms: int) -> dict[str, Any] | None:
+        """The last entry: a row for each host and decision; None where nothing was asked for."""
+        if not self._decisions:
+            return None
+        from ohsandbox.cli.net import grouped  # noqa: PLC0415 - what it needs is slow to import
+        from ohsandbox.cli.rendering.tables import aligned  # noqa: PLC0415 - as above
+
+        rows: list[tuple[str, ...]] = [("HOST", "DECISION", "TIMES", "SENT", "RECEIVED", "WHY")]
+        for group in grouped(self._decisions):
+            first = group[0]
+            counts = (size(sum(one.sent_bytes for one in group)), size(sum(one.received_bytes for one in group)))
+            why = f"by {first.rule}" if first.allowed and first.rule else first.reason
+            decided = "allowed" if first.allowed else "blocked"
+            rows.append((safe_line(target_of(first)), decided, str(len(group)), *counts, safe_line(why)))
+        blocked = sum(not one.allowed for one in self._decisions)
+        hosts = len({one.host for one in self._decisions})
+        text = f"Network: {len(self._decisions)} requests to {hosts} hosts, {blocked} blocked"
+        note = _note(text, details=aligned(rows, right=(2, 3, 4), heading=True).plain)
+        return {"n": round(number + 0.99, 2), "t": at_ms, "type": "network", "blocks": [note]}
+
+
+def _note(text: str, *, details: str = "", warns: bool = False) -> dict[str, Any]:
+    return {"is": "note", "kind": "network", "text": text, "details": details, "warns": warns}
