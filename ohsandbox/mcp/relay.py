@@ -188,6 +188,7 @@ def _through_proxy(near: socket.socket, host: str, port: int) -> socket.socket:
         place = f"{host}:{port}".encode()
         near.sendall(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (place, place))
         answer = http.client.HTTPResponse(near, method="CONNECT")
+        failed.callback(answer.close)
         try:
             answer.begin()
         except http.client.HTTPException:
