@@ -71,7 +71,7 @@ class TopScreen:
         self._over = threading.Event()
         self._app: Application[None] = Application(
             layout=Layout(self._layout()), key_bindings=self._bindings(), full_screen=True, style=STYLE,
-            refresh_interval=1.0,
+            refresh_interval=1.0, before_render=lambda _: self._take_rows(),
         )  # fmt: skip
 
     def run(self) -> int:
@@ -134,15 +134,18 @@ class TopScreen:
     def _row(self) -> TopRow | None:
         return self._rows[self._index] if self._rows else None
 
-    def _keys_told(self) -> StyleAndTextTuples:
-        return [("class:dim", KEYS if self._columns >= len(KEYS) else SHORT_KEYS)]
-
-    def _summary(self) -> StyleAndTextTuples:
-        """The first line, and the moment at which rows are taken from the survey."""
+    def _take_rows(self) -> None:
+        """Before each frame, so that all parts of it show the same rows."""
         index = self._index
         self._rows = self._survey.rows()
         if self._rows and self._chosen not in {row.key for row in self._rows}:
             self._chosen = self._rows[min(index, len(self._rows) - 1)].key
+
+    def _keys_told(self) -> StyleAndTextTuples:
+        return [("class:dim", KEYS if self._columns >= len(KEYS) else SHORT_KEYS)]
+
+    def _summary(self) -> StyleAndTextTuples:
+        """The first line."""
         rows = self._rows
         waiting = sum(row.state == "waiting" for row in rows)
         memory = sum(row.usage.memory_bytes for row in rows if row.usage)

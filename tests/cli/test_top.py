@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ohsandbox.cli.top_screen import TopScreen
 from ohsandbox.cli.top_survey import Survey
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.paths import conversations_dir
@@ -212,6 +213,17 @@ def test_the_screen_shows_rows_moves_and_gives_the_terminal_back(at_terminal: Ca
 def test_a_narrow_terminal_shows_which_conversation_it_is() -> None:
     with closing(Emulator("top", columns=40, rows=20)) as terminal:
         assert "plain" in terminal.wait("It is done").shown
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_the_table_and_the_line_above_it_show_the_same_rows(talked: list[str]) -> None:
+    survey = Survey(conversations_dir())
+    screen = TopScreen(survey, None)
+    survey.read_logs()
+    screen._app.before_render.fire()
+    table = "".join(part[1] for part in screen._table())  # the first that is laid out
+    assert "It is done" in table
+    assert f"{len(talked)} conversation" in "".join(part[1] for part in screen._summary())
 
 
 @pytest.mark.usefixtures("no_engine", "talked")
