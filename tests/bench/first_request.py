@@ -63,7 +63,8 @@ def medians(model: str, image: str, *more: str, rounds: int = ROUNDS) -> Start:
 
 def first_request_rows(image: str) -> list[Row]:
     """The two wire formats that are spoken directly, and what an import of litellm takes."""
-    import_s = median_s(lambda: subprocess.run([sys.executable, "-c", "import litellm"], check=True), rounds=3)
+    env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # it would ask the network for prices
+    import_s = median_s(lambda: subprocess.run([sys.executable, "-c", "import litellm"], check=True, env=env), rounds=3)
     rows = []
     for what, model in (("OpenAI's format", "openai/fake"), ("Anthropic's", "anthropic/claude-sonnet-4-5")):
         took = medians(model, image)
