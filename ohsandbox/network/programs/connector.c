@@ -115,6 +115,7 @@ static struct port { int fd; u16 number; u8 is_open, tells; u32 reason; } ports[
 
 static u8 input[4 * (HEADER + PIECE)];
 static u32 input_length;
+static u32 next_accepted;
 static u8 output[OUTPUT];
 static u32 output_start, output_length;
 
@@ -237,13 +238,13 @@ static void try_connect(struct stream *one)
         if (result == -EINPROGRESS || result == 0)
             return;
         if (one->on_ipv6++) {
-            finish(one, (u32)-result);
+            finish(one, one->reason);
             return;
         }
+        one->reason = (u32)-result; /* that of 127.0.0.1: a sandbox without IPv6 has another one for ::1 */
         if (one->fd >= 0)
             CALL(SYS_close, one->fd, 0, 0);
         one->fd = -1;
-        one->reason = (u32)-result;
     }
 }
 
@@ -258,9 +259,10 @@ static void connected(struct stream *one)
     } else if (!one->on_ipv6) {
         CALL(SYS_close, one->fd, 0, 0);
         one->on_ipv6 = 1;
+        one->reason = (u32)error;
         try_connect(one);
     } else {
-        finish(one, (u32)error);
+        finish(one, one->reason);
     }
 }
 
@@ -283,11 +285,14 @@ static void listen_on(struct port *one, u16 number)
     one->reason = result < 0 ? (u32)-result : 0;
 }
 
+/* The one behind the last: a CLOSE of the host that crossed with ours finds its number free. */
 static struct stream *free_stream(void)
 {
-    for (int i = HALF; i < STREAMS; i++)
-        if (streams[i].state == FREE)
-            return &streams[i];
+    for (u32 i = 0; i < HALF; i++) {
+        struct stream *one = &streams[HALF + (next_accepted + i) % HALF];
+        if (one->state == FREE)
+            return one;
+    }
     return 0;
 }
 
@@ -300,6 +305,7 @@ static void accept_one(struct port *one)
     if (fd < 0)
         return;
     set((int)fd, IPPROTO_TCP, TCP_NODELAY, 1, 0);
+    next_accepted = (u32)(found - streams) - HALF + 1;
     begin_stream(found, RUNNING, one->number, (int)fd);
     tell(ACCEPTED, (u32)(found - streams), one->number);
 }
@@ -436,7 +442,8 @@ static void take_frame(u32 kind, u32 number, const u8 *payload, u32 length)
         begin_stream(one, CONNECTING, (u16)value, -1);
         try_connect(one);
     } else if (one->state == FREE) {
-        leave(2);
+        if (kind != CLOSE) /* one that aborts may cross with our own CLOSE */
+            leave(2);
     } else if (kind == DATA) {
         take_data(one, payload, length);
     } else if (kind == CREDIT) {
