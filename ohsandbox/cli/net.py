@@ -45,7 +45,8 @@ def show_network(wanted: str, *, as_json: bool) -> int:
         print(f"{name} has asked the network for nothing.")
     else:
         open_console().print(decision_table(decisions), soft_wrap=True)
-        if blocked := next((one for one in reversed(decisions) if is_allowable(one)), None):
+        newest = {target_of(one): one for one in decisions}  # a host that was allowed since needs no command
+        if blocked := next((one for one in reversed(newest.values()) if is_allowable(one)), None):
             print(f"\nTo allow one: /net allow {safe_line(target_of(blocked))} in the session, or --allow with `run`.")
     return 0
 

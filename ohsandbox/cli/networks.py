@@ -98,4 +98,6 @@ def target_of(decision: NetworkDecision) -> str:
 
 def is_allowable(decision: NetworkDecision) -> bool:
     """Whether a rule for the host is all that lacks; not so for an address, or a TLS name that is another one."""
-    return decision.rule == "" and decision.protocol in {"http", "https"}
+    from ohsandbox.network.policy import LACKS_RULE  # noqa: PLC0415 - for the few who are refused
+
+    return not decision.allowed and decision.rule == "" and decision.reason.startswith(LACKS_RULE)

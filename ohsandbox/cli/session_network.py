@@ -35,6 +35,8 @@ def change_or_show(context: CommandContext, arguments: Sequence[str]) -> None:
             if not _change(context, network):
                 context.show("Nothing was changed.")
                 return
+        case ["allow" | "disallow" as word]:
+            raise UsageError(f"/net {word} names no host. Usage: {USAGE}")
         case _:
             raise UsageError(f"Invalid network {safe_line(' '.join(arguments))!r}. Usage: {USAGE}")
     context.show(network_text(context.session))

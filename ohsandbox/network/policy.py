@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
 from ohsandbox.network.packages.package_hosts import PackageHosts, shared_package_hosts
-from ohsandbox.text import did_you_mean, quoted_line
+from ohsandbox.text import did_you_mean, nearest, quoted_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +22,8 @@ HTTP_PORT, HTTPS_PORT = 80, 443
 DEFAULT_PORTS = frozenset({HTTP_PORT, HTTPS_PORT})
 """Of a rule that names no port."""
 _PRIVATE = "private:"
+_NOT_LISTED, _OTHER_PORTS = LACKS_RULE = ("is not on the list", "is allowed at other ports")
+"""How the reason of a refusal begins that a rule for the host would end."""
 _FORMS = "Write a host (example.org), all below it (*.example.org), host:port, private:host, or the word packages."
 
 
@@ -79,6 +83,8 @@ def parse_rule(text: str) -> NetworkRule:
     private = stripped.lower().startswith(_PRIVATE)
     name, colon, port_text = stripped[len(_PRIVATE) * private :].partition(":")
     below = name.startswith("*.")
+    if "://" in stripped:
+        raise _invalid(text, f"it is a URL, and rules are for hosts{_host_of(stripped)}")
     try:
         host = normalized_host(name[2 * below :])
         port = _port(port_text) if colon else None
@@ -90,8 +96,18 @@ def parse_rule(text: str) -> NetworkRule:
         raise _invalid(text, "it is this machine, of which a single port is opened by --expose-host PORT")
     if below and "." not in host and not private:
         raise _invalid(text, "so much is no list")
+    if "." not in host and not private and nearest(host, [PACKAGES]):
+        raise _invalid(text, f"no public host has a name without a dot, and {PACKAGES!r} is like it")
     shown = f"{_PRIVATE * private}{'*.' * below}{host}{'' if port is None else f':{port}'}"
     return NetworkRule(shown, host, below, port, private)
+
+
+def _host_of(url: str) -> str:
+    """What to write in its place, where that is clear."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        return f": {normalized_host(parts.hostname or '')}{f':{parts.port}' if parts.port else ''}"
+    return ""
 
 
 def _invalid(text: str, problem: str) -> UsageError:
@@ -200,10 +216,10 @@ class NetworkPolicy:
 
     def _refusal(self, name: str, port: int, rules: dict[str, NetworkRule]) -> str:
         if port not in DEFAULT_PORTS and (self._at_another_port(name, rules) is not None):
-            return f"is allowed at other ports, not at {port}"
+            return f"{_OTHER_PORTS}, not at {port}"
         if PACKAGES in rules and not self.package_hosts.ready:
-            return "is not on the list so far: this machine's package tools have not said their hosts yet"
-        return "is not on the list of allowed hosts"
+            return f"{_NOT_LISTED} so far: this machine's package tools have not said their hosts yet"
+        return f"{_NOT_LISTED} of allowed hosts"
 
     def _at_another_port(self, name: str, rules: dict[str, NetworkRule]) -> NetworkRule | None:
         return next((one for one in rules.values() if one.host and one.matches(name, one.port or HTTPS_PORT)), None)

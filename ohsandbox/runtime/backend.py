@@ -363,7 +363,7 @@ class Backend(ABC):
             alive = self._loss() is None
             if alive and self._damage:
                 raise SandboxUnavailable(self._damage) from failure
-            if alive and not self._served:
+            if alive and not self._served and not self._generation:  # one that was brought back did start once
                 raise failure
             self._notices.append(self.restart(failure))
             return alive

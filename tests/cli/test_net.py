@@ -85,6 +85,20 @@ def test_without_any_log_a_line_says_so(invoke: Invoke) -> None:
     assert "No sandbox has asked the network for anything yet" in invoke("net").err
 
 
+def test_the_command_is_for_a_host_that_a_rule_would_open(invoke: Invoke) -> None:
+    with closing(AuditLog("sandbox-3")) as log:
+        for host in ("a.example.org", "b.example.org"):
+            log.record(host, 443, "https", allowed=False, reason=BLOCKED)
+        log.record("b.example.org", 443, "https", allowed=True, reason="is allowed", rule="b.example.org")
+        log.record("c.example.org", 443, "https", allowed=True, reason="cannot be resolved")
+        log.record("d.example.org", 80, "http", allowed=False, reason="has a credential, which goes out encrypted only")
+    assert "To allow one: /net allow a.example.org in" in invoke("net", "sandbox-3").out
+    told = BlockedHosts(command="/net allow").add(
+        NetworkDecision(0.0, "d.example.org", 80, "http", reason="has a credential, which goes out encrypted only")
+    )
+    assert "Allow it" not in str(told)
+
+
 def test_a_log_goes_with_its_conversation_and_an_old_one_of_a_sandbox_with_time(
     invoke: Invoke, write_script: WriteScript, logged: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from ohsandbox.errors import UsageError
@@ -39,6 +41,26 @@ def test_what_is_no_rule_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="Invalid network rule") as raised:
         parse_rule(text)
     assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("https://api.example.org/v1?x=1", "rules are for hosts: api.example.org. "),
+        ("http://api.example.org:8443", "rules are for hosts: api.example.org:8443. "),
+        ("https://1.2.3.4/", "rules are for hosts. "),
+        ("https://[::1", "rules are for hosts. "),
+        ("package", "'packages' is like it"),
+        ("Pakages", "'packages' is like it"),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        parse_rule(text)
+
+
+def test_a_name_without_a_dot_may_be_one_of_the_site() -> None:
+    assert [parse_rule(text).text for text in ("wiki", "private:package")] == ["wiki", "private:package"]
 
 
 def test_each_bad_rule_has_its_line_and_none_is_added() -> None:

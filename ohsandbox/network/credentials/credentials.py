@@ -180,7 +180,7 @@ def _malformed(subject: str) -> UsageError:
     # a host has a dot; anything else is a word that was meant as a preset, or a value, which is not quoted
     hint = did_you_mean(subject, PRESETS) if subject.isalpha() and len(subject) <= max(map(len, PRESETS)) else ""
     return UsageError(
-        f"A credential does not say where its value is.{hint and f' {hint}'} Remedy: write HOST=env:NAME, or one of "
+        f"A credential does not say where its value is.{hint} Remedy: write HOST=env:NAME, or one of "
         f"{', '.join(PRESETS)}."
     )
 
@@ -191,6 +191,11 @@ def _of_host(subject: str, reference: str, environ: Mapping[str, str]) -> Creden
     if stated := _FORM.search(reference):
         reference, form = reference[: stated.start()], stated[1]
     kind, _, rest = reference.partition(":")
+    if kind == "env" and "," in rest:
+        raise UsageError(
+            f"The credential for {host!r} has a form that is not known. Remedy: write env:NAME alone, or behind it "
+            ",bearer or ,header:NAME or ,basic:USER."
+        )
     variables = (check_name(rest),) if kind == "env" else ()
     value = look_up(host, reference, environ).value
     name = variables[0] if variables else host
@@ -202,7 +207,12 @@ def _of_host(subject: str, reference: str, environ: Mapping[str, str]) -> Creden
 
 def _preset(word: str, reference: str, environ: Mapping[str, str]) -> list[Credential]:
     preset = PRESETS[word]
-    variable = next((one for one in preset.variables if environ.get(one)), preset.variables[0])
+    variable = next((one for one in preset.variables if environ.get(one)), None)
+    if variable is None and not reference:
+        raise UsageError(
+            f"{' or '.join(preset.variables)} is not set, which credential {word!r} takes its value from. "
+            f"Set it, or write {word}=env:NAME."
+        )
     value = look_up(word, reference or f"env:{variable}", environ).value
     inside = tuple((one, preset.placeholder) for one in (*preset.variables, *preset.more_inside))
     return [

@@ -309,10 +309,10 @@ class Proxy:
     async def _forward(
         self, link: Link, plain: PlainHTTP, server: h11.Connection, request: h11.Request, target: Target
     ) -> bool:
-        verdict = await self._allowed(link)
         if self._interceptor is not None and self._interceptor.wants(target.host, HTTPS_PORT):
             reason = "has a credential, which goes out encrypted only"
             raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{target.host}/."))
+        verdict = await self._allowed(link)
         await self._connected(link, plain.connect(target, private=verdict.private))
         self._begin(link, verdict)
         return await self._connected(link, plain.forward(server, request, target))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+KEPT_DECISIONS = 1000
+"""As many decisions `network_decisions` tells, over all changes of the network."""
 _ALLOWLIST = "ohsandbox.runtime.docker.allowlist"
 
 
@@ -66,6 +68,8 @@ class NetworkControl(Runtime):
         super().__init__()
         self._allowlist: Allowlist | None = None
         self._port_audit: AuditLog | None = None
+        self._earlier: tuple[NetworkDecision, ...] = ()
+        """Of lists that have ended, as by `set_network`."""
         self._here = _OfThread()
         self._decision_listeners: list[Callable[[NetworkDecision], object]] = []
         self._credentials: CredentialSetup | None = None
@@ -102,8 +106,9 @@ class NetworkControl(Runtime):
 
         Connections through `forward` and `expose_host` are among them, after their end; without an allowlist, too.
         """
-        audit = self._port_audit if self._allowlist is None else self._allowlist.audit
-        return () if audit is None else audit.decisions
+        audits = (self._port_audit, None if self._allowlist is None else self._allowlist.audit)
+        found = [*self._earlier, *(one for audit in audits if audit is not None for one in audit.decisions)]
+        return tuple(sorted(found, key=lambda one: one.time)[-KEPT_DECISIONS:])
 
     def on_network_decision(self, listener: Callable[[NetworkDecision], object]) -> Callable[[], None]:
         """Call listener with each decision, in the proxy's thread, so it must return at once; returns what ends that.
@@ -225,6 +230,7 @@ class NetworkControl(Runtime):
         ended, self._allowlist = self._allowlist, None
         if ended is not None:
             ended.close()
+            self._earlier = (*self._earlier, *ended.audit.decisions)[-KEPT_DECISIONS:]
         if self._port_audit is not None:
             self._port_audit.close()
 

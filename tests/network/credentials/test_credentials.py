@@ -90,6 +90,19 @@ def test_a_word_that_is_nearly_a_preset_gets_a_suggestion() -> None:
         parse_credentials(["gihub"], environ=ENVIRON)
 
 
+def test_a_preset_without_its_variable_names_all_that_it_takes() -> None:
+    with pytest.raises(UsageError, match="GH_TOKEN or GITHUB_TOKEN is not set"):
+        parse_credentials(["github"], environ={})
+    with pytest.raises(UsageError, match="'OTHER'"):
+        parse_credentials(["github=env:OTHER"], environ={})
+
+
+@pytest.mark.parametrize("form", ["basic", "heador:X-Api-Key", "token"])
+def test_a_form_that_is_none_is_told_with_those_there_are(form: str) -> None:
+    with pytest.raises(UsageError, match=r"form that is not known.*,bearer or ,header:NAME or ,basic:USER"):
+        parse_credentials([f"api.example.org=env:TOKEN,{form}"], environ=ENVIRON)
+
+
 def test_two_credentials_for_one_host_are_refused() -> None:
     with pytest.raises(UsageError, match="two credentials"):
         parse_credentials(["api.example.org=env:TOKEN", "API.example.org=env:TOKEN,basic:x"], environ=ENVIRON)

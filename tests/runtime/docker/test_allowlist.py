@@ -190,8 +190,11 @@ def test_the_network_changes_while_it_runs_in_open_sessions_too(sandbox: Callabl
     runtime.set_network("none")
     assert runtime.execute("echo [$https_proxy]").output.strip() == "[]"
     assert ask(runtime, BAD) == ""
+    asked = [(one.host, one.allowed) for one in runtime.network_decisions()]
+    assert asked == [(GOOD, True), (GOOD, False), (BAD, True)]
     runtime.set_network("allowlist", allow=[GOOD])
     assert reaches(runtime)
+    assert [(one.host, one.allowed) for one in runtime.network_decisions()] == [*asked, (GOOD, True)]
 
 
 @pytest.mark.usefixtures("engine")

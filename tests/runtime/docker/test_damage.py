@@ -162,10 +162,14 @@ def test_what_a_restart_cannot_heal_is_told_with_the_way_back(sandbox: Any, dama
         place.run(["false"])
 
 
-def test_a_container_restarted_from_outside_goes_on_with_its_files(sandbox: Any) -> None:
+@pytest.mark.parametrize("used", [True, False], ids=["used before", "never used before"])
+def test_a_container_restarted_from_outside_goes_on_with_its_files(sandbox: Any, *, used: bool) -> None:
     place = sandbox()
-    place.write_bytes("/root/kept", b"kept")
-    place.execute("true")
+    if used:
+        place.execute("true")
+        place.write_bytes("/root/kept", b"kept")
+    else:
+        subprocess.run(["docker", "exec", place.name, "sh", "-c", "printf kept > /root/kept"], check=True, timeout=60)
     subprocess.run(["docker", "restart", "-t", "0", place.name], capture_output=True, check=True, timeout=60)
     result = place.execute("cat /root/kept")
     assert (result.output, result.exit_code) == ("kept", 0)
