@@ -334,12 +334,18 @@ class Backend(ABC):
                 # runc was seen to fail at the first process of a container just started
                 patient = time.monotonic() < until and (recovered or (self._served and self._loss() is None))
                 if not patient:
+                    with self._lock:  # another thread may be bringing it back just now, after this attempt began
+                        is_stale = recovered and generation != self._generation
+                        generation = self._generation if recovered else generation
+                    if is_stale:
+                        until = time.monotonic() + STARVED_S
+                        continue
                     if recovered and (restarted or self._loss() is not None):
                         raise self._damaged(failure) from failure
                     # recovered but only joined: after `docker restart` engine 20.10 was seen to have unmounted the
                     # files, and each exec fails until the container is killed and started
-                    restarted = self.recover_from(failure, self._generation if recovered else generation)
-                    recovered, until = True, time.monotonic() + STARVED_S
+                    restarted = self.recover_from(failure, generation)
+                    recovered, until, generation = True, time.monotonic() + STARVED_S, self._generation
                     continue
             else:
                 if not recovered:

@@ -16,6 +16,7 @@ from ohsandbox.errors import (
     SandboxPaused,
     SandboxRefused,
     SandboxUnavailable,
+    UnknownUserError,
     UsageError,
 )
 from ohsandbox.runtime.aio import waited
@@ -504,12 +505,21 @@ class DockerRuntime(NetworkControl):
                 return self._open_checked(request._replace(check=True))
             if self._unchecked:
                 self.open_channel(["/bin/sh", "-c", ":"]).close()
-        return self._the_sandbox().open(request)
+        return self._open(request)
+
+    def _open(self, request: ProcessRequest) -> DockerChannel:
+        try:
+            return self._the_sandbox().open(request)
+        except UnknownUserError as error:
+            if request.user is not None or not self._generation:
+                raise
+            # the sandbox's own user was there before it was brought back: its files are not mounted (`with_recovery`)
+            raise SandboxUnavailable(f"The process could not start: {error}") from error
 
     def _open_checked(self, request: ProcessRequest) -> DockerChannel:
         target, self._unchecked = self._the_sandbox(), False
         try:
-            channel = target.open(request)
+            channel = self._open(request)
         except BaseException as error:
             self._unchecked = True
             ended = isinstance(error, SandboxUnavailable) and self._loss_soon() is not None

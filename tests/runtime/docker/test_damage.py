@@ -162,16 +162,17 @@ def test_what_a_restart_cannot_heal_is_told_with_the_way_back(sandbox: Any, dama
         place.run(["false"])
 
 
+@pytest.mark.parametrize("base", ["debian", "nonroot"])
 @pytest.mark.parametrize("used", [True, False], ids=["used before", "never used before"])
-def test_a_container_restarted_from_outside_goes_on_with_its_files(sandbox: Any, *, used: bool) -> None:
-    place = sandbox()
+def test_a_container_restarted_from_outside_goes_on_with_its_files(sandbox: Any, base: str, *, used: bool) -> None:
+    place = sandbox(f"ohsandbox-base:{base}")
+    keep = "printf kept > /var/tmp/kept"
     if used:
-        place.execute("true")
-        place.write_bytes("/root/kept", b"kept")
+        place.execute(keep)
     else:
-        subprocess.run(["docker", "exec", place.name, "sh", "-c", "printf kept > /root/kept"], check=True, timeout=60)
+        subprocess.run(["docker", "exec", place.name, "sh", "-c", keep], check=True, timeout=60)
     subprocess.run(["docker", "restart", "-t", "0", place.name], capture_output=True, check=True, timeout=60)
-    result = place.execute("cat /root/kept")
+    result = place.execute("cat /var/tmp/kept")
     assert (result.output, result.exit_code) == ("kept", 0)
     assert place.run(["echo", "hi"]).stdout == b"hi\n"
 
