@@ -600,6 +600,9 @@ class DockerRuntime(NetworkControl):
                 "removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a new sandbox."
             ) from error
         self._unchecked = target.config is not None
+        if target.config is not None:
+            with contextlib.suppress(SandboxUnavailable):  # what comes next says why no process starts
+                target.script(provision.PRIVATE_DIR_FOR_ALL)
         return notice
 
     def _restart(self) -> str:
