@@ -180,9 +180,12 @@ class ShellSession:
             self.changed.wait_for(lambda: self.pid or not self.alive, START_S)
         if not self.pid:
             self.close()
-            if type(self.failure) is SandboxUnavailable:  # restarted while the shell came up: the next one will
-                raise ShellUnusable(str(self.failure)) from self.failure
-            raise self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
+            raise self._not_up()
+
+    def _not_up(self) -> SandboxUnavailable:
+        if type(self.failure) is SandboxUnavailable:  # restarted while the shell came up: the next one will
+            return ShellUnusable(str(self.failure))
+        return self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
 
     def _open(self, open_channel: Callable[..., Channel], env: dict[str, str]) -> tuple[Channel, Channel]:
         argv, script = script_on_stdin(KEEPER, "ohsandbox", self.directory)
