@@ -50,7 +50,7 @@ from ohsandbox.evaluation.task import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.evaluation.task import Network
+    from ohsandbox.evaluation.task import ComposeProject, Network
 
 TESTS_DIR, SOLUTION_DIR, LOGS_DIR = "/tests", "/solution", "/logs"
 TEST_COMMAND = f"{TESTS_DIR}/test.sh"
@@ -108,13 +108,12 @@ class _HarborReader:
         self.problems: list[Problem] = []
         self.notes: dict[str, None] = {}
         self.text = ""
-        self.services: tuple[str, ...] = (_MAIN,)
+        self.project: ComposeProject | None = None
 
     def task(self) -> Task:
         told = self._parsed()
         environment = self._environment(told.environment, self.directory / "environment", ("environment",))
-        if environment.compose is not None:
-            self.services = tuple(sorted(environment.compose.services))
+        self.project = environment.compose
         steps = self._steps(told)
         if (self.directory / IGNORE_NAME).is_file():
             self.notes[".harborignore has a meaning in tests/ and solution/ only"] = None
@@ -168,7 +167,7 @@ class _HarborReader:
             agent=AgentPhase(
                 timeout_s=step.agent.timeout_sec or told.agent.timeout_sec,
                 user=_user(step.agent.user, told.agent.user),
-                **self._network(networks, default="none"),
+                **self._network(networks, default="none", in_project=True),
             ),
             verifier=self._verifier(told, step, place, where),
             solution=self._solution(told, place),
@@ -196,10 +195,17 @@ class _HarborReader:
             self.problems.append(Problem(path, 1, "is empty: write what the agent is asked to do"))
         return "".join(lines)
 
-    def _network(self, told: list[tuple[_Where, HarborNetwork]], *, default: Network) -> dict[str, Any]:
-        """Network and allowlist: the first that says something decides; the old `allow_internet` does so last."""
+    def _network(
+        self, told: list[tuple[_Where, HarborNetwork]], *, default: Network, in_project: bool
+    ) -> dict[str, Any]:
+        """Network and allowlist: the first that says something decides; the old `allow_internet` does so last.
+
+        in_project: the phase takes place in the task's Compose project, if it has one.
+        """
         for where, one in told:
             if one.network_mode == "allowlist":
+                if in_project and self.project is not None:
+                    self._say(where, "network_mode", "a Compose project has no allowlist: say public or no-network")
                 try:
                     return {"network": "allowlist", "allow": hosts_of_task(one.allowed_hosts or ())}
                 except UsageError as error:
@@ -225,7 +231,7 @@ class _HarborReader:
             timeout_s=asked.timeout_sec if "timeout_sec" in asked.model_fields_set else told.verifier.timeout_sec,
             env=self._resolved(env, (*here, "env")),
             user=_user(asked.user, told.verifier.user),
-            **self._network(networks, default="open"),
+            **self._network(networks, default="open", in_project=separate is None),
             environment=separate and self._environment(separate.told, separate.place, separate.where),
             collect=tuple(self._collect(one, (*here, "collect", number)) for number, one in enumerate(asked.collect)),
         )
@@ -354,8 +360,9 @@ class _HarborReader:
         """The service beside the sandbox that is named; None is the sandbox."""
         if told.service in {None, _MAIN}:
             return None
-        if told.service not in self.services:
-            self._say(where, key, f"service {told.service!r} is none of the task's: {', '.join(self.services)}")
+        services = sorted(self.project.services) if self.project else [_MAIN]
+        if told.service not in services:
+            self._say(where, key, f"service {told.service!r} is none of the task's: {', '.join(services)}")
         return told.service
 
     def _resolved(self, env: dict[str, str], where: _Where) -> dict[str, str]:

@@ -140,3 +140,13 @@ def test_without_compose_the_task_is_told_to_need_it(tmp_path: Path, monkeypatch
     (tmp_path / "bin" / "docker").write_text("#!/bin/sh\nexit 1\n")
     shutil.copymode("/bin/sh", tmp_path / "bin" / "docker")
     assert "has no such plugin" in refused(tmp_path, f"services:\n  main: {{}}\n{DB}")[0]
+
+
+def test_an_allowlist_that_no_project_has_is_told_before_a_run(tmp_path: Path) -> None:
+    root = harbor_task(tmp_path, "services:\n  main: {}\n" + DB)
+    hosts = 'network_mode = "allowlist"\nallowed_hosts = ["a.example"]\n'
+    (root / "task.toml").write_text(f"[agent]\n{hosts}[verifier]\n{hosts}")
+    with pytest.raises(InvalidTask) as caught:
+        harbor.read(root)
+    told = "network_mode: a Compose project has no allowlist: say public or no-network"
+    assert [(one.line, one.message) for one in caught.value.problems] == [(2, f"agent.{told}"), (5, f"verifier.{told}")]
