@@ -117,7 +117,7 @@ def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
     return (
         safe_line(target_of(first)),
         "allowed" if first.allowed else "blocked",
-        str(len(group)),
+        str(sum(one.count for one in group)),
         size(sum(one.sent_bytes for one in group)),
         size(sum(one.received_bytes for one in group)),
         age(datetime.fromtimestamp(newest, UTC)),

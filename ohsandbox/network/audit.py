@@ -22,7 +22,7 @@ from ohsandbox.private_files import open_regular, write_all
 from ohsandbox.text import encodable, quoted_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 Protocol = Literal["https", "http", "tcp", "forward", "host port"]
@@ -31,7 +31,9 @@ Protocol = Literal["https", "http", "tcp", "forward", "host port"]
 _logger = logging.getLogger(__name__)
 
 KEPT = 1000
-"""Decisions that stay in memory; the totals are of all."""
+"""Decisions that stay in memory; older ones are summed up by host, and the totals are of all."""
+MAX_SUMS = 1000
+"""Hosts whose older decisions are summed up, half of them for what was refused: nobody forgets by asking for many."""
 MAX_FILE_BYTES = 1024 * 1024
 """Of a file, some 4,000 decisions; the one before it is kept as well."""
 MAX_METHOD_CHARS, MAX_REASON_CHARS = 20, 300
@@ -55,6 +57,8 @@ class NetworkDecision:
         sent_bytes: from the sandbox; final when the connection has ended.
         received_bytes: to the sandbox; likewise.
         number: of the decision in its log, from 1 on.
+        count: how many alike it stands for: 1, more where older ones of a host are summed up, and 0 for the bytes of a
+            connection whose decision is summed up elsewhere.
     """
 
     time: float
@@ -68,6 +72,7 @@ class NetworkDecision:
     sent_bytes: int = 0
     received_bytes: int = 0
     number: int = 0
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class AuditLog:
         self._number = 0
         self._token = secrets.token_hex(4)  # numbers begin anew in each process
         self._kept: OrderedDict[int, NetworkDecision] = OrderedDict()
+        self._sums: _Sums = {}
         self._totals = NetworkTotals()
         self._listeners: list[Callable[[NetworkDecision], None]] = []
         self.problem = ""
@@ -131,9 +137,9 @@ class AuditLog:
             )
             self._kept[decision.number] = decision
             if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+                _sum_up(self._sums, self._kept.popitem(last=False)[1])
             self._add(allowed=int(allowed), refused=int(not allowed))
-            self._write({"event": "decision", **dataclasses.asdict(decision)})
+            self._write("decision", decision)
             listeners = self._listeners
         for listener in listeners:
             try:
@@ -148,15 +154,16 @@ class AuditLog:
         with self._guard:
             if decision.number in self._kept:
                 self._kept[decision.number] = done
+            else:
+                _sum_up(self._sums, dataclasses.replace(done, count=0))
             self._add(sent_bytes=sent_bytes, received_bytes=received_bytes)
-            counted = {"sent_bytes": sent_bytes, "received_bytes": received_bytes}
-            self._write({"event": "end", "time": time.time(), "number": decision.number, **counted})
+            self._write("end", dataclasses.replace(done, time=time.time()))
 
     @property
     def decisions(self) -> tuple[NetworkDecision, ...]:
-        """The last KEPT, the oldest first."""
+        """The last KEPT, the oldest first, after sums of those before by host: at most MAX_SUMS."""
         with self._guard:
-            return tuple(self._kept.values())
+            return (*self._sums.values(), *self._kept.values())
 
     @property
     def totals(self) -> NetworkTotals:
@@ -186,14 +193,13 @@ class AuditLog:
         sums = {name: getattr(self._totals, name) + number for name, number in more.items()}
         self._totals = dataclasses.replace(self._totals, **sums)
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, event: str, told: NetworkDecision) -> None:
         if self._path is None:
             return
-        line = json.dumps({"log": self._token, **record}, separators=(",", ":")).encode() + b"\n"
+        line = _line(self._token, event, told)
         try:
             if self._file is not None and self._size + len(line) > MAX_FILE_BYTES:
-                self._close()
-                self._path.replace(_older(self._path))
+                line = self._rotate() + line
             if self._file is None:
                 self._file = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, name="Network log")
                 self._size = os.fstat(self._file).st_size
@@ -203,10 +209,55 @@ class AuditLog:
         except (OSError, UsageError) as error:
             self.problem = f"The network log {str(self._path)!r} cannot be written: {error}"
 
+    def _rotate(self) -> bytes:
+        """Begin a new file; returns the lines with which it begins: the sums of what the file before the last held."""
+        assert self._path is not None  # noqa: S101 - the caller writes to it
+        self._close()
+        sums: _Sums = {}
+        for one in _decisions_in([_older(self._path)]):
+            _sum_up(sums, one)
+        self._path.replace(_older(self._path))
+        log, lines, rest = f"{self._token}.{secrets.token_hex(4)}", bytearray(), _Sums()
+        for number, one in enumerate(sorted(sums.values(), key=lambda one: not one.allowed), 1):
+            if len(lines) < MAX_FILE_BYTES // 2:
+                lines += _line(log, "decision", dataclasses.replace(one, number=number))
+            else:
+                _sum_up(rest, _of_many(one))
+        for number, one in enumerate(rest.values(), 1):
+            lines += _line(log, "decision", dataclasses.replace(one, number=-number))
+        return bytes(lines)
+
     def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+_Sums = dict[tuple[str, int, str, bool, str], NetworkDecision]
+
+
+def _sum_up(sums: _Sums, one: NetworkDecision) -> None:
+    """Add a decision to the sum of its host; beyond the bounds, to that of all other hosts, whose name is ""."""
+    key = (one.host, one.port, one.protocol, one.allowed, one.rule)
+    if key not in sums and len(sums) >= (MAX_SUMS if one.allowed else MAX_SUMS // 2):
+        one = _of_many(one)
+        key = ("", 0, one.protocol, one.allowed, "")
+    before = sums.get(key)
+    if before is not None:
+        one = dataclasses.replace(
+            one, time=max(one.time, before.time), count=one.count + before.count,
+            sent_bytes=one.sent_bytes + before.sent_bytes, received_bytes=one.received_bytes + before.received_bytes,
+        )  # fmt: skip
+    sums[key] = one
+
+
+def _of_many(one: NetworkDecision) -> NetworkDecision:
+    return dataclasses.replace(one, host="", port=0, rule="", reason="many hosts")
+
+
+def _line(log: str, event: str, told: NetworkDecision) -> bytes:
+    record = {"log": log, "event": event, **dataclasses.asdict(told)}
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
 def _clean(text: str, limit_chars: int) -> str:
@@ -237,17 +288,33 @@ def read_decisions(name: str) -> tuple[NetworkDecision, ...]:
         UsageError: as `audit_path`, or a file is not a regular one.
     """
     path = audit_path(name)
+    return _decisions_in([_older(path), path])
+
+
+def shortened(decisions: Sequence[NetworkDecision], most: int) -> tuple[NetworkDecision, ...]:
+    """The newest of decisions, `most` of them, after sums of the older ones by host."""
+    cut, sums = max(0, len(decisions) - most), _Sums()
+    for one in decisions[:cut]:
+        _sum_up(sums, one)
+    return (*sums.values(), *decisions[cut:])
+
+
+def _decisions_in(files: Iterable[Path]) -> tuple[NetworkDecision, ...]:
+    """What stands in files of one sandbox, the older one first."""
     found: dict[tuple[str, int], NetworkDecision] = {}
-    for each in (_older(path), path):
-        for line in _lines(each):
+    for file in files:
+        for line in _lines(file):
             record = _record(line)
-            key = (str(record.get("log")), record.get("number", 0))
-            if record.get("event") == "decision":
-                found[key] = NetworkDecision(**{name: record[name] for name in _FIELDS})
-            elif key in found:
-                counts = {name: record[name] for name in ("sent_bytes", "received_bytes")}
-                found[key] = dataclasses.replace(found[key], **counts)
-    return tuple(found.values())
+            if not record:
+                continue
+            key = (str(record.get("log")), record["number"])
+            told = NetworkDecision(**{name: record[name] for name in _FIELDS})
+            if record["event"] == "decision":
+                found[key] = told
+            else:  # of a decision that is summed up, only the bytes are to be counted
+                known = found.get(key, dataclasses.replace(told, count=0))
+                found[key] = dataclasses.replace(known, sent_bytes=told.sent_bytes, received_bytes=told.received_bytes)
+    return tuple(sorted(found.values(), key=lambda one: one.time))
 
 
 def audit_logs() -> dict[str, float]:
@@ -287,18 +354,17 @@ def _record(line: bytes) -> dict[str, Any]:
     """What a line says; empty where it is none of ours."""
     try:
         record = json.loads(line)
-        wanted = _FIELDS if record["event"] == "decision" else _END_FIELDS
-        fits = all(type(record[name]) in kinds for name, kinds in wanted.items())
+        fits = record["event"] in {"decision", "end"} and all(
+            type(record[name]) in kinds for name, kinds in _FIELDS.items()
+        )
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
     return record if fits else {}
 
 
-_END_FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(("number", "sent_bytes", "received_bytes"), (int,))
 _FIELDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("host", "protocol", "method", "reason", "rule"), (str,)),
-    **_END_FIELDS,
-    "port": (int,),
+    **dict.fromkeys(("port", "number", "count", "sent_bytes", "received_bytes"), (int,)),
     "time": (int, float),
     "allowed": (bool,),
 }

@@ -79,9 +79,10 @@ def test_files_stay_within_their_size_and_the_newest_decisions_are_kept(monkeypa
     sizes = [path.stat().st_size for path in audit_path("large").parent.iterdir()]
     assert len(sizes) == 2
     assert max(sizes) <= 5000
-    hosts = [one.host for one in read_decisions("large")]
-    assert hosts[-1] == "h199.example.org"
-    assert hosts == [f"h{number}.example.org" for number in range(200 - len(hosts), 200)]
+    decisions = read_decisions("large")
+    assert sum(one.count for one in decisions) == 200
+    newest = [one.host for one in decisions if one.number > 190 and one.count == 1][-8:]
+    assert newest == [f"h{number}.example.org" for number in range(192, 200)]
 
 
 def test_memory_keeps_the_last_ones_and_counts_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +90,7 @@ def test_memory_keeps_the_last_ones_and_counts_all(monkeypatch: pytest.MonkeyPat
     log = AuditLog()
     for _ in range(50):
         refuse(log)
-    assert [one.number for one in log.decisions] == list(range(41, 51))
+    assert [(one.number, one.count) for one in log.decisions] == [(40, 40), *((number, 1) for number in range(41, 51))]
     assert log.totals.refused == 50
 
 
@@ -153,3 +154,39 @@ def test_threads_record_at_once_and_each_decision_has_a_number_of_its_own() -> N
         thread.join()
     log.close()
     assert sorted(one.number for one in read_decisions("threads")) == list(range(1, 401))
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MAX_FILE_BYTES", 8 * 1024)
+    monkeypatch.setattr(audit, "KEPT", 10)
+    monkeypatch.setattr(audit, "MAX_SUMS", 20)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_flood_of_refused_requests_hides_nothing_that_was_allowed() -> None:
+    log = AuditLog("flood")
+    short = log.record("good.example.org", 443, "https", allowed=True, reason="is allowed", rule="good.example.org")
+    log.finish(short, sent_bytes=10, received_bytes=20)
+    long = log.record("far.example.org", 443, "https", allowed=True, reason="is allowed", rule="*.example.org")
+    for number in range(500):
+        refuse(log, f"evil-{number}.example.org")
+    log.finish(long, sent_bytes=1_000_000, received_bytes=1)
+    log.close()
+    for decisions in (read_decisions("flood"), log.decisions):
+        allowed = [one for one in decisions if one.allowed]
+        assert sum(one.count for one in allowed) == 2
+        assert {one.host for one in allowed} == {"good.example.org", "far.example.org"}
+        assert sum(one.sent_bytes for one in allowed) == 1_000_010
+        assert sum(one.count for one in decisions if not one.allowed) == 500
+    assert len(log.decisions) <= 10 + 20 + 2
+    files = [audit_path("flood"), audit_path("flood").with_name("flood.1.jsonl")]
+    assert all(0 < file.stat().st_size < 16 * 1024 for file in files)
+
+
+def test_shortened_decisions_keep_the_newest_and_sum_up_the_others() -> None:
+    log = AuditLog()
+    for host in ("a.example.org", "b.example.org", "a.example.org", "c.example.org"):
+        refuse(log, host)
+    told = audit.shortened(audit.shortened(log.decisions, 2), 1)
+    assert [(one.host, one.count) for one in told] == [("a.example.org", 2), ("b.example.org", 1), ("c.example.org", 1)]

@@ -13,7 +13,7 @@ from ohsandbox.network.audit import read_decisions
 from ohsandbox.paths import conversations_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ohsandbox.network.audit import NetworkDecision
@@ -42,7 +42,8 @@ class NetworkEntries:
             one = self._blocked.popleft()
             found.setdefault(f"{target_of(one)} ({one.reason})", []).append(one)
         for place, (text, group) in enumerate([*found.items()][:MAX_HOSTS_BESIDE], 1):
-            times = f", {len(group)} times" if len(group) > 1 else ""
+            count = _count(group)
+            times = f", {count} times" if count > 1 else ""
             note = _note(safe_line(f"Blocked: {text}{times}", limit_chars=500), warns=True)
             at = round(group[0].time * 1000)
             yield {"n": round(number + place * _PART, 2), "t": at, "type": "blocked", "blocks": [note]}
@@ -60,12 +61,16 @@ class NetworkEntries:
             counts = (size(sum(one.sent_bytes for one in group)), size(sum(one.received_bytes for one in group)))
             why = f"by {first.rule}" if first.allowed and first.rule else first.reason
             decided = "allowed" if first.allowed else "blocked"
-            rows.append((safe_line(target_of(first)), decided, str(len(group)), *counts, safe_line(why)))
-        blocked = sum(not one.allowed for one in self._decisions)
+            rows.append((safe_line(target_of(first)), decided, str(_count(group)), *counts, safe_line(why)))
+        blocked = _count([one for one in self._decisions if not one.allowed])
         hosts = len({one.host for one in self._decisions})
-        text = f"Network: {len(self._decisions)} requests to {hosts} hosts, {blocked} blocked"
+        text = f"Network: {_count(self._decisions)} requests to {hosts} hosts, {blocked} blocked"
         note = _note(text, details=aligned(rows, right=(2, 3, 4), heading=True).plain)
         return {"n": round(number + 0.99, 2), "t": at_ms, "type": "network", "blocks": [note]}
+
+
+def _count(decisions: Sequence[NetworkDecision]) -> int:
+    return sum(one.count for one in decisions)
 
 
 def _note(text: str, *, details: str = "", warns: bool = False) -> dict[str, Any]:

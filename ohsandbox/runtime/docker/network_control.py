@@ -104,11 +104,13 @@ class NetworkControl(Runtime):
     def network_decisions(self) -> tuple[NetworkDecision, ...]:
         """What the sandbox asked its allowlist for and what was decided: the last 1,000, the oldest first.
 
+        Those before are summed up by host, at most 1,000 of them: `count` is over 1 there.
+
         Connections through `forward` and `expose_host` are among them, after their end; without an allowlist, too.
         """
         audits = (self._port_audit, None if self._allowlist is None else self._allowlist.audit)
         found = [*self._earlier, *(one for audit in audits if audit is not None for one in audit.decisions)]
-        return tuple(sorted(found, key=lambda one: one.time)[-KEPT_DECISIONS:])
+        return tuple(sorted(found, key=lambda one: one.time))
 
     def on_network_decision(self, listener: Callable[[NetworkDecision], object]) -> Callable[[], None]:
         """Call listener with each decision, in the proxy's thread, so it must return at once; returns what ends that.
@@ -229,8 +231,10 @@ class NetworkControl(Runtime):
         """Serve no process inside any more."""
         ended, self._allowlist = self._allowlist, None
         if ended is not None:
+            from ohsandbox.network.audit import shortened  # noqa: PLC0415 - as `_ALLOWLIST`
+
             ended.close()
-            self._earlier = (*self._earlier, *ended.audit.decisions)[-KEPT_DECISIONS:]
+            self._earlier = shortened((*self._earlier, *ended.audit.decisions), KEPT_DECISIONS)
         if self._port_audit is not None:
             self._port_audit.close()
 
