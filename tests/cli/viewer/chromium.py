@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -21,6 +22,10 @@ FLAGS = (
     "--disable-component-update", "--disable-sync", "--no-first-run", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 ANSWER_S = 60.0
+
+
+class NavigatedError(Exception):
+    """The page was left while it was asked."""
 
 
 class Chromium:
@@ -80,7 +85,9 @@ class Chromium:
         while True:
             answer = self._next()
             if answer.get("id") == number:
-                assert "error" not in answer, answer["error"]
+                if "navigated" in (told := str(answer.get("error", ""))):
+                    raise NavigatedError(told)
+                assert not told, told
                 result: dict[str, Any] = answer["result"]
                 return result
 
@@ -105,11 +112,15 @@ class Chromium:
         return told["result"].get("value")
 
     def wait_for(self, condition: str) -> None:
-        """Until the expression is true, frame by frame."""
+        """Until the expression is true, frame by frame; a page that is loaded anew meanwhile is asked again."""
         deadline = time.monotonic() + ANSWER_S
-        while not self.evaluate(condition):
+        is_true = False
+        while not is_true:
             assert time.monotonic() < deadline, f"never true: {condition}"
-            self.frame()
+            with contextlib.suppress(NavigatedError):
+                is_true = bool(self.evaluate(condition))
+                if not is_true:
+                    self.frame()
 
     def frame(self) -> None:
         """Until the page was drawn twice."""
