@@ -6,6 +6,8 @@ import contextlib
 import logging
 import secrets
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import OhsandboxError
@@ -76,13 +78,14 @@ class NetworkPool:
         """Remove them all, once no sandbox uses one; those that cannot be removed are left to `gc`."""
         with self._lock:
             self._free.clear()
-            if not self._leases:
-                return
-            with contextlib.suppress(OhsandboxError):
-                engine = connect()
-                for owner in list(self._leases):
-                    self._forget(engine, owner)
-                engine.close()
+            owners = [*self._leases]
+        if not owners:
+            return
+        with contextlib.suppress(OhsandboxError), ThreadPoolExecutor(len(owners)) as removals:
+            engine = connect()
+            for _ in removals.map(partial(self._forget, engine), owners):
+                pass
+            engine.close()
 
     def _forget(self, engine: Engine, owner: str) -> None:
         held = self._leases.pop(owner)
