@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.networks import is_allowable, target_of
+from ohsandbox.cli.networks import decision_word, is_allowable, target_of
 from ohsandbox.cli.options import LAST
 from ohsandbox.cli.rendering.tables import aligned, open_console, print_json
 from ohsandbox.cli.rendering.text import age, safe_line, size
@@ -116,7 +116,7 @@ def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
     why = f"by {first.rule}" if first.allowed and first.rule else first.reason
     return (
         safe_line(target_of(first)),
-        "allowed" if first.allowed else "blocked",
+        decision_word(first),
         str(sum(one.count for one in group)),
         size(sum(one.sent_bytes for one in group)),
         size(sum(one.received_bytes for one in group)),

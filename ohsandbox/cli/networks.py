@@ -96,6 +96,14 @@ def target_of(decision: NetworkDecision) -> str:
     return decision.host if decision.port in {80, 443} else f"{decision.host}:{decision.port}"
 
 
+def decision_word(decision: NetworkDecision) -> str:
+    """What became of a request: "blocked", "failed" where it was allowed and nothing answered outside, or "allowed"."""
+    if not decision.allowed:
+        return "blocked"
+    by_rule = decision.rule or not decision.host or decision.protocol in {"forward", "host port"}
+    return "allowed" if by_rule else "failed"
+
+
 def is_allowable(decision: NetworkDecision) -> bool:
     """Whether a rule for the host is all that lacks; not so for an address, or a TLS name that is another one."""
     from ohsandbox.network.policy import LACKS_RULE  # noqa: PLC0415 - for the few who are refused

@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.networks import target_of
+from ohsandbox.cli.networks import decision_word, target_of
 from ohsandbox.cli.rendering.text import safe_line, size
 from ohsandbox.errors import UsageError
 from ohsandbox.network.audit import read_decisions
@@ -60,8 +60,8 @@ class NetworkEntries:
             first = group[0]
             counts = (size(sum(one.sent_bytes for one in group)), size(sum(one.received_bytes for one in group)))
             why = f"by {first.rule}" if first.allowed and first.rule else first.reason
-            decided = "allowed" if first.allowed else "blocked"
-            rows.append((safe_line(target_of(first)), decided, str(_count(group)), *counts, safe_line(why)))
+            host, decided = safe_line(target_of(first)), decision_word(first)
+            rows.append((host, decided, str(_count(group)), *counts, safe_line(why)))
         blocked = _count([one for one in self._decisions if not one.allowed])
         hosts = len({one.host for one in self._decisions})
         text = f"Network: {_count(self._decisions)} requests to {hosts} hosts, {blocked} blocked"

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from ohsandbox.arguments import wrong
 from ohsandbox.errors import SandboxFileError, UsageError
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker.proxy_variables import (
@@ -268,6 +269,8 @@ class NetworkControl(Runtime):
 
     def _with_credential_hosts(self, allow: Sequence[str] | None) -> Sequence[str] | None:
         """The rules that were asked for with those that the credentials need; None where there are none."""
+        if isinstance(allow, str):
+            raise wrong("allow", allow, f"a list, such as [{allow!r}]")
         return [*(allow or ()), *self._credential_hosts] if self._credential_hosts else allow or None
 
     def _install_credentials(self, sandbox: Sandbox) -> None:

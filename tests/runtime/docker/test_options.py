@@ -37,6 +37,8 @@ def test_a_bad_image_name_is_refused_without_an_engine(name: str, monkeypatch: p
         {"workdir": "relative"},
         {"workdir": "/a/../proc"},
         {"network": "host"},
+        {"allow": "packages"},
+        {"credentials": "github"},
         {"profile": "mapped"},
         {"ca_bundle": "/nonexistent.pem"},
         {"env": {"A": 1}},
