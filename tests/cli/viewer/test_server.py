@@ -422,5 +422,5 @@ def test_an_open_page_follows_the_session_to_its_next_conversation(browser: Chro
     with second.start(), hosted(second, user="ada", at=at) as again:
         assert again == address
         second.run("Go.")
-        browser.wait_for("document.body.textContent.includes('The second answer.')")
+        browser.wait_for("document.body?.textContent.includes('The second answer.')")
         assert not browser.evaluate("document.body.textContent.includes('The first answer.')")
