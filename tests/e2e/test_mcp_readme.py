@@ -29,7 +29,7 @@ INLINE = [" ".join(text.split()) for text in re.findall(r"(?<!`)`([^`]+)`(?!`)",
 SERVERS = [entry for block in BLOCKS for entry in block["mcpServers"].values()]
 OURS = [[entry["command"], *entry["args"]] for entry in SERVERS if entry.get("command") == "ohsandbox"]
 IN_CLAUDE_CODE = [shlex.split(text.split(" -- ")[1]) for text in INLINE if text.startswith("claude mcp add")]
-OPTIONS = [shlex.split(text) for text in INLINE if text.startswith(("--workspace", "--network", "--http", "--token"))]
+OPTIONS = [shlex.split(text) for text in INLINE if text.startswith(("--workspace", "--allow", "--http", "--token"))]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_chapter_has_what_is_looked_for() -> None:
     assert len(BLOCKS) == 2
     assert OURS
     assert IN_CLAUDE_CODE
-    assert {options[0] for options in OPTIONS} == {"--workspace", "--network", "--http", "--token"}
+    assert {options[0] for options in OPTIONS} == {"--workspace", "--allow", "--http", "--token"}
 
 
 def test_each_server_is_one_and_keeps_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +60,9 @@ def test_a_client_is_served_by_the_configured_command(serve: Callable[..., Serve
 
 
 def test_the_options_that_may_be_added_are_accepted(serve: Callable[..., Served], files: Path) -> None:
-    added = [word for options in OPTIONS if options[0] in {"--workspace", "--network"} for word in options]
-    tools = tools_of(serve(*[str(files) if word == "DIR" else word for word in added]))
+    added = [word for options in OPTIONS if options[0] in {"--workspace", "--allow"} for word in options]
+    meant = {"DIR": str(files), "HOST": "api.example.org"}
+    tools = tools_of(serve(*[meant.get(word, word) for word in added]))
     assert "execute_bash" in tools
     assert "undo" not in tools
 

@@ -11,7 +11,7 @@ POLICY_PATHS = tuple(
 )
 """Of Chromium, Google Chrome, and Chrome for Testing, which Playwright and Puppeteer download. Their headless shell
 (`chrome-headless-shell`) reads none."""
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]+)-----END CERTIFICATE-----")
 
 
 def browser_policy(authorities: bytes = b"") -> bytes:
