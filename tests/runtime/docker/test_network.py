@@ -133,6 +133,7 @@ except OSError as error:
 
 
 @pytest.mark.docker
+@pytest.mark.one_engine
 def test_a_socket_that_names_its_device_reaches_no_service_of_the_host(
     sandbox: Callable[..., Any], engine: Engine
 ) -> None:
