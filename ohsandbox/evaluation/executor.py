@@ -73,5 +73,6 @@ class LocalExecutor:
         self._cancel.set()
         self._images.close()
         self._pool.shutdown(cancel_futures=True)
+        self._images.networks.finish()
         self._removals.finish()
         self._images.networks.close()

@@ -15,6 +15,8 @@ from ohsandbox.runtime.docker import lease, open_network
 from ohsandbox.runtime.docker.engine import connect
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import Lease
 
@@ -22,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _NO_TIME_WAIT = {"net.ipv4.tcp_max_tw_buckets": "0"}
 """A port that a server of the sandbox before had is free at once; elsewhere it is after a minute."""
+
+_REMOVALS = 8
+"""At once; each mostly waits for the engine."""
 
 
 class NetworkPool:
@@ -36,6 +41,7 @@ class NetworkPool:
         self._free: list[str] = []
         self._leases: dict[str, Lease] = {}
         self._lock = threading.Lock()
+        self._removals: ThreadPoolExecutor | None = None
 
     def take(self, engine: Engine) -> str:
         """Return the id of an owner that is not connected; a new one where all are in use.
@@ -63,7 +69,10 @@ class NetworkPool:
         return owner
 
     def give_back(self, engine: Engine, owner: str) -> None:
-        """Have the next sandbox use it, once no process of the one before is left."""
+        """Have the next sandbox use it, once no process of the one before is left; after `finish` it is removed."""
+        if self._removals is not None:
+            self._forget(engine, owner)
+            return
         try:
             open_network.disconnect(engine, owner)
         except OhsandboxError as error:
@@ -74,14 +83,27 @@ class NetworkPool:
             with self._lock:
                 self._free.append(owner)
 
+    def finish(self) -> None:
+        """No sandbox will take one any more: begin to remove those that are free, beside the last sandboxes."""
+        with self._lock:
+            owners, self._free = self._free, []
+            self._removals = removals = ThreadPoolExecutor(1, thread_name_prefix="network-removal")
+        if owners:
+            removals.submit(self._forget_all, owners)
+
     def close(self) -> None:
         """Remove them all, once no sandbox uses one; those that cannot be removed are left to `gc`."""
+        if self._removals is not None:
+            self._removals.shutdown()
         with self._lock:
             self._free.clear()
             owners = [*self._leases]
+        self._forget_all(owners)
+
+    def _forget_all(self, owners: Sequence[str]) -> None:
         if not owners:
             return
-        with contextlib.suppress(OhsandboxError), ThreadPoolExecutor(len(owners)) as removals:
+        with contextlib.suppress(OhsandboxError), ThreadPoolExecutor(_REMOVALS) as removals:
             engine = connect()
             for _ in removals.map(partial(self._forget, engine), owners):
                 pass
