@@ -108,7 +108,7 @@ class NodeWorker:
         """By run: one for all trials here, so that they share its back-off."""
         self._lock = threading.Lock()
         with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
-            inventory.collect_garbage()
+            inventory.collect_garbage(keep_networks=True)
 
     def check(self) -> tuple[str, str | None]:
         """Return the version of ohsandbox here, and why no trial can run here, or None."""

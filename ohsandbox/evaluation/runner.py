@@ -324,7 +324,7 @@ def _was_ended_by_agent(fault: Fault | None) -> bool:
 def _remove_orphaned_sandboxes() -> None:
     """A run that was killed could not remove its sandboxes; their leases say that nobody owns them any more."""
     with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
-        inventory.collect_garbage()
+        inventory.collect_garbage(keep_networks=True)
 
 
 def _changed(name: str, was: Any, now: Any) -> str:

@@ -109,10 +109,11 @@ class Inventory(ABC):
         """
 
     @abstractmethod
-    def collect_garbage(self, *, kept: bool = False) -> list[GcResult]:
+    def collect_garbage(self, *, kept: bool = False, keep_networks: bool = False) -> list[GcResult]:
         """Remove sandboxes whose owner is dead, leases without a sandbox, checkpoints without an owner, unused builds.
 
         kept: also the sandboxes that are to be kept or to be resumed.
+        keep_networks: not the network that open sandboxes share, since new ones are about to be made.
         """
 
     # --- checkpoints ---

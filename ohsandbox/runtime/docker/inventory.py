@@ -93,7 +93,7 @@ class DockerInventory(Inventory):
                 done += Removal(left=(f"A process works in container {record.container}.",))
         return done
 
-    def collect_garbage(self, *, kept: bool = False) -> list[GcResult]:
+    def collect_garbage(self, *, kept: bool = False, keep_networks: bool = False) -> list[GcResult]:
         """Remove the containers whose owner is dead, leases without a container, checkpoints without a conversation.
 
         A container is removed if all of this holds: its label names a lease file of this state directory, that file
@@ -112,7 +112,8 @@ class DockerInventory(Inventory):
         done += remove_shared(engine, {one.id for one in dead if one.engine == engine.address.url})
         done += [_drop(engine, record) for record in checkpoints.records(engine) if record.is_orphan]
         done += build.collect(engine)
-        open_network.collect(engine)
+        if not keep_networks:
+            open_network.collect(engine)
         for workspace in {one.workspace for one in dead if one.engine == engine.address.url}:
             if workspace:
                 _unlock(engine, workspace)

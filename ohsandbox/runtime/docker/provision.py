@@ -101,7 +101,7 @@ def create(
         CallCancelledError: cancel was set before the image was here.
     """
     if orphans_here(engine):
-        DockerInventory(engine).collect_garbage()
+        DockerInventory(engine).collect_garbage(keep_networks=True)
     checkpoint = checkpoint or options.checkpoint
     if checkpoint is None and options.build is not None:
         name = build.ensure(engine, options.build, progress=progress, cancel=cancel)

@@ -173,6 +173,8 @@ def test_one_lease_for_sandbox_and_owner(engine: Engine) -> None:
     assert runtime._sandbox is not None
     assert runtime._sandbox.lease is not None
     runtime._sandbox.lease.leave()  # as if the process had died
+    DockerInventory(engine).collect_garbage(keep_networks=True)
+    assert engine.api.networks(names=[open_network.NETWORK])
     DockerInventory(engine).collect_garbage()
     assert not open_network.is_running(engine, owner)
     assert not [one for one in engine.api.containers(all=True) if one["Names"][0].lstrip("/") in {owner, runtime.name}]
