@@ -77,3 +77,18 @@ def test_nothing_cites_a_text_that_is_not_in_the_repository() -> None:
             found = WITHOUT_A_TEXT.findall(path.read_text(encoding="utf-8"))
             cited += [f"{path.relative_to(ROOT)}: {text}" for text in found if text not in ours]
     assert cited == []
+
+
+PROJECTS = ROOT / "docs" / "projects.md"
+PARTS_OF_A_PROJECT = (
+    "Workspaces", "Mounts", "Branches", "Caches", "Container options and profiles", "Devcontainers and setup",
+    "Services", "Warm sandboxes", "Remote engines",
+)  # fmt: skip
+
+
+def test_the_page_about_projects_has_its_parts_in_order_and_readme_leads_to_it() -> None:
+    text = PROJECTS.read_text(encoding="utf-8")
+    assert tuple(re.findall(r"^## (.+)$", text, re.MULTILINE)) == PARTS_OF_A_PROJECT
+    sections = re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]
+    assert [part for part, body in zip(PARTS_OF_A_PROJECT, sections, strict=True) if not body.strip()] == []
+    assert "(docs/projects.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
