@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker import Build, BuiltImage, DockerRuntime, SandboxLimits, abuild_image, build_image
     from ohsandbox.runtime.inventory import SandboxInfo
     from ohsandbox.runtime.local import CLIRuntime
+    from ohsandbox.runtime.pool import SandboxPool
     from ohsandbox.runtime.results import CommandObservation, ExecResult
     from ohsandbox.runtime.sandboxes import (
         afind_sandbox,
@@ -81,6 +82,7 @@ __all__ = [
     "SDKEvent",
     "SandboxInfo",
     "SandboxLimits",
+    "SandboxPool",
     "SandboxUnavailable",
     "ScriptedLLM",
     "Secrets",
@@ -127,6 +129,7 @@ _HOMES = {
     "runtime.docker": ("Build", "BuiltImage", "DockerRuntime", "SandboxLimits", "abuild_image", "build_image"),
     "runtime.local": ("CLIRuntime",),
     "runtime.inventory": ("SandboxInfo",),
+    "runtime.pool": ("SandboxPool",),
     "runtime.results": ("CommandObservation", "ExecResult"),
     "runtime.sandboxes": (
         "afind_sandbox",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import Checkpoint
     from ohsandbox.runtime.tools import MCPAction, MCPToolCaller
     from ohsandbox.schema import Observation
+    from ohsandbox.secrets import Secrets
 
 MAIN = "main"
 
@@ -243,6 +244,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
         """
         invocation.check_session(name)
         invocation.check_call(env=env, user=user, workdir=workdir)
+        self._drop_unused()
         workdir = self._enterable(workdir, user)
         with self._lock:
             if name in self._shells:
@@ -254,6 +256,31 @@ class Runtime(PortForwarding, AsyncLifecycle):
             with self._lock:
                 self._shells.pop(name, None)
             raise
+
+    def warm_up(self) -> None:
+        """Start the main session's shell, and a process for short calls, before their first use.
+
+        Secrets that are given later, and options of `open_session`, still reach that shell: it is started again.
+        """
+        self._shell(MAIN).start()
+        self.snippet(b":")
+
+    def is_warm(self) -> bool:
+        """Whether the main session has a live shell that nobody has used."""
+        shell = self._shells.get(MAIN)
+        return shell is not None and shell.is_unused
+
+    def give_secrets(self, secrets: Secrets) -> None:
+        """See `Backend.give_secrets`; a shell that was only warmed up is started anew with them."""
+        super().give_secrets(secrets)
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        with self._lock:
+            unused = [name for name, shell in self._shells.items() if shell.is_unused]
+            shells = [self._shells.pop(name) for name in unused]
+        for shell in shells:
+            shell.close()
 
     def reopen_session(self, name: str, *, workdir: str) -> None:
         """Have the session's next command run where an earlier process left it; its result tells what is lost.

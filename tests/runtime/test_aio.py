@@ -88,12 +88,12 @@ async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, objec
 
 AT_ONCE = {
     "describe", "discard_changes", "environment", "get_tools", "give_secrets", "hand_over", "hold", "last_output",
-    "list_sessions", "reopen_session", "take_notices",
+    "is_warm", "list_sessions", "reopen_session", "take_notices",
 }  # fmt: skip
 """They ask the sandbox nothing."""
 FOR_BACKENDS = {
     "channel", "check_alive", "connect_proxy", "fork", "leave", "open_channel", "prepare_browser",
-    "ran_out_of_memory", "recover", "recover_from", "restart", "snippet", "watch", "with_recovery",
+    "ran_out_of_memory", "recover", "recover_from", "restart", "snippet", "warm_up", "watch", "with_recovery",
 }  # fmt: skip
 """Called by ourselves, or by who writes a runtime."""
 

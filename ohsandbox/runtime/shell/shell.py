@@ -88,6 +88,7 @@ class Shell:
         """Variables that the shell exports before its next command."""
         self._untidy = False
         """The last command may have left the terminal in another mode: it was interactive or was killed."""
+        self._was_used = False
 
     # --- methods for the caller ---
 
@@ -95,6 +96,11 @@ class Shell:
     def user(self) -> str | int | None:
         """The user that the shell runs as; None for the sandbox's own user."""
         return self._options.user
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it was started before its first command, which has not come, and is alive."""
+        return self._session is not None and self._session.alive and not self._was_used
 
     def execute(
         self,
@@ -248,6 +254,7 @@ class Shell:
     def _begin(self, command: str, text: str = "", *, at_once: ShellSession | None = None) -> RunningCommand:
         """Send the command. at_once: to this idle session, blocking for nothing; BrokenPipeError if it has ended."""
         session, path = at_once or self._ready(), None
+        self._was_used = True
         self._background += session.take_background(self._host.secrets.masker)
         call = ShellCommand(command, text, dict(self._new_env.popleft() for _ in range(len(self._new_env))))
         running = RunningCommand(self._snippet, session, call, mark=self._mark)

@@ -1,0 +1,332 @@
+"""`SandboxPool`: sandboxes that are started before somebody needs them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from ohsandbox.arguments import expect, wrong
+from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxUnavailable, UsageError
+from ohsandbox.runtime.aio import in_thread, waited
+from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, check_not_cancelled
+from ohsandbox.runtime.process.invocation import check_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ohsandbox.runtime.base import Runtime
+
+log = logging.getLogger(__name__)
+
+MAX_SIZE = 1000
+STARTS_AT_ONCE = 2
+"""An engine starts as many sandboxes a second with two requests at once as with eight, and others wait longer."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+"""Pauses after starts that failed, each twice the one before."""
+MAX_FAILURES = 6
+"""So many starts fail in a row before the pool starts one only for who asks: 16 s after the first."""
+_NOT_POOLED: Mapping[str, str] = {
+    "attach": "a container that is joined is nobody's second",
+    "copy": "a copy that is made now would be old when the sandbox is taken",
+    "keep": "say `sandbox.close(keep=True)` of one that was taken",
+    "name": "each sandbox needs a name of its own",
+    "workspace": "a directory is looked at when it is bound; upload its files",
+}
+"""Options that a sandbox of a pool cannot have, with the reason."""
+
+
+class SandboxPool:
+    """Starts sandboxes ahead, so that taking one with a ready shell takes milliseconds.
+
+    `get` hands out each sandbox once, as yours: close it, or use it in a `with` block. Another is started in the
+    background for each that is taken. Sandboxes that ended meanwhile are noticed and never handed out. `close` removes
+    those that nobody took; should this process be killed, `ohsandbox gc` or the next start does.
+
+    Args:
+        image: as of `DockerRuntime`, as are the options; python:3.12 by default.
+        size: how many are kept ready, 1 to 1000.
+        make: makes a runtime that is not started, in the place of image and options; called from several threads.
+        options: of `DockerRuntime`, without attach, copy, keep, name and workspace.
+
+    Raises:
+        UsageError: an argument or an option is invalid.
+    """
+
+    def __init__(
+        self, image: str | None = None, size: int = 2, *, make: Callable[[], Runtime] | None = None, **options: Any
+    ) -> None:
+        expect("size", size, int, optional=False)
+        if isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
+            raise wrong("size", size, f"expected 1 to {MAX_SIZE}")
+        if make is not None and (image is not None or options):
+            raise UsageError(
+                f"make= makes the sandboxes, so {'image' if image else next(iter(options))}= has no use. Leave it out."
+            )
+        self._size = size
+        self._make = make or _maker(image, options)
+        self._ready: deque[Runtime] = deque()
+        self._starting: list[Runtime] = []
+        self._waiting = self._threads = self._begun = self._failures = 0
+        self._failure: OhsandboxError | None = None
+        self._next_try = 0.0
+        self._closed = False
+        self._discards: list[threading.Thread] = []
+        self._changed = threading.Condition()
+
+    def start(self) -> Self:
+        """Begin to start sandboxes in the background. Calling it twice is fine.
+
+        Raises:
+            SandboxGone: the pool is closed.
+        """
+        with self._changed:
+            self._refuse_closed()
+            self._fill()
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def ready(self) -> int:
+        """How many sandboxes could be taken now without a wait."""
+        return len(self._ready)
+
+    def wait_full(self, timeout_s: float | None = None) -> bool:
+        """Wait until all sandboxes are ready; False after timeout_s.
+
+        Raises:
+            OhsandboxError: as `get`.
+        """
+        check_seconds(timeout_s=timeout_s)
+        with self._changed:
+            return self._wait(lambda: len(self._ready) >= self._size, timeout_s)
+
+    def get(self, *, timeout_s: float | None = None, cancel: threading.Event | None = None) -> Runtime:
+        """Return a started sandbox with a ready shell, which is the caller's from now on.
+
+        Where none is ready it waits for the next one that is started.
+
+        Args:
+            timeout_s: the longest wait.
+            cancel: once another thread sets it, the wait ends.
+
+        Raises:
+            SandboxUnavailable: none was ready within timeout_s, or none can be started: why the last start failed.
+            SandboxGone: the pool is closed.
+            UsageError: the engine refuses an option.
+            CallCancelledError: cancel was set.
+        """
+        check_seconds(timeout_s=timeout_s)
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        self.start()
+        while True:
+            with self._changed:
+                left = None if until is None else until - time.monotonic()
+                if not self._wait(lambda: bool(self._ready), left, cancel=cancel, takes=True):
+                    raise SandboxUnavailable(
+                        f"No sandbox of the pool was ready within {timeout_s:g} s. "
+                        f"Remedy: a larger size than {self._size}, or a longer timeout_s."
+                    )
+                taken = self._ready.popleft()
+                self._fill()
+            if taken.is_warm() and taken.is_alive():
+                return taken
+            log.warning("A sandbox of the pool ended before it was taken; the next one is taken instead.")
+            self._discard(taken)
+
+    async def aget(self, *, timeout_s: float | None = None) -> Runtime:
+        """Await `get`; what it had taken when the task is cancelled goes back."""
+        cancel = threading.Event()
+        taken: list[Runtime] = []
+        try:
+            await in_thread(lambda: taken.append(self.get(timeout_s=timeout_s, cancel=cancel)), cancel)
+        except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
+            for runtime in taken:
+                self._put(runtime)
+            raise
+        return taken[0]
+
+    def close(self) -> None:
+        """Remove the sandboxes that nobody took, and end the starts in progress. Calling it twice is fine.
+
+        Those that were taken stay: their users close them.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            for runtime in [*self._starting]:
+                if runtime.start_cancel is not None:
+                    runtime.start_cancel.set()
+        helpers = [_in_background(self._remove_ready) for _ in range(STARTS_AT_ONCE)]
+        with self._changed:
+            self._changed.wait_for(lambda: not self._threads)
+        for thread in [*helpers, *self._discards]:
+            thread.join()
+
+    aclose = waited(close)
+
+    # --- filling, in threads ---
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise SandboxGone("The pool of sandboxes is closed. Remedy: make a new SandboxPool.")
+
+    def _wait(
+        self,
+        is_met: Callable[[], bool],
+        timeout_s: float | None,
+        *,
+        cancel: threading.Event | None = None,
+        takes: bool = False,
+    ) -> bool:
+        """Wait, with the lock, until is_met(); False after timeout_s. takes: a sandbox more is needed for it."""
+        before = self._failures
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        self._waiting += takes
+        try:
+            while not is_met():
+                self._refuse_closed()
+                check_not_cancelled(cancel, "waiting for a sandbox of the pool")
+                if self._failure is not None and (self._failures != before or time.monotonic() < self._next_try):
+                    raise self._failure
+                self._fill()
+                left = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, until - time.monotonic())
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+        finally:
+            self._waiting -= takes
+        return True
+
+    def _lacks(self) -> bool:
+        """Whether one more sandbox is to be started, with the lock."""
+        return not self._closed and len(self._ready) + self._begun < self._size + self._waiting
+
+    def _fill(self) -> None:
+        """Start threads that start what is missing, with the lock; after a failure one alone."""
+        at_once = STARTS_AT_ONCE if self._failure is None else 1
+        lacks = self._size + self._waiting - len(self._ready) - self._threads
+        if self._closed or time.monotonic() < self._next_try:
+            return
+        for _ in range(min(lacks, at_once - self._threads)):
+            self._threads += 1
+            _in_background(self._start_some)
+
+    def _start_some(self) -> None:
+        """Start sandboxes until none is missing, or too many starts have failed."""
+        try:
+            while True:
+                with self._changed:
+                    if not self._lacks():
+                        return
+                    self._begun += 1
+                try:
+                    runtime, error = self._start_one(), None
+                except OhsandboxError as failure:
+                    runtime, error = None, failure
+                finally:
+                    with self._changed:
+                        self._begun -= 1
+                if runtime is not None:
+                    self._put(runtime)
+                elif error is not None and not self._goes_on_after(error):
+                    return
+        finally:
+            with self._changed:
+                self._threads -= 1
+                self._changed.notify_all()
+
+    def _start_one(self) -> Runtime:
+        """Start a sandbox and its shell; nothing is left of one that fails."""
+        runtime = self._make()
+        self._starting.append(runtime)
+        try:
+            self._refuse_closed()  # `close` cancels those that it finds
+            runtime.start()
+            runtime.warm_up()
+        except BaseException:
+            _close(runtime)
+            raise
+        finally:
+            self._starting.remove(runtime)
+        return runtime
+
+    def _put(self, runtime: Runtime) -> None:
+        with self._changed:
+            if not self._closed:
+                self._failure, self._failures, self._next_try = None, 0, 0.0
+                self._ready.append(runtime)
+                self._changed.notify_all()
+                self._fill()
+                return
+        _close(runtime)
+
+    def _goes_on_after(self, error: OhsandboxError) -> bool:
+        """Note a failed start, and wait as long as the next one has to; whether this thread tries it."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._failure, self._failures = error, self._failures + 1
+            pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
+            is_final = isinstance(error, UsageError)
+            self._next_try = math.inf if is_final else time.monotonic() + pause_s
+            self._changed.notify_all()
+            log.warning("A sandbox of the pool could not be started: %s", error)
+            if self._threads > 1 or self._failures >= MAX_FAILURES or is_final:
+                return False
+            self._changed.wait_for(lambda: self._closed, pause_s)
+            return True
+
+    def _discard(self, runtime: Runtime) -> None:
+        with self._changed:
+            self._discards = [thread for thread in self._discards if thread.is_alive()]
+            self._discards.append(_in_background(partial(_close, runtime)))
+
+    def _remove_ready(self) -> None:
+        while True:
+            with self._changed:
+                if not self._ready:
+                    return
+                runtime = self._ready.popleft()
+            _close(runtime)
+
+
+def _maker(image: str | None, options: Mapping[str, Any]) -> Callable[[], Runtime]:
+    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - only who uses docker imports it
+
+    for name, why in _NOT_POOLED.items():
+        if options.get(name):
+            raise UsageError(f"{name}= is not for a pool: {why}. Remedy: leave {name}= out.")
+    make: Callable[[], Runtime] = partial(DockerRuntime, image, **options)
+    make()  # checks its arguments
+    return make
+
+
+def _close(runtime: Runtime) -> None:
+    try:
+        runtime.close()
+    except OhsandboxError as error:
+        log.warning("A sandbox of the pool is left behind; `ohsandbox gc` removes it: %s", error)
+
+
+def _in_background(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, name="ohsandbox-pool", daemon=True)
+    thread.start()
+    return thread
