@@ -5,9 +5,9 @@ A new backend is one entry in `BACKENDS`; nothing else asks which backend a runt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.results import PullProgress
@@ -113,6 +113,13 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         build=settings.build,
         progress=progress,
     )
+
+
+def container_of(image: str | None, options: Mapping[str, Any]) -> Runtime:
+    """A `DockerRuntime` with these arguments, not started. Raises as its constructor."""
+    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - as above
+
+    return DockerRuntime(image, **options)
 
 
 def _open_docker_inventory() -> Inventory:

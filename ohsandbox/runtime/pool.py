@@ -15,6 +15,7 @@ import anyio
 from ohsandbox.arguments import expect, wrong
 from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxUnavailable, UsageError
 from ohsandbox.runtime.aio import in_thread, waited
+from ohsandbox.runtime.factory import container_of
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, check_not_cancelled
 from ohsandbox.runtime.process.invocation import check_seconds
 
@@ -309,12 +310,10 @@ class SandboxPool:
 
 
 def _maker(image: str | None, options: Mapping[str, Any]) -> Callable[[], Runtime]:
-    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - only who uses docker imports it
-
     for name, why in _NOT_POOLED.items():
         if options.get(name):
             raise UsageError(f"{name}= is not for a pool: {why}. Remedy: leave {name}= out.")
-    make: Callable[[], Runtime] = partial(DockerRuntime, image, **options)
+    make: Callable[[], Runtime] = partial(container_of, image, options)
     make()  # checks its arguments
     return make
 
