@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from ohsandbox.mcp import MCPClient
     from ohsandbox.price import ModelPrice
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.docker import Build, BuiltImage, DockerRuntime, SandboxLimits, abuild_image, build_image
+    from ohsandbox.runtime.docker import (
+        Build,
+        BuiltImage,
+        DockerRuntime,
+        SandboxLimits,
+        Service,
+        abuild_image,
+        build_image,
+    )
     from ohsandbox.runtime.inventory import SandboxInfo
     from ohsandbox.runtime.local import CLIRuntime
     from ohsandbox.runtime.pool import SandboxPool
@@ -86,6 +94,7 @@ __all__ = [
     "SandboxUnavailable",
     "ScriptedLLM",
     "Secrets",
+    "Service",
     "Settings",
     "TextObservation",
     "Tool",
@@ -126,7 +135,15 @@ _HOMES = {
     "mcp": ("MCPClient",),
     "price": ("ModelPrice",),
     "runtime.base": ("Runtime",),
-    "runtime.docker": ("Build", "BuiltImage", "DockerRuntime", "SandboxLimits", "abuild_image", "build_image"),
+    "runtime.docker": (
+        "Build",
+        "BuiltImage",
+        "DockerRuntime",
+        "SandboxLimits",
+        "Service",
+        "abuild_image",
+        "build_image",
+    ),
     "runtime.local": ("CLIRuntime",),
     "runtime.inventory": ("SandboxInfo",),
     "runtime.pool": ("SandboxPool",),

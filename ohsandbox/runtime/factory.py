@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.docker.service_options import Service
     from ohsandbox.runtime.inventory import Inventory
 
 Progress = Callable[[PullProgress], None]
@@ -73,6 +74,8 @@ class RuntimeSettings:
     conversation: str | None = None
     checkpoint: str | None = None
     """The id of a checkpoint to begin with."""
+    services: tuple[Service, ...] = ()
+    """What runs beside the sandbox."""
 
 
 class BackendInfo(NamedTuple):
@@ -111,6 +114,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         checkpoint=settings.checkpoint,
         limits=SandboxLimits(**limits) if limits else None,
         build=settings.build,
+        services=() if joins else settings.services,
         progress=progress,
     )
 
@@ -139,7 +143,18 @@ BACKENDS: dict[str, BackendInfo] = {
         _create_docker,
         isolated=True,
         options=frozenset(
-            {"image", "build", "git", "keep", "attach", "ca_bundle", "copy", *NETWORK_OPTIONS, *RESOURCE_LIMITS}
+            {
+                "image",
+                "build",
+                "git",
+                "keep",
+                "attach",
+                "ca_bundle",
+                "copy",
+                "services",
+                *NETWORK_OPTIONS,
+                *RESOURCE_LIMITS,
+            }
         ),
         open_inventory=_open_docker_inventory,
     ),

@@ -142,14 +142,17 @@ class PullProgress(NamedTuple):
 
     image: str
     status: str
-    """'waiting' for another puller, 'pulling', 'extracting', 'retrying', 'building' or 'done'."""
+    """'waiting' for another puller, 'pulling', 'extracting', 'retrying', 'building' or 'done'.
+
+    Of a service: 'starting'.
+    """
     done_bytes: int = 0
     total_bytes: int = 0
     """Grows while layers report their size."""
     layers_done: int = 0
     layers_total: int = 0
     detail: str = ""
-    """Of a build: the step, or what it said last."""
+    """Of a build: the step, or what it said last; of a service how it is."""
 
 
 class ResourceUsage(NamedTuple):

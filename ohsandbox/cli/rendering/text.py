@@ -99,6 +99,8 @@ def progress_text(progress: PullProgress) -> str:
     if progress.status == "building":
         step = f"step {progress.layers_done} of {progress.layers_total}: " if progress.layers_total else ""
         return f"{progress.image}: building, {step}{progress.detail}"
+    if progress.status == "starting":
+        return f"{progress.image}: {progress.detail}"
     if progress.status == "waiting":
         return f"{progress.image}: waits for another pull or build of it"
     done = f" {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""

@@ -34,7 +34,7 @@ _VARIABLE = re.compile(r"\$(?:\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
-class Service(NamedTuple):
+class OnlyService(NamedTuple):
     """What the only service of a Compose file says; what it does not say is None or empty."""
 
     image: str | None = None
@@ -53,7 +53,7 @@ class Service(NamedTuple):
 class Collapsed(NamedTuple):
     """A Compose file as one service; or why Compose is needed, with the line."""
 
-    service: Service
+    service: OnlyService
     needs: list[tuple[int | None, str]]
 
 
@@ -72,7 +72,7 @@ def collapse(path: Path, root: Path, *, known: Mapping[str, str], ignored_volume
         raise InvalidTask([Problem(path, read.line(("services",)), "names no service: expected 'services'")])
     needs = [(read.line((key,)), f"{key!r}") for key in read.value if key not in {"services", "version", "name"}]
     if len(services) > 1:
-        return Collapsed(Service(), [(read.line(("services",)), f"{len(services)} services"), *needs])
+        return Collapsed(OnlyService(), [(read.line(("services",)), f"{len(services)} services"), *needs])
     [(name, told)] = services.items()
     where = ("services", str(name))
     reader = _ServiceReader(read, path, root, where=where, known=known, ignored_volumes=ignored_volumes)
@@ -98,9 +98,9 @@ class _ServiceReader:
         self.problems: list[Problem] = []
         self.needs: list[tuple[int | None, str]] = []
 
-    def service(self, told: dict[str, Any]) -> Service:
+    def service(self, told: dict[str, Any]) -> OnlyService:
         """Read all keys; those that an image and its options cannot say go to `needs`."""
-        found = Service()
+        found = OnlyService()
         for key, value in told.items():
             if value is None or self._says_nothing(key, value, told):
                 continue
@@ -134,7 +134,7 @@ class _ServiceReader:
             case _:
                 return key in _WITHOUT_MEANING
 
-    def _build(self, found: Service, told: Any) -> Service:
+    def _build(self, found: OnlyService, told: Any) -> OnlyService:
         told = {"context": told} if isinstance(told, str) else told
         if not isinstance(told, dict):
             self._refuse(("build",), "expected a directory, or 'context' and 'dockerfile'")
@@ -188,7 +188,7 @@ class _ServiceReader:
                 found[name] = text
         return found
 
-    def _deploy(self, found: Service, told: Any) -> Service:
+    def _deploy(self, found: OnlyService, told: Any) -> OnlyService:
         match told:
             case {"resources": {"limits": dict(limits), **resources}, **others} if not others:
                 if not set(resources) - {"reservations"}:
@@ -196,7 +196,7 @@ class _ServiceReader:
         self._need(("deploy",), "deploy")
         return found
 
-    def _limits(self, found: Service, told: dict[str, Any], where: tuple[str, ...]) -> Service:
+    def _limits(self, found: OnlyService, told: dict[str, Any], where: tuple[str, ...]) -> OnlyService:
         for key, value in told.items():
             text = self._text(where[-1], value)
             try:

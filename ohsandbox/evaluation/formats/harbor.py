@@ -288,7 +288,7 @@ class _HarborReader:
 
     def _environment(self, told: HarborTaskEnvironment, place: Path, where: _Where) -> TaskEnvironment:
         build = place if (place / "Dockerfile").is_file() else None
-        service, own = compose.Service(), dict[str, Any]()
+        service, own = compose.OnlyService(), dict[str, Any]()
         if (place / compose.FILE_NAME).is_file():
             service, own = self._service(place, told.docker_image)
         elif told.docker_image is None and build is None:
@@ -326,7 +326,7 @@ class _HarborReader:
             if getattr(told, name):
                 self.notes[f"{name} of the environment is not offered to the agent"] = None
 
-    def _service(self, place: Path, image: str | None) -> tuple[compose.Service, dict[str, Any]]:
+    def _service(self, place: Path, image: str | None) -> tuple[compose.OnlyService, dict[str, Any]]:
         """A Compose file's only service; or, where it has more, what is known of the service `main`."""
         file = place / compose.FILE_NAME
         try:
@@ -342,7 +342,7 @@ class _HarborReader:
             )  # fmt: skip
         except InvalidTask as error:
             self.problems += error.problems
-            return compose.Service(), {}
+            return compose.OnlyService(), {}
         fixed = {"image": image, "build": None} if image else {}
         return service, main_environment(project) | fixed
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import build, checkpoints, guard, lease, open_network
+from ohsandbox.runtime.docker import build, checkpoints, guard, lease, open_network, services
 from ohsandbox.runtime.docker import engine as engines
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
@@ -252,6 +252,7 @@ def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> 
             return False
         if container is not None:
             remove(engine, container)
+        services.remove(engine, record)
         if record.network_owner is not None:
             open_network.remove_owner(engine, record.network_owner, record.id)
         lease.remove_file(record.id)

@@ -288,7 +288,8 @@ class NetworkControl(Runtime):
             from ohsandbox.runtime.docker import trust  # noqa: PLC0415 - as above
 
             java_options = trust.JAVA_TRUST_OPTION
-        variables = proxy_environment(self._options.env, java_options=java_options)
+        hosts = [service.name for service in self._options.services]
+        variables = proxy_environment(self._options.env, java_options=java_options, hosts=hosts)
         return variables if found is None else {**variables, **found.variables()}
 
     @property

@@ -73,8 +73,11 @@ def make_owner(
     allow: Iterable[str] = (),
     labels: Mapping[str, str] | None = None,
     sysctls: Mapping[str, str] | None = None,
+    hosts: Iterable[str] = (),
 ) -> str:
     """Create and start the owner of a network; returns its id. It is not connected yet.
+
+    hosts are names of its loopback, for all that join it.
 
     Raises:
         SandboxRefused: the rules cannot be set here.
@@ -86,6 +89,7 @@ def make_owner(
     config = _payload(bridge.image, ["hold", *rules], "none") | {"Hostname": "sandbox"}
     config["Labels"] = {"ohsandbox": "1", OWNER_LABEL: lease_id, **(labels or {})}
     config["HostConfig"]["Sysctls"] = dict(sysctls or {})
+    config["HostConfig"]["ExtraHosts"] = [f"{one}:127.0.0.1" for one in hosts]
     with engine_errors(f"creating the network of {name!r}"):
         owner = str(engine.api.create_container_from_config(config, name)["Id"])
     try:

@@ -16,6 +16,7 @@ from ohsandbox.runtime.docker.build import Build  # noqa: TC001 - pydantic reads
 from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, Git, GuardMount
+from ohsandbox.runtime.docker.service_options import Service, check_services
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,6 +112,8 @@ class DockerOptions(BaseModel):
     labels: dict[str, str] = {}
     build: Build | None = None
     """The image is built from it, and `image` is the name that it gets."""
+    services: tuple[Service, ...] = ()
+    """In the order in which they start."""
 
     @property
     def ca_environment(self) -> dict[str, str]:
@@ -149,6 +152,9 @@ def checked(**asked: object) -> DockerOptions:
         raise UsageError(f"git={found.git!r} is for a bound directory. Remedy: pass workspace=DIR, or leave out git=.")
     if found.attach is not None:
         _check_joined(asked)
+    if found.services:
+        services = check_services(found.services, network=found.network)
+        found = found.model_copy(update={"services": services})
     places = {"copy_of": found.copy_of, "workspace": found.workspace}
     vetted = {
         key: mount_policy.check_directory(place, copied=key == "copy_of")
@@ -318,8 +324,8 @@ def resolve(
     return ContainerConfig(
         name=name, image=facts.id, workdir=workdir, user=user, env=env,
         unset=tuple(name for name in hostile_names(facts.env) if name not in asked.env), network=asked.network,
-        limits=asked.limits, cpus=asked.limits.cpus or min(_WANTED_CPUS, engine.cpu_count()),
-        open_files=_open_files(asked.limits, engine), workspace=asked.workspace, guard=guard, identity=identity,
+        limits=asked.limits, cpus=processors(asked.limits, engine),
+        open_files=open_files(asked.limits, engine), workspace=asked.workspace, guard=guard, identity=identity,
         architecture=facts.platform.split("/")[-1], runtime=asked.runtime, labels=labels,
     )  # fmt: skip
 
@@ -330,7 +336,12 @@ def hostile_names(image_env: list[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if HOSTILE_ENV.fullmatch(name)))
 
 
-def _open_files(limits: SandboxLimits, engine: Engine) -> int:
+def processors(limits: SandboxLimits, engine: Engine) -> float:
+    """Return the number of processors: what was asked for, or two where the engine has as many."""
+    return limits.cpus or min(_WANTED_CPUS, engine.cpu_count())
+
+
+def open_files(limits: SandboxLimits, engine: Engine) -> int:
     """Return 65536, or this process's hard limit if lower: a local engine without CAP_SYS_RESOURCE has the same one."""
     if limits.open_files is not None or not engine.address.is_local:
         return limits.open_files or _WANTED_FILES

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import OhsandboxError, ToolError, UsageError
-from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, open_network
+from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, open_network, services
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
@@ -19,11 +20,12 @@ from ohsandbox.runtime.docker.inventory import digest as workspace_digest
 from ohsandbox.runtime.docker.options import CA_PATH, MAPPED_HOME, resolve
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.files import transfer
+from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
 from ohsandbox.runtime.workspace import copy_selection
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.docker.channel import DockerChannel
     from ohsandbox.runtime.docker.container import Container
@@ -103,18 +105,15 @@ def create(
     if orphans_here(engine):
         DockerInventory(engine).collect_garbage(keep_networks=True)
     checkpoint = checkpoint or options.checkpoint
-    if checkpoint is None and options.build is not None:
-        name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
-        options = options.model_copy(update={"image": name})
-    if checkpoint is None:
-        facts = images.ensure(engine, options.image, progress=progress, cancel=cancel)
-    else:
-        facts = checkpoints.facts(engine, checkpoint)
+    options, facts = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
+    beside = services.find_images(engine, options.services, progress=progress, cancel=cancel)
     name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
+    has_own_network = networks is None and (options.network == "open" or bool(beside))
     held = lease.take(
         container=name, engine=engine.address.url, image=options.image, conversation=options.conversation,
         keep=options.keep, workspace=options.workspace,
-        network_owner=open_network.owner_name(name) if options.network == "open" and networks is None else None,
+        network_owner=open_network.owner_name(name) if has_own_network else None,
+        services=tuple(beside),
     )  # fmt: skip
     container: Container | None = None
     network = _JoinedNetwork(engine, held, networks)
@@ -135,6 +134,7 @@ def create(
         prepare(made, from_checkpoint=checkpoint is not None)
         if options.copy_of is not None and checkpoint is None:
             made = copy_in(made, Path(options.copy_of), everything=options.copies_all)
+        made = _with_services(made, beside, progress=progress, cancel=cancel)
     except BaseException:
         if container is not None:
             container.remove()
@@ -143,6 +143,40 @@ def create(
         release_workspace(engine, options, gone=True)
         raise
     return made
+
+
+def _image(
+    engine: Engine,
+    options: DockerOptions,
+    checkpoint: str | None,
+    *,
+    progress: Progress | None,
+    cancel: threading.Event | None,
+) -> tuple[DockerOptions, images.ImageFacts]:
+    """Return the options with the name of an image that is built, and the facts of image or checkpoint."""
+    if checkpoint is not None:
+        return options, checkpoints.facts(engine, checkpoint)
+    if options.build is not None:
+        name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
+        options = options.model_copy(update={"image": name})
+    return options, images.ensure(engine, options.image, progress=progress, cancel=cancel)
+
+
+def _with_services(
+    made: Sandbox,
+    beside: Mapping[str, services.ServiceImage],
+    *,
+    progress: Progress | None,
+    cancel: threading.Event | None,
+) -> Sandbox:
+    """Start the services of a new sandbox, beside are their images; return it with them."""
+    if not beside or made.config is None or made.lease is None:
+        return made
+    engine, owner = made.container.engine, made.config.network_owner
+    pod = services.Pod(engine, made.lease.id, sandbox=made.container.name, owner=owner)
+    listening = partial(listening_in, made)
+    services.start(pod, beside, made.options, listening=listening, progress=progress, cancel=cancel)
+    return made._replace(pod=pod)
 
 
 class _JoinedNetwork:
@@ -157,7 +191,10 @@ class _JoinedNetwork:
         if self._networks is not None:
             self._owner = self._networks.take(self._engine)
         elif name is not None:
-            self._owner = open_network.make_owner(self._engine, name=name, lease_id=self._held.id, allow=options.allow)
+            allow = options.allow if options.network == "open" else ()
+            self._owner = open_network.make_owner(
+                self._engine, name=name, lease_id=self._held.id, allow=allow, hosts=self._held.record.services
+            )
         if options.network == "open":
             open_network.connect(self._engine, self._owner, options.allow)
         return self._owner
@@ -171,9 +208,15 @@ class _JoinedNetwork:
 
 
 def release_network(engine: Engine, held: lease.Lease) -> None:
-    """Remove the container that holds the network of a sandbox that is gone."""
+    """Remove the services of a sandbox that is gone, and the container that holds its network."""
+    services.remove(engine, held.record)
     if held.record.network_owner is not None:
         open_network.remove_owner(engine, held.record.network_owner, held.id)
+
+
+def listening_in(made: Sandbox) -> tuple[int, ...]:
+    """Return the ports on which the sandbox or one of its services listens."""
+    return parse_listeners(made.script(LIST_LISTENERS.decode()).encode())
 
 
 def guard_mounts(options: DockerOptions) -> tuple[guard.GuardMount, ...]:

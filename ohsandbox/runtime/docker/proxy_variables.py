@@ -36,15 +36,17 @@ def node_preload() -> bytes:
     return files("ohsandbox.network.proxy").joinpath("node_proxy.cjs").read_bytes()
 
 
-def proxy_environment(given: Mapping[str, str], *, java_options: str = "") -> dict[str, str]:
+def proxy_environment(given: Mapping[str, str], *, java_options: str = "", hosts: Sequence[str] = ()) -> dict[str, str]:
     """The variables that lead programs to the proxy, without those that the caller gave a value.
 
-    Java's options are ours, then java_options, then the caller's, of which the last wins; an empty value of the
-    caller's stays empty.
+    hosts are names of the loopback besides. Java's options are ours, then java_options, then the caller's, of which the
+    last wins; an empty value of the caller's stays empty.
     """
     found = {name: value for name, value in PROXY_VARIABLES.items() if name not in given}
+    found |= {name: ",".join([_LOCAL, *hosts]) for name in ("no_proxy", "NO_PROXY") if name in found and hosts}
     if (own := given.get(JAVA_OPTIONS, "")) or JAVA_OPTIONS in found:
-        found[JAVA_OPTIONS] = " ".join(filter(None, (_JAVA, java_options, own)))
+        java = "|".join([_JAVA, *hosts])
+        found[JAVA_OPTIONS] = " ".join(filter(None, (java, java_options, own)))
     return found
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.network_pool import NetworkPool
     from ohsandbox.runtime.docker.options import Profile
     from ohsandbox.runtime.docker.sandbox import Sandbox
+    from ohsandbox.runtime.docker.service_options import Service
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,8 @@ class DockerRuntime(NetworkControl):
         labels: the container's labels, by which `list_sandboxes` finds it; names that begin with `ohsandbox` are ours.
         build: a directory with a Dockerfile, or a `Build`, in the place of image: the engine builds it at the start,
             with network and outside of the limits, unless an image of the same content is there.
+        services: containers beside the sandbox, such as databases, in its network: started and ready before the first
+            process, removed with it.
 
     Raises:
         UsageError: an argument or a combination of arguments is invalid.
@@ -129,6 +132,7 @@ class DockerRuntime(NetworkControl):
         checkpoint: str | None = None,
         labels: Mapping[str, str] | None = None,
         build: Build | str | os.PathLike[str] | None = None,
+        services: Sequence[Service] = (),
     ) -> None:
         super().__init__()
         check_call(env=env, user=user or None)  # "" is the image's user, as of a container that was resumed
@@ -154,7 +158,7 @@ class DockerRuntime(NetworkControl):
             profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=bundle,
             runtime=runtime or None,
             conversation=conversation, checkpoint=checkpoint, labels=labels or None,
-            build=None if build is None else checked_build(build),
+            build=None if build is None else checked_build(build), services=tuple(services) or None,
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.images import ImageFacts
     from ohsandbox.runtime.docker.lease import Lease
     from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.services import Pod
 
 SCRIPT_TIMEOUT_S = 60.0
 END_S = 10.0
@@ -56,6 +57,8 @@ class Sandbox(NamedTuple):
     """Access of an attached container beyond itself."""
     left_out: Mapping[str, str] = {}
     """Files of the copied directory that were left out, and the reason."""
+    pod: Pod | None = None
+    """Its services."""
 
     def open(self, request: ProcessRequest) -> DockerChannel:
         """Start a process with the sandbox's variables, and its user and working directory where request names none."""
@@ -123,6 +126,8 @@ class Sandbox(NamedTuple):
             told["reaches beyond itself"] = ", ".join(self.exposed)
         if config is None:
             return told
+        if self.pod is not None:
+            told["services"] = self.pod.describe()
         limits = config.limits
         told["network"] = "none: only the sandbox itself is reachable" if config.network == "none" else "open"
         told["limits"] = (

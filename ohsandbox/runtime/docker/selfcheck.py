@@ -47,7 +47,7 @@ def refuse_weaker(facts: Mapping[str, str], config: ContainerConfig, found: Mapp
     facts are the output of scripts/selfcheck.sh in the first process, found is the engine's description of the
     container, empty if it gave none.
     """
-    if (wrong := verdict(facts, config) or next(_added(found, config), None)) is not None:
+    if (wrong := verdict(facts, config) or next(added(found, config), None)) is not None:
         raise SandboxRefused(f"Sandbox {config.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`.")
 
 
@@ -148,8 +148,8 @@ def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
             yield f"{point} is a mount that was not asked for ({source})"
 
 
-def _added(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
-    """Yield the differences between the engine's description and the create call."""
+def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none") -> Iterator[str]:
+    """Yield the differences between the engine's description and the create call; log is the driver asked for."""
     host: Mapping[str, Any] = found.get("HostConfig") or {}
     sent = host_config(config)
     yield from (f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind))
@@ -168,8 +168,8 @@ def _added(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
     ):
         if (real or None) != (asked or None):
             yield f"{kind} is {str(real)[:60]}, not {str(asked)[:60]}"
-    if (log := (host.get("LogConfig") or {}).get("Type")) != "none":
-        yield f"its output is kept on the engine's disk (log driver {log!r})"
+    if (driver := (host.get("LogConfig") or {}).get("Type")) != log:
+        yield f"its output is kept on the engine's disk (log driver {driver!r})"
 
 
 def _without_filter(options: Sequence[str] | None) -> list[str]:

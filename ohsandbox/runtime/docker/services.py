@@ -1,0 +1,426 @@
+"""The services of a sandbox: containers in its network namespace that start, are ready, and end with it.
+
+A container of ours owns the namespace (`open_network.make_owner`), so that it outlives a restart of each. All of them
+share its lease: whoever removes the sandbox, `gc` too, removes its services by the lease's id, which is their label.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import OhsandboxError, SandboxRefused, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker import build, images, selfcheck
+from ohsandbox.runtime.docker import container as containers
+from ohsandbox.runtime.docker.container import Container, how_it_ended
+from ohsandbox.runtime.docker.container_config import ContainerConfig, SandboxLimits, create_payload, podman_payload
+from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.options import hostile_names, open_files, processors
+from ohsandbox.runtime.docker.proxy_variables import proxy_environment
+from ohsandbox.runtime.docker.service_options import Service, check_ports
+from ohsandbox.runtime.docker.wire import wrap
+from ohsandbox.runtime.process.cancellation import check_not_cancelled
+from ohsandbox.runtime.results import PullProgress
+from ohsandbox.secrets import Secrets
+from ohsandbox.text import quoted_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.lease import LeaseRecord
+    from ohsandbox.runtime.docker.options import DockerOptions
+
+SERVICE_OF_LABEL = "ohsandbox.service-of"
+"""Of a service: the id of the lease that it shares with its sandbox."""
+SERVICE_LABEL = "ohsandbox.service"
+"""Its description in JSON, without the values of secrets."""
+LOG_LINES = 8
+"""Of a service that failed, in the message."""
+MAX_LOG_CHARS = 800
+STOP_S = 10
+"""For a service to write what it holds in memory, as databases do on their stop signal."""
+_LOG_DRIVER = "json-file"
+_LOG = {"Type": _LOG_DRIVER, "Config": {"max-size": "1m", "max-file": "2"}}
+"""2 MB on the engine's disk, however much it prints."""
+_POLL_S = 0.1
+_CHECK_S = 10.0
+"""For one call of a health check."""
+_STARTS = 4
+"""Services that the engine starts at once."""
+
+
+class ServiceImage(NamedTuple):
+    """What of a service's image matters."""
+
+    facts: images.ImageFacts
+    ports: tuple[int, ...]
+    healthcheck: tuple[str, ...]
+    """Its words; empty: none."""
+
+
+class ServiceStatus(NamedTuple):
+    """One service, as the engine has it."""
+
+    name: str
+    image: str
+    state: str
+    """The engine's word: running, exited, ..."""
+    ports: tuple[int, ...]
+    container: str
+    """Its container's name."""
+    detail: str = ""
+    """How it ended, where it does not run."""
+
+
+class ServiceContainer(NamedTuple):
+    """A service with its container."""
+
+    service: Service
+    container: Container
+    ports: tuple[int, ...]
+    healthcheck: tuple[str, ...]
+
+
+class Pod:
+    """The services of one sandbox that runs. Everything is by the engine: it is found again by `find`."""
+
+    def __init__(self, engine: Engine, lease_id: str, *, sandbox: str, owner: str) -> None:
+        """Hold no service yet. owner is the id of the container that owns the namespace."""
+        self.engine, self.lease_id, self.sandbox, self.owner = engine, lease_id, sandbox, owner
+        self.running: dict[str, ServiceContainer] = {}
+
+    def create(self, service: Service, image: ServiceImage, options: DockerOptions) -> None:
+        """Create a service's container and start it.
+
+        Raises:
+            UsageError: a secret is not there, or the engine refuses a value.
+            SandboxRefused: the container is weaker than it was asked for.
+            SandboxUnavailable: the engine or the image cannot.
+        """
+        config = self._config(service, image, options)
+        payload = service_payload(config, service)
+        if self.engine.is_podman:
+            payload = podman_payload(payload, self.engine)
+        with engine_errors(f"creating service {service.name!r}"):
+            made = self.engine.api.create_container_from_config(payload, config.name)
+        container = Container(self.engine, str(made["Id"]), name=config.name)
+        try:
+            container.start(image_id=image.facts.id)
+            container.note_start()
+            _refuse_weaker(service, container.found, config)
+        except BaseException:
+            with contextlib.suppress(OhsandboxError):
+                container.remove()
+            raise
+        self.running[service.name] = ServiceContainer(service, container, image.ports, image.healthcheck)
+
+    def _config(self, service: Service, image: ServiceImage, options: DockerOptions) -> ContainerConfig:
+        facts = image.facts
+        limits = SandboxLimits(
+            memory_bytes=service.memory, cpus=service.cpus, pids=service.pids, cpuset=options.limits.cpuset,
+            open_files=options.limits.open_files, enforced=options.limits.enforced,
+        )  # fmt: skip
+        env = {**_way_out(options, service), **service.env, **Secrets.load(service.secrets).environment()}
+        described = service.model_dump(mode="json", exclude_defaults=True)
+        return ContainerConfig(
+            name=container_name(self.sandbox, service.name), image=facts.id, workdir="/", env=env,
+            user=facts.user if service.user is None else service.user,
+            unset=tuple(name for name in hostile_names(facts.env) if name not in env),
+            network=options.network, network_owner=self.owner, limits=limits,
+            cpus=processors(limits, self.engine), open_files=open_files(limits, self.engine),
+            architecture=facts.platform.split("/")[-1], runtime=options.runtime,
+            labels={"ohsandbox": "1", SERVICE_OF_LABEL: self.lease_id, SERVICE_LABEL: json.dumps(described)},
+        )  # fmt: skip
+
+    def await_ready(
+        self, names: Iterable[str], *, listening: Callable[[], Collection[int]], tell: Callable[[str, str], None],
+        cancel: threading.Event | None,
+    ) -> None:  # fmt: skip
+        """Wait until these services are ready; listening returns the ports on which somebody listens.
+
+        Raises:
+            SandboxUnavailable: one ended or took longer than its time; the message has its last lines.
+            CallCancelledError: cancel was set.
+        """
+        began, waiting = time.monotonic(), [self.running[name] for name in names]
+        while True:
+            for one in [*waiting]:
+                if self._is_ready(one, listening):
+                    waiting.remove(one)
+                    tell(one.service.name, "ready")
+            if not waiting:
+                return
+            waited = time.monotonic() - began
+            for one in waiting:
+                if waited > one.service.start_timeout_s:
+                    raise self._failure(one, f"is not ready after {one.service.start_timeout_s:g} s{_why(one)}")
+                tell(one.service.name, f"starting, {waited:.0f} s")
+            check_not_cancelled(cancel, "starting the services")
+            (cancel or threading.Event()).wait(_POLL_S)
+
+    def _is_ready(self, one: ServiceContainer, listening: Callable[[], Collection[int]]) -> bool:
+        state = one.container.inspect()["State"]
+        if not state.get("Running"):
+            if state.get("ExitCode") == 0 and one.service.run_once:
+                return True
+            raise self._failure(one, how_it_ended(state))
+        if one.service.run_once:
+            return False
+        if one.healthcheck:
+            return exit_code(one.container, one.healthcheck, limit_s=_CHECK_S) == 0
+        return {*one.ports} <= {*listening()}
+
+    def _failure(self, one: ServiceContainer, how: str) -> SandboxUnavailable:
+        said = quoted_line(self.log(one.service.name, lines=LOG_LINES), limit_chars=MAX_LOG_CHARS)
+        told = f" It printed: {said}" if said else " It printed nothing."
+        return SandboxUnavailable(
+            f"Service {one.service.name!r} {how}.{told} Remedy: correct its image, command or environment."
+        )
+
+    def log(self, name: str, *, lines: int | None = None) -> str:
+        """What a service printed: the last lines; at most 2 MB are kept."""
+        return read_log(self.engine, self.running[name].container.id, lines=lines)
+
+    def describe(self) -> str:
+        """Names and ports, for a system prompt."""
+        return describe_services({name: one.ports for name, one in self.running.items()})
+
+    def kill(self) -> None:
+        """End all services at once."""
+        for one in self.running.values():
+            one.container.kill()
+
+    def stop(self) -> None:
+        """Have all services end, so that they write what they hold in memory; those that do not in time are killed."""
+
+        def end(one: ServiceContainer) -> None:
+            with contextlib.suppress(SandboxUnavailable), engine_errors(f"stopping service {one.service.name!r}"):
+                self.engine.api.stop(one.container.id, timeout=STOP_S)
+
+        with ThreadPoolExecutor(_STARTS) as pool:
+            for _ in pool.map(end, self.running.values()):
+                pass
+
+
+def start(
+    pod: Pod,
+    found: Mapping[str, ServiceImage],
+    options: DockerOptions,
+    *,
+    listening: Callable[[], Collection[int]],
+    progress: Callable[[PullProgress], None] | None,
+    cancel: threading.Event | None,
+) -> Pod:
+    """Start all services of the options, each once those that it depends on are ready; found are their images.
+
+    Raises:
+        SandboxUnavailable, SandboxRefused, UsageError, CallCancelledError: as `Pod.create` and `Pod.await_ready`.
+    """
+    check_ports({name: image.ports for name, image in found.items()}, network=options.network)
+
+    def tell(name: str, detail: str) -> None:
+        if progress is not None:
+            progress(PullProgress(f"service {name}", "starting", detail=detail))
+
+    for stage in _stages(options.services):
+        with ThreadPoolExecutor(_STARTS) as pool:
+            for _ in pool.map(lambda one: pod.create(one, found[one.name], options), stage):
+                pass
+        names = [one.name for one in stage]
+        pod.await_ready(names, listening=listening, tell=tell, cancel=cancel)
+    return pod
+
+
+def find_images(
+    engine: Engine,
+    services: Sequence[Service],
+    *,
+    progress: Callable[[PullProgress], None] | None,
+    cancel: threading.Event | None,
+) -> dict[str, ServiceImage]:
+    """The services' images, pulled or built first where they are not here.
+
+    Raises:
+        SandboxRefused: Podman answers.
+        ImageUnavailable, UsageError, CallCancelledError: as `images.ensure` and `build.ensure`.
+    """
+    if services and engine.is_podman:
+        raise SandboxRefused("Services are not to be had from Podman. Remedy: use a Docker engine.")
+    found = {}
+    for service in services:
+        name = service.image
+        if service.build is not None:
+            name = build.ensure(engine, service.build, progress=progress, cancel=cancel)
+        images.ensure(engine, str(name), progress=progress, cancel=cancel)
+        found[service.name] = image_of(engine, str(name), service)
+    return found
+
+
+def image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
+    """What of a local image matters for a service.
+
+    Raises:
+        ImageUnavailable: it is not here.
+    """
+    with engine_errors(f"looking at image {name!r}"):
+        described = engine.api.inspect_image(name)
+    config = described.get("Config") or {}
+    exposed = [one.partition("/") for one in config.get("ExposedPorts") or {}]
+    ports = tuple(sorted(int(port) for port, _, kind in exposed if port.isdigit() and kind in {"", "tcp"}))
+    check = service.healthcheck
+    if check is None:
+        check = tuple((config.get("Healthcheck") or {}).get("Test") or ())
+    match check:
+        case ("CMD", *words):
+            check = tuple(words)
+        case ("CMD-SHELL", *words):
+            check = ("/bin/sh", "-c", " ".join(words))
+        case ("NONE", *_):
+            check = ()
+    own = ports if service.ports is None else service.ports
+    return ServiceImage(images.facts_of_image(described), own, check)
+
+
+def service_payload(config: ContainerConfig, service: Service) -> dict[str, Any]:
+    """The body of the create call: as a sandbox's, but for what only a sandbox needs, and with its own program."""
+    payload = create_payload(config)
+    for name in ("Entrypoint", "Cmd", "StopSignal", "StopTimeout", "WorkingDir", "User"):
+        payload.pop(name, None)
+    host = payload["HostConfig"] | {"LogConfig": _LOG, "Tmpfs": {}}
+    own: dict[str, Any] = {
+        "Entrypoint": None if service.entrypoint is None else list(service.entrypoint),
+        "Cmd": None if service.command is None else list(service.command),
+        "WorkingDir": service.workdir,
+        "User": config.user,
+        "Volumes": {path: {} for path in service.volumes} or None,
+    }
+    return payload | {name: value for name, value in own.items() if value is not None} | {"HostConfig": host}
+
+
+def container_name(sandbox: str, service: str) -> str:
+    """The name of a service's container."""
+    return f"{sandbox}-{service}"
+
+
+def describe_services(ports: Mapping[str, tuple[int, ...]]) -> str:
+    """Names and ports of services, for a model or a person."""
+    told = [
+        f"{name} at {', '.join(f'{name}:{port}' for port in own)}" if own else f"{name} (no port)"
+        for name, own in ports.items()
+    ]
+    return f"{'; '.join(told)} (each name is 127.0.0.1, shared with the sandbox)"
+
+
+def found_services(engine: Engine, record: LeaseRecord) -> list[dict[str, Any]]:
+    """The engine's descriptions of the containers of a lease's services, running or not."""
+    if not record.services:
+        return []
+    with engine_errors("looking for the services of a sandbox"):
+        listed = engine.api.containers(all=True, filters={"label": f"{SERVICE_OF_LABEL}={record.id}"})
+    prefix = f"{record.container}-"  # an image committed from a service has its label as well
+    return [one for one in listed if str((one.get("Names") or ["/"])[0]).lstrip("/").startswith(prefix)]
+
+
+def remove(engine: Engine, record: LeaseRecord) -> None:
+    """Remove all services of a lease, with their volumes.
+
+    Raises:
+        SandboxUnavailable: the engine fails.
+    """
+    found = [str(one["Id"]) for one in found_services(engine, record)]
+    with ThreadPoolExecutor(_STARTS) as pool:
+        for _ in pool.map(lambda one: containers.remove(engine, one), found):
+            pass
+
+
+def statuses(engine: Engine, record: LeaseRecord) -> list[ServiceStatus]:
+    """How each service of a lease is, by name."""
+    found = []
+    for one in found_services(engine, record):
+        service = described_service(one.get("Labels") or {})
+        if service is None:
+            continue
+        name = str(one["Names"][0]).lstrip("/")
+        image = image_of(engine, str(one["ImageID"]), service)
+        state = str(one.get("State") or "")
+        detail = "" if state == "running" else str(one.get("Status") or "")
+        shown = service.image or f"built from {service.build.context if service.build else ''}"
+        found.append(ServiceStatus(service.name, shown, state, image.ports, name, detail))
+    return sorted(found)
+
+
+def described_service(labels: Mapping[str, str]) -> Service | None:
+    """The service that a container's label describes; None where it describes none."""
+    with contextlib.suppress(UsageError, ValueError, TypeError):
+        return Service(**json.loads(labels.get(SERVICE_LABEL) or ""))
+    return None
+
+
+def read_log(engine: Engine, container: str, *, lines: int | None = None) -> str:
+    """What a container printed: its last lines, or all that the engine keeps."""
+    with engine_errors(f"reading the log of {container[:64]!r}"):
+        text = engine.api.logs(container, tail="all" if lines is None else lines)
+    return bytes(text).decode(errors="replace")
+
+
+def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> int | None:
+    """Run a command in a container; its exit code, None where it took too long or could not start."""
+    api = container.engine.api
+    try:
+        with container.starting(), engine_errors(f"checking {container.name!r}"):
+            made = api.exec_create(container.id, list(words))
+            wire = wrap(api.exec_start(made["Id"], socket=True))
+        try:
+            deadline, buffer = time.monotonic() + limit_s, memoryview(bytearray(4096))
+            while wire.readable(deadline):
+                if not wire.recv_into(buffer):
+                    break
+                if time.monotonic() > deadline:  # it prints without end
+                    return None
+        finally:
+            wire.close()
+        with engine_errors(f"checking {container.name!r}"):
+            code = api.exec_inspect(made["Id"]).get("ExitCode")
+    except (SandboxUnavailable, OSError):
+        return None
+    return None if code is None else int(code)
+
+
+def _refuse_weaker(service: Service, found: Mapping[str, Any], config: ContainerConfig) -> None:
+    if (wrong := next(selfcheck.added(found, config, log=_LOG_DRIVER), None)) is not None:
+        raise SandboxRefused(
+            f"Service {service.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
+        )
+
+
+def _stages(services: Sequence[Service]) -> list[list[Service]]:
+    """The services in groups, each of which needs only those before it."""
+    stages, left, ready = list[list[Service]](), [*services], set[str]()
+    while left:
+        stage = [one for one in left if {*one.depends_on} <= ready]
+        stages.append(stage)
+        ready |= {one.name for one in stage}
+        left = [one for one in left if one.name not in ready]
+    return stages
+
+
+def _way_out(options: DockerOptions, service: Service) -> dict[str, str]:
+    """The variables that lead its programs to the proxy of the allowlist, with its own names excepted."""
+    if options.network != "allowlist":
+        return {}
+    found = proxy_environment(service.env, hosts=[one.name for one in options.services])
+    found.pop("NODE_OPTIONS", None)  # it names a file of the sandbox
+    return found
+
+
+def _why(one: ServiceContainer) -> str:
+    if one.service.run_once:
+        return ": it still runs"
+    if one.healthcheck:
+        return f": its check {quoted_line(' '.join(one.healthcheck), limit_chars=80)!r} fails"
+    return f": nothing listens on {', '.join(map(str, one.ports))}" if one.ports else ""

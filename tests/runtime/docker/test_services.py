@@ -1,0 +1,140 @@
+"""Services beside a sandbox: reached, contained, told, and gone with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker import services
+from ohsandbox.runtime.docker.inventory import DockerInventory
+from ohsandbox.runtime.docker.runtime import DockerRuntime
+from ohsandbox.runtime.docker.service_options import Service
+from tests.runtime.docker.conftest import BASE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.docker.engine import Engine
+
+DEBIAN = f"{BASE}:debian"
+docker = pytest.mark.docker
+
+
+def web(name: str = "web", port: int = 8000, **more: Any) -> Service:
+    """An HTTP server that serves its own root directory."""
+    command = ("python3", "-m", "http.server", "--bind", "127.0.0.1", str(port))
+    return Service(name, image=DEBIAN, command=command, ports=port, workdir="/etc", **more)
+
+
+def fetch(url: str) -> str:
+    return f"python3 -c 'import urllib.request as u; print(u.urlopen(\"{url}\").read().decode())'"
+
+
+def containers_of(engine: Engine, name: str) -> list[str]:
+    listed = engine.api.containers(all=True)
+    return sorted(one["Names"][0].lstrip("/") for one in listed if one["Names"][0].lstrip("/").startswith(name))
+
+
+@docker
+def test_a_service_is_ready_reached_by_name_contained_and_gone_with_its_sandbox(
+    sandbox: Callable[..., DockerRuntime], engine: Engine
+) -> None:
+    once = Service("prepare", image=DEBIAN, command="sleep 0.5", run_once=True)
+    other = web("later_1", 8001, depends_on="prepare", env={"ODD": "a'\"b\n$HOME é"}, healthcheck="test -r /etc/passwd")
+    runtime = sandbox(services=[other, web(), once])
+    assert runtime.execute(fetch("http://web:8000/hostname")).output.strip()
+    assert runtime.execute(fetch("http://later_1:8001/hostname")).exit_code == 0
+    assert "web at web:8000" in runtime.describe()["services"]
+    assert runtime.describe()["network"].startswith("none")
+    names = [f"{runtime.name}-{name}" for name in ("later_1", "network", "prepare", "web")]
+    assert containers_of(engine, runtime.name) == [runtime.name, *names]
+    found = engine.api.inspect_container(f"{runtime.name}-later_1")
+    assert "ODD=a'\"b\n$HOME é" in found["Config"]["Env"]
+    host = found["HostConfig"]
+    assert not host["Privileged"]
+    assert not host["Binds"]
+    assert (host["CapDrop"], host["Memory"]) == (["ALL"], 1024**3)
+    seen = runtime.execute("cat /proc/[0-9]*/cmdline | tr '\\0' ' '; ls /proc/net/").output
+    assert "http.server" not in seen, "a sandbox does not see the processes of its services"
+    runtime.close()
+    assert containers_of(engine, runtime.name) == []
+
+
+@docker
+def test_a_service_that_fails_is_told_with_its_last_lines_and_nothing_stays(engine: Engine) -> None:
+    broken = Service(
+        "db",
+        image=DEBIAN,
+        command=["sh", "-c", "yes flood | head -c 3000000; echo 'no \x1b[31mdata'; exit 3"],
+        run_once=True,
+    )
+    with pytest.raises(
+        SandboxUnavailable, match=r"Service 'db' ended with exit code 3\. It printed: .*no \[31mdata"
+    ) as told:
+        DockerRuntime(DEBIAN, services=[broken], name="ohsandbox-test-p4-fails").start()
+    assert "\x1b" not in str(told.value)
+    deaf = Service("db", image=DEBIAN, command="sleep 100", ports=5432, start_timeout_s=1)
+    with pytest.raises(
+        SandboxUnavailable, match=r"is not ready after 1 s: nothing listens on 5432\. It printed nothing"
+    ):
+        DockerRuntime(DEBIAN, services=[deaf], name="ohsandbox-test-p4-fails").start()
+    assert containers_of(engine, "ohsandbox-test-p4-fails") == []
+
+
+@docker
+def test_garbage_collection_takes_services_whose_owner_is_dead(
+    sandbox: Callable[..., DockerRuntime], engine: Engine
+) -> None:
+    runtime = sandbox(services=[web()])
+    ours = runtime._the_sandbox()
+    assert ours.lease is not None
+    record = ours.lease.record
+    assert [one.name for one in services.statuses(engine, record)] == ["web"]
+    with DockerInventory(engine) as inventory:
+        inventory.collect_garbage()
+        assert len(containers_of(engine, runtime.name)) == 3, "its owner is alive"
+        ours.lease.leave()  # as by the end of the process
+        inventory.collect_garbage()
+    assert containers_of(engine, runtime.name) == []
+
+
+@pytest.mark.parametrize("name", ["", "localhost", "network", "Db", "a.b", "-a", "a b", "a\n", "é", "x" * 64])
+def test_a_name_that_is_no_host_name_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="no name for a service"):
+        Service(name, image="busybox")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "needs an image or a build"),
+        ({"image": "busybox", "ports": [0]}, "0 is no port"),
+        ({"image": "busybox", "volumes": "./data"}, "no absolute path"),
+        ({"image": "busybox", "volumes": "/a/../proc"}, "no absolute path"),
+        ({"image": "busybox", "env": {"A=B": "c"}}, "A=B"),
+        ({"image": "busybox", "secrets": {"A": "value"}}, "where its value is"),
+        ({"image": "busybox", "privileged": True}, "unknown key 'privileged'"),
+        ({"image": "busybox", "memory": "1x"}, "memory"),
+    ],
+)
+def test_what_a_service_cannot_be_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        Service("db", **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([web("a"), web("b")], "'b' and service 'a' both use port 8000"),
+        ([web("a"), web("a", 1)], "Two services are called 'a'"),
+        ([web("a", 3128)], "the proxy of the allowlist both use port 3128"),
+        ([web("a", depends_on="z")], "depends on 'z', which is no service"),
+        ([web("a", 1, depends_on="b"), web("b", 2, depends_on="a")], "wait for each other"),
+        ([web(f"a{number}", number + 1) for number in range(17)], "17 services are too many"),
+    ],
+)
+def test_services_that_cannot_be_together_are_refused(given: list[Service], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        DockerRuntime(DEBIAN, services=given, network="allowlist")
