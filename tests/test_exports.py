@@ -18,7 +18,7 @@ EXPORTS = {
         ConversationState ConversationStatus DockerRuntime ErrorObservation ExecResult FileConversationStore
         GlobObservation GrepObservation LLM LLMConfig MCPClient
         ModelError ModelPrice Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
-        SDKEvent SandboxInfo SandboxLimits SandboxPool SandboxUnavailable ScriptedLLM Secrets Settings
+        SDKEvent SandboxInfo SandboxLimits SandboxPool SandboxUnavailable ScriptedLLM Secrets Service Settings
         TextObservation Tool
         ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags ToolRegistry ToolResult UsageError
         __version__ abuild_image afind_sandbox alist_sandboxes aremove_sandbox build_image find_sandbox
