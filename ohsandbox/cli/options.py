@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, BadParameter, Option
 
@@ -197,6 +197,8 @@ class SandboxOptions:
     """All that is on the list, of a sandbox that is resumed or complete; flags add to it."""
     setup: tuple[str, ...] = ()
     """Commands of the project's file that run when the sandbox starts."""
+    services: tuple[dict[str, Any], ...] = ()
+    """What the project's file runs beside the sandbox, each as `Service` takes it."""
     host_workdir: Path | None = None
     """Working directory of `--runtime cli` without a workspace; None is the current directory."""
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.docker.service_options import Service
     from ohsandbox.runtime.inventory import Inventory
 
 Progress = Callable[[PullProgress], None]
@@ -74,8 +73,8 @@ class RuntimeSettings:
     conversation: str | None = None
     checkpoint: str | None = None
     """The id of a checkpoint to begin with."""
-    services: tuple[Service, ...] = ()
-    """What runs beside the sandbox."""
+    services: tuple[Mapping[str, Any], ...] = ()
+    """What runs beside the sandbox, each by the fields of `Service`."""
 
 
 class BackendInfo(NamedTuple):
@@ -94,7 +93,7 @@ class BackendInfo(NamedTuple):
 
 
 def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runtime:
-    from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits, Service  # noqa: PLC0415 - only who uses docker imports it
 
     asked = {limit: getattr(settings, name) for name, limit in RESOURCE_LIMITS.items()}
     limits = {limit: value for limit, value in asked.items() if value is not None}
@@ -114,7 +113,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         checkpoint=settings.checkpoint,
         limits=SandboxLimits(**limits) if limits else None,
         build=settings.build,
-        services=() if joins else settings.services,
+        services=() if joins else [Service(**one) for one in settings.services],
         progress=progress,
     )
 
