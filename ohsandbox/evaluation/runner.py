@@ -22,7 +22,7 @@ from ohsandbox.evaluation.executor import LocalExecutor
 from ohsandbox.evaluation.images import Images, engine_facts
 from ohsandbox.evaluation.progress import ImageAbsent, RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
 from ohsandbox.evaluation.results import FAILED, INCONCLUSIVE, ResultsDirectory, TrialKey, TrialResult
-from ohsandbox.evaluation.trial import TrialSpec
+from ohsandbox.evaluation.trial import TrialSpec, opens_network
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from ohsandbox.private_files import open_locked
 from ohsandbox.runtime.factory import open_inventory
@@ -215,10 +215,11 @@ class Run:
         """
         background = ThreadPoolExecutor(1, thread_name_prefix="run")
         with self._alone(), contextlib.closing(self._executor), background:
+            done = {key: one for key, one in self.results.finished().items() if one.outcome not in INCONCLUSIVE}
+            self._make_networks(done)
             self._executor.check()
             noted = background.submit(self._note_machine)
             _remove_orphaned_sandboxes()
-            done = {key: one for key, one in self.results.finished().items() if one.outcome not in INCONCLUSIVE}
             self._tell(RunBegan(len(self.keys()), dict(done)))
             self._tell_absent_images(done)
             self.plan.agent.begin(self._tell)
@@ -226,6 +227,17 @@ class Run:
             self._do((key for key in self._repeats(done) if key not in done), done)
             noted.result()
         return done
+
+    def _make_networks(self, done: Mapping[TrialKey, TrialResult]) -> None:
+        """Begin to make those that the first trials need, which would wait for them."""
+        separate = self.plan.separate_verifier
+        tasks = [self._tasks[key.task] for key in self.keys() if key not in done]
+        needed = [
+            one for one in tasks
+            if one.environment.compose is None and opens_network(one, self.plan.agent, separate_verifier=separate)
+        ]  # fmt: skip
+        if self._is_local:
+            self._images.networks.begin(min(len(needed), self._executor.slots))
 
     def _tell_absent_images(self, done: Mapping[TrialKey, TrialResult]) -> None:
         """Tell at once of trials that cannot begin, for want of their image; the others are carried out."""

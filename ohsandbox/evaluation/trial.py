@@ -60,6 +60,13 @@ class TrialSpec(NamedTuple):
         return TrialKey(self.task.id, self.attempt)
 
 
+def opens_network(task: Task, agent: EvaluatedAgent, *, separate_verifier: bool) -> bool:
+    """Whether the sandbox in which the agent works on a task has an open network at any time."""
+    verifiers = [] if separate_verifier else [one.verifier for one in task.steps]
+    phases = [one.network for one in verifiers if one.environment is None]
+    return "open" in {*phases, *(agent.network or one.agent.network for one in task.steps)}
+
+
 class _StepEnd(NamedTuple):
     report: AgentReport
     verdict: Score | None
@@ -343,10 +350,7 @@ class Trial:
 
     @property
     def _opens(self) -> bool:
-        """Whether the sandbox of the agent has an open network at any time."""
-        verifiers = [one.verifier for one in self.task.steps]
-        own = [one.network for one in verifiers if one.environment is None and not self._options.separate_verifier]
-        return "open" in {*own, *map(self._network_of, self.task.steps)}
+        return opens_network(self.task, self.agent, separate_verifier=self._options.separate_verifier)
 
     def _set_network(
         self, runtime: DockerRuntime, network: Network, allow: Sequence[str], *, credentials: bool

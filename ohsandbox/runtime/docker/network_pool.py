@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 _NO_TIME_WAIT = {"net.ipv4.tcp_max_tw_buckets": "0"}
 """A port that a server of the sandbox before had is free at once; elsewhere it is after a minute."""
 
+WAIT_S = 1.0
+"""For one that comes free: a loaded engine takes as long to make another one, and a trial may need two at a time."""
+
 _REMOVALS = 8
 """At once; each mostly waits for the engine."""
 
@@ -40,8 +43,38 @@ class NetworkPool:
     def __init__(self) -> None:
         self._free: list[str] = []
         self._leases: dict[str, Lease] = {}
+        self._enough: int | None = None
+        self._making = 0
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._beginning: ThreadPoolExecutor | None = None
         self._removals: ThreadPoolExecutor | None = None
+
+    def begin(self, count: int) -> None:
+        """Make so many owners beside what the caller does; more are made only while none of them comes free.
+
+        Where the engine fails, `take` tells.
+        """
+        if self._beginning is not None or count < 1:
+            return
+        self._enough = self._making = count
+        self._beginning = ThreadPoolExecutor(count, thread_name_prefix="network")
+        for _ in range(count):
+            self._beginning.submit(self._make_free)
+
+    def _make_free(self) -> None:
+        owner = None
+        try:
+            with contextlib.closing(connect()) as engine:
+                owner = self._made(engine)
+        except OhsandboxError as error:
+            log.info("No network could be made before it was needed: %s", error)
+        finally:
+            with self._changed:
+                self._making -= 1
+                if owner is not None:
+                    self._free.append(owner)
+                self._changed.notify_all()
 
     def take(self, engine: Engine) -> str:
         """Return the id of an owner that is not connected; a new one where all are in use.
@@ -49,12 +82,24 @@ class NetworkPool:
         Raises:
             SandboxRefused, SandboxUnavailable: as `open_network.make_owner`.
         """
-        with self._lock:
-            while self._free:
-                owner = self._free.pop()
-                if open_network.is_running(engine, owner):
-                    return owner
+        while (owner := self._next_free()) is not None:
+            if open_network.is_running(engine, owner):
+                return owner
+            with self._lock:
                 self._forget(engine, owner)
+        return self._made(engine)
+
+    def _next_free(self) -> str | None:
+        """One that is free, now or soon; None where one more is to be made."""
+
+        def is_decided() -> bool:
+            return bool(self._free) or self._enough is None or len(self._leases) + self._making < self._enough
+
+        with self._changed:
+            self._changed.wait_for(is_decided, WAIT_S)
+            return self._free.pop() if self._free else None
+
+    def _made(self, engine: Engine) -> str:
         name = f"ohsandbox-network-{secrets.token_hex(4)}"
         held = lease.take(container=name, engine=engine.address.url, image=open_network.REPOSITORY)
         try:
@@ -77,11 +122,13 @@ class NetworkPool:
             open_network.disconnect(engine, owner)
         except OhsandboxError as error:
             log.warning("A network is not used again: %s", error)
-            with self._lock:
+            with self._changed:
                 self._forget(engine, owner)
+                self._changed.notify_all()
         else:
-            with self._lock:
+            with self._changed:
                 self._free.append(owner)
+                self._changed.notify()
 
     def finish(self) -> None:
         """No sandbox will take one any more: begin to remove those that are free, beside the last sandboxes."""
@@ -93,6 +140,8 @@ class NetworkPool:
 
     def close(self) -> None:
         """Remove them all, once no sandbox uses one; those that cannot be removed are left to `gc`."""
+        if self._beginning is not None:
+            self._beginning.shutdown()
         if self._removals is not None:
             self._removals.shutdown()
         with self._lock:

@@ -10,13 +10,14 @@ import socket
 import subprocess
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.errors import SandboxRefused, UsageError
-from ohsandbox.runtime.docker import lease, open_network
+from ohsandbox.runtime.docker import lease, network_pool, open_network
 from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.network_pool import NetworkPool
 from ohsandbox.runtime.docker.runtime import DockerRuntime
@@ -196,6 +197,25 @@ def test_a_namespace_of_a_pool_serves_one_sandbox_after_another(engine: Engine) 
     assert not open_network.is_open(engine, owners[0])
     pool.close()
     assert not open_network.is_running(engine, owners[0])
+
+
+def test_a_pool_that_has_begun_waits_for_a_namespace_in_use_rather_than_make_another(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = NetworkPool()
+    monkeypatch.setattr(network_pool, "WAIT_S", 60.0)
+    pool.begin(1)
+    with contextlib.closing(pool), ThreadPoolExecutor(1) as other:
+        first = pool.take(engine)
+        second = other.submit(pool.take, engine)
+        pool.give_back(engine, first)
+        assert second.result() == first
+        monkeypatch.setattr(network_pool, "WAIT_S", 0.0)
+        third = pool.take(engine)
+        assert third != first
+    assert not open_network.is_running(engine, first)
+    assert not open_network.is_running(engine, third)
+    assert lease.all_ids() == []
 
 
 def test_a_network_of_that_name_that_is_not_ours_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
