@@ -14,7 +14,7 @@
 
 #include "start.h"
 
-enum { EAGAIN = 11, EINTR = 4, EINPROGRESS = 115, POLLIN = 1, POLLOUT = 4, POLLERR = 8, POLLHUP = 16, AF_INET = 2,
+enum { EAGAIN = 11, EINTR = 4, ECONNABORTED = 103, EINPROGRESS = 115, POLLIN = 1, POLLOUT = 4, POLLERR = 8, POLLHUP = 16, AF_INET = 2,
        AF_INET6 = 10, SOCK_STREAM = 1, SOCK_NONBLOCK = 2048, SOCK_CLOEXEC = 524288, SOL_SOCKET = 1, SO_REUSEADDR = 2,
        SO_ERROR = 4, SO_LINGER = 13, IPPROTO_TCP = 6, TCP_NODELAY = 1, MSG_NOSIGNAL = 0x4000, SHUT_WR = 1, F_GETFL = 3,
        F_SETFL = 4, F_SETPIPE_SZ = 1031, O_NONBLOCK = 2048, PR_SET_DUMPABLE = 4 };
@@ -55,6 +55,7 @@ static struct stream {
     u8 host_ended;       /* the host's input is at its end: shut down once the buffer is written */
     u8 has_shut;
     u8 host_closed;
+    u32 write_error;     /* an errno: what the host sends is dropped, and what the socket still holds is read */
     u32 reason;          /* of our CLOSE: 0, or an errno */
     u32 credit;          /* bytes that the host takes */
     u32 owed;            /* bytes written to the socket since our last CREDIT */
@@ -67,6 +68,7 @@ static struct port { int fd; u16 number; u8 is_open, tells; u32 reason; } ports[
 static u8 input[4 * (HEADER + PIECE)];
 static u32 input_length;
 static u32 next_accepted;
+static u8 accepts_later; /* this process or machine has no descriptor left: poll would tell of the waiting ones without end */
 static u8 output[OUTPUT];
 static u32 output_start, output_length;
 
@@ -253,8 +255,10 @@ static void accept_one(struct port *one)
     if (!found)
         return;
     long fd = call(SYS_accept4, one->fd, 0, 0, SOCK_NONBLOCK | SOCK_CLOEXEC, 0, 0);
-    if (fd < 0)
+    if (fd < 0) {
+        accepts_later = fd != -EAGAIN && fd != -EINTR && fd != -ECONNABORTED;
         return;
+    }
     set((int)fd, IPPROTO_TCP, TCP_NODELAY, 1, 0);
     next_accepted = (u32)(found - streams) - HALF + 1;
     begin_stream(found, RUNNING, one->number, (int)fd);
@@ -271,8 +275,14 @@ static void write_some(struct stream *one)
         long count = call(SYS_sendto, one->fd, (long)(buffer + one->start), piece, MSG_NOSIGNAL, 0, 0);
         if (count == -EAGAIN || count == -EINTR)
             return;
-        if (count < 0) {
+        if (count < 0 && one->state == CLOSING) {
             finish(one, (u32)-count);
+            return;
+        }
+        if (count < 0) { /* a server may answer and close before it has read all */
+            one->write_error = (u32)-count;
+            one->owed += one->length;
+            one->length = 0;
             return;
         }
         one->start = (one->start + (u32)count) % WINDOW;
@@ -281,7 +291,7 @@ static void write_some(struct stream *one)
     }
     if (one->state == CLOSING) {
         finish(one, 0);
-    } else if (one->host_ended && !one->has_shut) {
+    } else if (one->host_ended && !one->has_shut && !one->write_error) {
         one->has_shut = 1;
         CALL(SYS_shutdown, one->fd, SHUT_WR, 0);
     }
@@ -324,8 +334,8 @@ static void report(struct stream *one)
         one->tells_end = 0;
     if (one->owed >= WINDOW / 4 && one->state == RUNNING && tell(CREDIT, number, one->owed))
         one->owed = 0;
-    if (one->state == RUNNING && one->has_shut && one->has_ended && !one->tells_end)
-        finish(one, 0);
+    if (one->state == RUNNING && (one->has_shut || one->write_error) && one->has_ended && !one->tells_end)
+        finish(one, one->write_error);
     if (one->tells_close && tell(CLOSE, number, one->reason))
         one->tells_close = 0;
     release(one);
@@ -339,6 +349,10 @@ static void take_data(struct stream *one, const u8 *from, u32 length)
         return; /* sent before it heard of the end */
     if (one->state != RUNNING || one->host_ended || length > WINDOW - one->length)
         leave(2);
+    if (one->write_error) {
+        one->owed += length;
+        return;
+    }
     if (!one->length)
         one->start = 0; /* so that a buffer has only as many pages as ever waited in it */
     u32 at = (one->start + one->length) % WINDOW, first = WINDOW - at < length ? WINDOW - at : length;
@@ -446,33 +460,41 @@ static short wanted(const struct stream *one, int has_room)
     return events;
 }
 
+/* Only open descriptors are in the list: poll refuses one that is longer than a process may have descriptors. */
 static void turn(void)
 {
     static struct pollfd polled[2 + PORTS + STREAMS];
     static u16 polled_streams[STREAMS];
+    static u8 polled_ports[PORTS];
     static u32 first;
-    u32 count = 0, has_room = room() > HEADER + PIECE / 2, accepts = room() >= CONTROL && free_stream();
+    long pause[2] = {0, 100000000}; /* 0.1 s */
+    u32 listens = 0, count = 0, has_room = room() > HEADER + PIECE / 2;
+    u32 accepts = !accepts_later && room() >= CONTROL && free_stream();
     polled[0] = (struct pollfd){0, POLLIN, 0};
     polled[1] = (struct pollfd){output_length ? 1 : -1, POLLOUT, 0};
-    for (int i = 0; i < PORTS; i++)
-        polled[2 + i] = (struct pollfd){ports[i].is_open && accepts ? ports[i].fd : -1, POLLIN, 0};
+    for (u32 i = 0; i < PORTS; i++)
+        if (ports[i].is_open && accepts) {
+            polled[2 + listens] = (struct pollfd){ports[i].fd, POLLIN, 0};
+            polled_ports[listens++] = (u8)i;
+        }
     for (u32 i = 0; i < STREAMS; i++) {
         u32 number = (first + i) % STREAMS; /* each turn begins with another one: nobody starves */
         short events = wanted(&streams[number], (int)has_room);
         if (!events)
             continue; /* poll reports POLLHUP whether asked for or not, so without end */
-        polled[2 + PORTS + count] = (struct pollfd){streams[number].fd, events, 0};
+        polled[2 + listens + count] = (struct pollfd){streams[number].fd, events, 0};
         polled_streams[count++] = (u16)number;
     }
     first++;
-    long ready = call(SYS_ppoll, (long)polled, 2 + PORTS + count, 0, 0, 0, 0);
+    long ready = call(SYS_ppoll, (long)polled, 2 + listens + count, accepts_later ? (long)pause : 0, 0, 0, 0);
+    accepts_later = 0;
     if (ready < 0 && ready != -EINTR)
         leave(1);
     if (ready < 0)
         return;
     for (u32 i = 0; i < count; i++) {
         struct stream *one = &streams[polled_streams[i]];
-        short events = polled[2 + PORTS + i].revents;
+        short events = polled[2 + listens + i].revents;
         if (events && one->state == CONNECTING)
             connected(one);
         if (events & (POLLOUT | POLLERR | POLLHUP) && one->length)
@@ -482,12 +504,12 @@ static void turn(void)
     }
     if (polled[0].revents)
         take_input();
-    for (int i = 0; i < PORTS; i++) {
-        if (polled[2 + i].revents && ports[i].is_open)
-            accept_one(&ports[i]);
+    for (u32 i = 0; i < listens; i++)
+        if (polled[2 + i].revents && ports[polled_ports[i]].is_open)
+            accept_one(&ports[polled_ports[i]]);
+    for (u32 i = 0; i < PORTS; i++)
         if (ports[i].tells && tell(LISTENING, ports[i].number, ports[i].reason))
             ports[i].tells = 0;
-    }
     for (u32 i = 0; i < STREAMS; i++)
         if (streams[i].state != FREE)
             report(&streams[i]);

@@ -3,6 +3,9 @@
  *
  *   gateway hold RULE...       for the container that owns the namespace: set the rules, drop everything, wait for good
  *   gateway once RULE...       for a container in a sandbox's namespace: set the rules, end
+ *   gateway close              for a container in a namespace whose network is about to be taken away: the name server
+ *                              that the engine runs in it, which outlives the network, is unreachable until the next
+ *                              hold or once
  *   gateway resolvers          print the name servers of /etc/resolv.conf
  *
  * A RULE is one of these; of those of the first four kinds, the first that matches a packet decides.
@@ -362,13 +365,26 @@ static void check_kernel(void)
         fail("kernel", "before 4.17", -38);
 }
 
+static void open_netlink(void)
+{
+    netlink = CALL(SYS_socket, AF_NETLINK, SOCK_RAW, 0);
+    if (netlink < 0)
+        fail("socket", "netlink", netlink);
+}
+
+/* The rule that `close` sets. The engine asks on from its own namespace where its name server is on its loopback, so
+ * that without this rule names would be resolved, and data carried out, with no interface at all. */
+static struct rule engine_resolver(u8 action)
+{
+    static const u8 address[4] = { 127, 0, 0, 11 };
+    return (struct rule){ AF_INET, 32, action, 0, 0, address, 0, 0, FIRST, 0 };
+}
+
 static void set(char **told)
 {
     static const u8 multicast[16] = { 0xff };
     check_kernel();
-    netlink = CALL(SYS_socket, AF_NETLINK, SOCK_RAW, 0);
-    if (netlink < 0)
-        fail("socket", "netlink", netlink);
+    open_netlink();
     xfrm = CALL(SYS_socket, AF_NETLINK, SOCK_RAW, NETLINK_XFRM);
     if (xfrm < 0)
         fail("socket", "xfrm", xfrm);
@@ -388,6 +404,9 @@ static void set(char **told)
         if (result != -ENOENT)
             fail("removal", "of rules", result);
     }
+    long reopened = rule(RTM_DELRULE, 0, engine_resolver(0));
+    if (reopened && reopened != -ENOENT)
+        fail("removal", "of close", reopened);
     /* what leads nowhere stands before the table of local addresses, which holds those for broadcast and multicast */
     for (u8 family = AF_INET; family; family = family == AF_INET ? AF_INET6 : 0) {
         struct rule local = { family, 0, FR_ACT_TO_TBL, TABLE_LOCAL, 0, 0, 0, 0, LOCAL, 0 };
@@ -425,7 +444,10 @@ __attribute__((used)) void begin(long *stack)
         read_resolvers();
     else if (mode == 'h' || mode == 'o')
         set(arguments + 2);
-    else
+    else if (mode == 'c') {
+        open_netlink();
+        add("close", engine_resolver(FR_ACT_UNREACHABLE));
+    } else
         fail("mode", "unknown", -22);
     if ((result = CALL(SYS_capset, &header, nothing, 0)))
         fail("capset", "", result);

@@ -179,6 +179,11 @@ class Container:
             self.ruled = since, self.allow
         open_network.connect(self.engine, owner or self.id, self.allow)
 
+    def leave_open_network(self) -> None:
+        """Take the open network away; the rules have to be set again before it comes back."""
+        self.ruled = None
+        open_network.close(self.engine, open_network.owner_of(self.found or self.inspect()) or self.id)
+
     def _refuse_waiting(self, path: str) -> None:
         """Refuse a path that is, or leads to, a FIFO or a device, on which the engine's open would block: 3 ms."""
         api = self.engine.api

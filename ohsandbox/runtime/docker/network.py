@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxRefused
-from ohsandbox.runtime.docker import open_network
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.selfcheck import outside_interfaces
 
@@ -32,8 +31,7 @@ def change(container: Container, network: Network, interfaces: Callable[[], byte
         if network == "open":
             container.join_open_network()
         else:
-            owner = open_network.owner_of(container.found or container.inspect())
-            open_network.disconnect(container.engine, owner or container.id)
+            container.leave_open_network()
     found = outside_interfaces(interfaces().decode(errors="replace").split())
     if bool(found) != (network == "open"):
         has = f"still the interface {min(found)!r}" if found else "no interface"

@@ -127,6 +127,20 @@ def disconnect(engine: Engine, container: str) -> None:
             engine.api.disconnect_container_from_network(container, name)
 
 
+def close(engine: Engine, container: str) -> None:
+    """Take all interfaces of a running container away, and the name server that the engine runs in its namespace.
+
+    The engine leaves that one running, and before 25.0.5 it asks on from its own namespace where the machine's name
+    server is on loopback (CVE-2024-29018): names, and data in them, would go out without an interface.
+
+    Raises:
+        SandboxRefused: the name server cannot be taken away; nothing has changed.
+        SandboxUnavailable: the engine fails.
+    """
+    _once(engine, _payload(_image(engine), ["close"], f"container:{container}"))
+    disconnect(engine, container)
+
+
 def set_rules(engine: Engine, container: str, allow: Iterable[str]) -> None:
     """Set the rules in the namespace of a running container, which loses its interface.
 

@@ -31,14 +31,29 @@ def has_network(runtime: DockerRuntime) -> bool:
     return b"eth" in runtime.run(["cat", "/proc/net/dev"]).stdout
 
 
+ASK_THE_ENGINES_RESOLVER = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    one.settimeout(10)
+    try:
+        one.sendto(bytes([0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 7]) + b"sandbox" + bytes([0, 0, 1, 0, 1]), ("127.0.0.11", 53))
+        print("answered" if one.recv(512) else "")
+    except OSError as error:
+        print(error)
+"""
+
+
 @pytest.mark.docker
 @pytest.mark.parametrize("first", ["none", "open"])
 def test_a_network_comes_and_goes_with_addresses_and_name_servers(sandbox: Callable[..., Any], first: Any) -> None:
     runtime = sandbox(network=first)
-    for network in ("open", "none", "open", "none"):
+    for network in ("open", "none", "open", "allowlist"):
         runtime.set_network(network)
         assert has_network(runtime) is (network == "open")
-        assert runtime.describe()["network"].startswith("open" if network == "open" else "none")
+        # the engine's resolver, which asks on from the engine's namespace, outlives the interface
+        resolver = runtime.run(["python3", "-c", ASK_THE_ENGINES_RESOLVER]).stdout.decode()
+        assert ("answered" if network == "open" else "unreachable") in resolver
+        assert runtime.describe()["network"].startswith("open") is (network == "open")
     runtime.set_network("open")
     asked = runtime.run(["sh", "-c", "cat /etc/resolv.conf; hostname -i"]).stdout.decode()
     assert "nameserver" in asked
