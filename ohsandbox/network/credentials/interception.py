@@ -70,18 +70,26 @@ class CredentialInterceptor:
         writer: asyncio.StreamWriter,
         host: str,
         port: int,
+        *,
         connect: Callable[[], Awaitable[Streams]],
+        refused: Callable[[int, str], None],
     ) -> None:
-        """Serve one connection of the sandbox until it ends; connect opens one to the host, and may be called again."""
+        """See `ohsandbox.network.proxy.proxy.Interceptor`."""
         sandbox = TlsStream(reader, writer, self._authority.server_context(host))
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await sandbox.handshake()
-        except (OSError, TimeoutError):  # told by TLS, and the proxy's log has the connection
+        except (OSError, TimeoutError) as error:  # the sandbox is told by TLS
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                refused(HTTPStatus.FORBIDDEN, f"has a credential, and its TLS was not agreed on: {_tls_problem(error)}")
             sandbox.close()
             return
         mine = [one for one in self._credentials if (one.host, one.port) == (host, port)]
-        await _Exchanges(sandbox, _Destination(host, port, mine, self._upstream, connect), self._masker).run()
+        await _Exchanges(sandbox, _Destination(host, port, mine, self._upstream, connect), self._masker, refused).run()
+
+
+def _tls_problem(error: ssl.SSLError) -> str:
+    return (error.reason or type(error).__name__).lower().replace("_", " ")
 
 
 class _Destination(NamedTuple):
@@ -157,10 +165,13 @@ class _Side:
 class _Exchanges:
     """The requests of one connection of the sandbox, one after another, and their answers."""
 
-    def __init__(self, sandbox: TlsStream, to: _Destination, masker: Masker) -> None:
+    def __init__(
+        self, sandbox: TlsStream, to: _Destination, masker: Masker, refused: Callable[[int, str], None]
+    ) -> None:
         self._sandbox = _Side(sandbox, h11.SERVER)
         self._to = to
         self._masker = masker
+        self._refused = refused
         self._upstream: _Side | None = None
 
     async def run(self) -> None:
@@ -224,7 +235,8 @@ class _Exchanges:
             for task in (body, answer):
                 task.cancel()
             await asyncio.gather(body, answer, return_exceptions=True)
-        if switched is None:
+        if isinstance(switched, CredentialRefusal):  # only now: refusing reads what the body's task was reading
+            await self._refuse(switched)
             return False
         if switched:
             await self._splice(upstream)
@@ -245,8 +257,8 @@ class _Exchanges:
             await upstream.send(h11.EndOfMessage(headers=request_trailers(event.headers)))
         return not await self._sandbox.receive()
 
-    async def _send_answer(self, upstream: _Side) -> bool | None:
-        """Carry the answer; whether both sides speak another protocol from now on, None where there was no answer."""
+    async def _send_answer(self, upstream: _Side) -> bool | CredentialRefusal:
+        """Carry the answer; whether both sides speak another protocol from now on, or what to say in its place."""
         mask = EchoMask(self._masker)
         began = False
         while True:
@@ -255,12 +267,9 @@ class _Exchanges:
             except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
                 if began:
                     raise ConnectionAbortedError("the answer broke off") from error
-                await self._refuse(
-                    CredentialRefusal(
-                        HTTPStatus.BAD_GATEWAY, f"{self._to.host} gave no answer: {error or type(error).__name__}"
-                    )
+                return CredentialRefusal(
+                    HTTPStatus.BAD_GATEWAY, f"{self._to.host} gave no answer: {error or type(error).__name__}"
                 )
-                return None
             if isinstance(event, h11.InformationalResponse):
                 if (
                     event.status_code == HTTPStatus.SWITCHING_PROTOCOLS
@@ -310,6 +319,7 @@ class _Exchanges:
 
     async def _refuse(self, refusal: CredentialRefusal) -> None:
         """Answer ourselves, where no answer has begun, and see that it is read; the connection ends then."""
+        self._refused(refusal.status, f"was sent a request that is not served: {refusal.text}")
         if self._sandbox.http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             return
         text = f"ohsandbox: {refusal.text}\n".encode()

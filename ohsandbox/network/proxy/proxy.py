@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 import h11
 
 from ohsandbox.network.loop import in_thread
-from ohsandbox.network.policy import HTTP_PORT, HTTPS_PORT
+from ohsandbox.network.policy import DEFAULT_PORTS, HTTP_PORT, HTTPS_PORT
 from ohsandbox.network.proxy.budgets import NetworkBudgets, NetworkUsage
 from ohsandbox.network.proxy.client_hello import (
     ALERT_ACCESS_DENIED,
@@ -66,7 +66,9 @@ class Interceptor(Protocol):
         writer: asyncio.StreamWriter,
         host: str,
         port: int,
+        *,
         connect: Callable[[], Awaitable[Streams]],
+        refused: Callable[[int, str], None],
     ) -> None:
         """Serve one connection of the sandbox, after the 200 to its CONNECT, until it ends.
 
@@ -77,6 +79,8 @@ class Interceptor(Protocol):
             port: likewise.
             connect: gives a connection to a vetted address of host, without TLS; may be called again. Raises
                 `upstream.UpstreamError`.
+            refused: is told of each request that is not served: the status of its answer and why, as the second half
+                of a sentence about the host.
         """
         ...
 
@@ -225,7 +229,10 @@ class Proxy:
 
     async def _end_what_is_no_longer_allowed(self) -> None:
         for link in tuple(self._links):
-            if link.decided and not (await self._verdict(link.host, link.port)).allowed:
+            if not link.decided:
+                continue
+            verdict = await self._verdict(link.host, link.port)
+            if not verdict.allowed or (link.is_private and not verdict.private):
                 link.end("is not allowed any more, so that the connection was ended")
 
     # --- what is asked for --------------------------------------------------------------------
@@ -277,7 +284,7 @@ class Proxy:
         verdict = await self._verdict(link.host, link.port)
         if not verdict.allowed:
             raise RefusedError(ProxyRefusal(403, link.host, link.port, verdict.reason))
-        link.decided = True
+        link.decided, link.is_private = True, verdict.private
         return verdict
 
     def _begin(self, link: Link, verdict: NetworkVerdict) -> None:
@@ -309,9 +316,10 @@ class Proxy:
     async def _forward(
         self, link: Link, plain: PlainHTTP, server: h11.Connection, request: h11.Request, target: Target
     ) -> bool:
-        if self._interceptor is not None and self._interceptor.wants(target.host, HTTPS_PORT):
+        if self._has_credential(target.host, HTTPS_PORT) or self._has_credential(target.host, target.port):
             reason = "has a credential, which goes out encrypted only"
-            raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{target.host}/."))
+            place = target.host if target.port in DEFAULT_PORTS else f"{target.host}:{target.port}"
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{place}/."))
         verdict = await self._allowed(link)
         await self._connected(link, plain.connect(target, private=verdict.private))
         self._begin(link, verdict)
@@ -321,11 +329,14 @@ class Proxy:
 
     async def _tunnel(self, link: Link, target: Target) -> None:
         verdict = await self._allowed(link)
-        if self._interceptor is not None and self._interceptor.wants(link.host, link.port):
+        if self._interceptor is not None and self._has_credential(link.host, link.port):
             self._begin(link, verdict)
             await self._establish(link, "tls")
             connect = functools.partial(self._metered, link, verdict)
-            await self._interceptor.serve(link.reader, link.writer, link.host, link.port, connect)
+            refused = functools.partial(self._record_refusal_inside, link)
+            await self._interceptor.serve(
+                link.reader, link.writer, link.host, link.port, connect=connect, refused=refused
+            )
         elif link.port == HTTP_PORT:
             await self._establish(link, "http")
             await self._requests(link, target)
@@ -334,6 +345,14 @@ class Proxy:
             link.lead_to(streams[1])
             await self._establish(link, "tls" if link.port == HTTPS_PORT else "other")
             await self._carry(link, verdict, streams)
+
+    def _has_credential(self, host: str, port: int) -> bool:
+        return self._interceptor is not None and self._interceptor.wants(host, port)
+
+    def _record_refusal_inside(self, link: Link, status: int, reason: str) -> None:
+        """Record what the interceptor did not serve; a failure of the host is no refusal, and CONNECT is recorded."""
+        if status != BAD_GATEWAY:
+            self._record(link, ProxyRefusal(status, link.host, link.port, reason))
 
     async def _establish(self, link: Link, speaks: Literal["http", "tls", "other"]) -> None:
         link.writer.write(_ESTABLISHED)
@@ -353,12 +372,17 @@ class Proxy:
         """Check the first bytes, and carry all that follows."""
         reader, writer = streams
         first, early = b"", b""
-        if link.port != HTTPS_PORT:
-            first, early = await _first_bytes(link.reader, reader)
-        is_tls = link.port == HTTPS_PORT or first[:1] == HANDSHAKE
-        if is_tls:
-            link.protocol = "https"
-            first = await self._checked_hello(link, first)
+        try:
+            if link.port != HTTPS_PORT:
+                first, early = await _first_bytes(link.reader, reader)
+            is_tls = link.port == HTTPS_PORT or first[:1] == HANDSHAKE
+            if is_tls:
+                link.protocol = "https"
+                first = await self._checked_hello(link, first)
+        except (OSError, EOFError):
+            if not link.ended:
+                self._begin(link, verdict)  # it was connected to, though the sandbox has gone
+            raise
         self._begin(link, verdict)
         link.count(sent=len(first))
         writer.write(first)

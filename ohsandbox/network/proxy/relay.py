@@ -44,6 +44,8 @@ class Link:
         """What an answer of ours must be in."""
         self.decided = False
         """Whether host and port are what the policy allowed."""
+        self.is_private = False
+        """Whether it allowed addresses of the site for them."""
         self.deadline = 0.0
         """Of the event loop's clock; the proxy ends the link then."""
         self.ended = ""

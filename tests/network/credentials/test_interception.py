@@ -224,6 +224,8 @@ async def test_a_host_that_breaks_off_before_its_answer_is_told_as_502() -> None
     async with inside(serve=serve) as (sandbox, _):
         answer = await sandbox.ask(get())
     assert answer.startswith(b"HTTP/1.1 502")
+    assert [task.exception() for task in sandbox.served] == [None]
+    assert [status for status, _ in sandbox.refused] == [502]
 
 
 async def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one() -> None:

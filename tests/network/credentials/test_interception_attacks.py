@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
+import socket
 import ssl
 import tracemalloc
 from urllib.parse import quote
@@ -49,6 +50,7 @@ async def test_what_is_no_request_for_this_host_never_arrives_there(request_text
     assert answer.startswith(f"HTTP/1.1 {status}".encode()), answer
     assert host.seen == []
     assert KEY.encode() not in answer
+    assert [told for told, _ in sandbox.refused] == [status]
 
 
 async def test_the_second_request_of_a_connection_is_checked_as_the_first() -> None:
@@ -87,6 +89,23 @@ async def test_a_tls_name_that_is_not_the_hosts_is_refused(name: str) -> None:
         with pytest.raises(ssl.SSLError, match=r"(?i)unrecognized.name"):
             await sandbox.connect(sni=name)
     assert host.connections == 0
+
+
+def _shake_hands(port: int) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        ssl.create_default_context().wrap_socket(plain, server_hostname=HOST),
+    ):
+        pass
+
+
+async def test_a_client_that_does_not_trust_the_authority_is_told_of() -> None:
+    async with inside() as (sandbox, host):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.to_thread(_shake_hands, sandbox.port)
+        await asyncio.gather(*sandbox.served)
+    assert host.connections == 0
+    assert "unknown ca" in sandbox.refused[0][1]
 
 
 async def test_a_client_that_sends_no_tls_name_is_refused() -> None:

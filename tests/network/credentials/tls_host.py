@@ -118,6 +118,7 @@ class Inside:
         self._open: list[asyncio.StreamWriter] = []
         self.served: list[asyncio.Task[None]] = []
         self.upstream: list[asyncio.StreamWriter] = []
+        self.refused: list[tuple[int, str]] = []
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -135,7 +136,11 @@ class Inside:
         task = asyncio.current_task()
         assert task is not None
         self.served.append(task)
-        await self.broker.interceptor.serve(reader, writer, self.host.name, 443, self._connect)
+        told = self.refused
+        await self.broker.interceptor.serve(
+            reader, writer, self.host.name, 443,
+            connect=self._connect, refused=lambda status, reason: told.append((status, reason)),
+        )  # fmt: skip
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.host.port)
@@ -145,13 +150,16 @@ class Inside:
     def context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cadata=self.broker.certificate.decode())
 
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
     async def connect(
         self, *, sni: str | None = None, context: ssl.SSLContext | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        assert self._server is not None
-        port = self._server.sockets[0].getsockname()[1]
         reader, writer = await asyncio.open_connection(
-            "127.0.0.1", port, ssl=context or self.context(), server_hostname=sni or self.host.name
+            "127.0.0.1", self.port, ssl=context or self.context(), server_hostname=sni or self.host.name
         )
         self._open.append(writer)
         return reader, writer

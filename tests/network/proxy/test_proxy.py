@@ -119,6 +119,30 @@ async def test_name_that_leads_inside_later_is_not_followed_there() -> None:
         assert outside.dialed == [(PUBLIC, 80)]
 
 
+async def test_tunnel_that_is_left_before_its_first_message_is_recorded() -> None:
+    async with world(GOOD, servers={443: echo}) as outside:
+        _, (reader, writer) = await outside.tunnel(f"{GOOD}:443")
+        writer.write(b"\x16\x03\x01")
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        (decision,) = outside.audit.decisions
+        assert (decision.allowed, decision.host, decision.sent_bytes) == (True, GOOD, 0)
+        assert outside.dialed == [(PUBLIC, 443)]
+
+
+async def test_private_rule_that_is_taken_back_ends_its_connection_though_the_host_stays_allowed() -> None:
+    async with world(f"private:{GOOD}", GOOD, servers={443: echo}, tls=[443]) as outside:
+        outside.names[GOOD] = [["10.0.0.9"]]
+        _, (reader, writer) = await outside.tunnel(f"{GOOD}:443")
+        await writer.start_tls(client_context(GOOD), server_hostname=GOOD)
+        outside.policy.disallow(f"private:{GOOD}")
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        writer.close()
+        assert "not allowed any more" in (await outside.refused())[0].reason
+
+
 async def test_rule_that_is_taken_back_ends_the_connection_that_it_allowed() -> None:
     async with world(GOOD, servers={443: echo}, tls=[443]) as outside:
         _, (reader, writer) = await outside.tunnel(f"{GOOD}:443")

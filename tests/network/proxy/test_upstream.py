@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.network.proxy.upstream import Dialer, Streams, UpstreamError, connected, proxy_of
-from tests.network.proxy.world import client_context, echo, echo_http, world
+from tests.network.proxy.world import PUBLIC, client_context, echo, echo_http, world
 
 if TYPE_CHECKING:
     import asyncio
@@ -116,11 +116,12 @@ async def test_name_without_addresses_and_one_that_is_unknown_are_failures() -> 
 class Terminator:
     """An interceptor that ends TLS with a certificate of the world's, and carries lines to the outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 443) -> None:
+        self.port = port
         self.served: list[tuple[str, int]] = []
 
     def wants(self, host: str, port: int) -> bool:
-        return (host, port) == (GOOD, 443)
+        return (host, port) == (GOOD, self.port)
 
     async def serve(
         self,
@@ -128,9 +129,13 @@ class Terminator:
         writer: asyncio.StreamWriter,
         host: str,
         port: int,
+        *,
         connect: Callable[[], Awaitable[Streams]],
+        refused: Callable[[int, str], None],
     ) -> None:
         self.served.append((host, port))
+        refused(502, "gave no answer")
+        refused(421, "was sent another Host")
         assert await reader.readexactly(1) == b"\x16"  # the first byte of the ClientHello
         outside_reader, outside_writer = await connect()
         await outside_writer.start_tls(client_context(GOOD), server_hostname=GOOD)
@@ -149,8 +154,9 @@ async def test_interceptor_serves_its_host_and_the_bytes_of_its_connection_are_c
         assert await reader.read() == b"done"
         writer.close()
         assert terminator.served == [(GOOD, 443)]
-        (decision,) = outside.audit.decisions
+        decision, inside = outside.audit.decisions
         assert (decision.sent_bytes, decision.received_bytes) == (1000, 1000)
+        assert (inside.allowed, inside.host, inside.reason) == (False, GOOD, "was sent another Host")
 
         answer = await outside.ask(GET)
         assert answer.startswith(b"HTTP/1.1 403 ")  # a credential goes nowhere in clear
@@ -158,3 +164,14 @@ async def test_interceptor_serves_its_host_and_the_bytes_of_its_connection_are_c
         outside.policy.disallow(GOOD)
         assert (await outside.tunnel(f"{GOOD}:443"))[0].startswith(b"HTTP/1.1 403 ")
         assert terminator.served == [(GOOD, 443)]
+
+
+async def test_plain_requests_to_the_port_of_a_credential_are_refused() -> None:
+    terminator = Terminator(8443)
+    rules = [f"{GOOD}:8443", GOOD]
+    async with world(*rules, servers={8443: echo_http, 80: echo_http}, interceptor=terminator) as outside:
+        assert b" 200 " in await outside.ask(GET)
+        answer = await outside.ask(GET.replace(GOOD.encode(), f"{GOOD}:8443".encode()))
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert f"Use https://{GOOD}:8443/.".encode() in answer
+        assert outside.dialed == [(PUBLIC, 80)]

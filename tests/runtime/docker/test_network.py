@@ -36,7 +36,8 @@ import socket
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
     one.settimeout(10)
     try:
-        one.sendto(bytes([0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 7]) + b"sandbox" + bytes([0, 0, 1, 0, 1]), ("127.0.0.11", 53))
+        asked = bytes([0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 7]) + b"sandbox" + bytes([0, 0, 1, 0, 1])
+        one.sendto(asked, ("127.0.0.11", 53))
         print("answered" if one.recv(512) else "")
     except OSError as error:
         print(error)
