@@ -1,4 +1,4 @@
-"""Whether a model is there: by litellm's list, read as a file, and by one tiny request."""
+"""Whether a model is there: by litellm's list, read as a file, by its server's own, and by one tiny request."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ohsandbox.cli.remembered import is_remembered_model, remember_model
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.llm import LLM, ModelAuthenticationError, ModelNotFoundError, ModelRequestError, open_model
 from ohsandbox.llm.model_list import entry_of, model_list
 from ohsandbox.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ohsandbox.errors import ModelError
     from ohsandbox.llm import ChatResponse
     from ohsandbox.settings import Settings
@@ -81,24 +84,41 @@ def calls_tools(settings: Settings) -> bool | None:
 
 
 def check_model_name(settings: Settings) -> str:
-    """Pass unless the model's name looks like a slip and the provider, asked once, has no such model.
+    """Pass unless the model is unknown: called before a sandbox is started.
 
-    A name on the list costs nothing. At a server of one's own any name may be right. Returns what a person should be
-    told where the provider could not say; else "".
+    A name on litellm's list costs nothing, and neither does one that passed before. For any other the provider's own
+    list is asked, and where that lacks it, or there is none, the model is, for one word. At a server of one's own
+    without a list any name may be right. Returns what a person should be told where nobody could say; else "".
 
     Raises:
         ModelNotFoundError: there is no such model or provider; the message has the nearest name.
         ModelAuthenticationError: the provider that was asked refuses the key.
     """
-    if not (meant := slip_in(settings)):
+    model = settings.model or ""
+    provider, _, name = model.partition("/")
+    if model.startswith(_OFFLINE) or settings.custom_llm_provider or _is_known(settings):
         return ""
+    config = settings.llm_config()
+    from ohsandbox.llm.direct_provider import served_models  # noqa: PLC0415 - slow
+
+    served = None
     try:
-        try_model(settings)
+        served = served_models(config, provider)
+        may_be_any = served is None and settings.base_url is not None and provider in providers()
+        if name not in (served or ()) and not may_be_any:
+            try_model(settings)
     except (ModelNotFoundError, ModelAuthenticationError) as error:
-        raise with_suggestion(error, str(settings.model)) from None
+        raise with_suggestion(error, model, [f"{provider}/{one}" for one in served or ()]) from None
     except OhsandboxError:  # whatever else it is, the run meets it and has its retries
-        return f"Model {settings.model!r} is not on litellm's list. {meant}"
+        meant = slip_in(settings)
+        return f"Model {model!r} is not on litellm's list. {meant}" if meant else ""
+    remember_model(model, settings.base_url)
     return ""
+
+
+def _is_known(settings: Settings) -> bool:
+    model = str(settings.model)
+    return (settings.base_url is None and is_listed(model)) or is_remembered_model(model, settings.base_url)
 
 
 def slip_in(settings: Settings) -> str:
@@ -113,11 +133,14 @@ def slip_in(settings: Settings) -> str:
     return f"Did you mean {near!r}?" if near else ""
 
 
-def with_suggestion(error: ModelError, model: str) -> ModelError:
-    """The error of a model that was not found, with the nearest name; any other error as it is."""
+def with_suggestion(error: ModelError, model: str, served: Sequence[str] = ()) -> ModelError:
+    """The error of a model that was not found, with the nearest name of those its server lists, or else of all.
+
+    Any other error comes back as it is.
+    """
     if not isinstance(error, ModelNotFoundError):
         return error
-    return type(error)(f"{error}{_meant(model)}")
+    return type(error)(f"{error}{did_you_mean(model, served) or _meant(model)}")
 
 
 def _meant(model: str) -> str:

@@ -1,10 +1,10 @@
-"""Answers of a person about a directory that are not asked for again: its mount, and a no to trust."""
+"""What is not asked again: answers of a person about a directory, as of its mount, and which models there are."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ohsandbox.paths import state_dir
 from ohsandbox.private_files import write_atomically
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _FILE_NAME = "answers.json"
 MAX_DIRECTORIES = 1000
 """The newest answers are kept."""
+_MODELS_NAME = "known-models.json"
+MAX_MODELS = 200
+"""The newest are kept."""
 Asked = Literal["mount", "no trust"]
 
 
@@ -53,3 +56,24 @@ def _read() -> dict[str, dict[str, str]]:
 def _write(answers: dict[str, dict[str, str]]) -> None:
     with contextlib.suppress(OSError):
         write_atomically(state_dir(create=True) / _FILE_NAME, json.dumps(answers, indent=2).encode() + b"\n")
+
+
+def is_remembered_model(model: str, base_url: str | None) -> bool:
+    """Whether the model was found at that server once, or nobody there can say; None is the provider's own."""
+    return [model, base_url] in _read_models()
+
+
+def remember_model(model: str, base_url: str | None) -> None:
+    """Keep that it was. That it cannot be kept only means that its server is asked again."""
+    known = [one for one in _read_models() if one != [model, base_url]] + [[model, base_url]]
+    with contextlib.suppress(OSError):
+        data = json.dumps(known[-MAX_MODELS:], indent=2).encode() + b"\n"
+        write_atomically(state_dir(create=True) / _MODELS_NAME, data)
+
+
+def _read_models() -> list[Any]:
+    with contextlib.suppress(OSError, ValueError):
+        found = parse((state_dir() / _MODELS_NAME).read_bytes())
+        if isinstance(found, list):
+            return found
+    return []

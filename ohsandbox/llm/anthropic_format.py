@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ADDRESS = "https://api.anthropic.com"
 _PATH = "/v1/messages"
+_MODELS_PATH = "/v1/models?limit=1000"
 _VERSION = "2023-06-01"
 _LITELLM_ONLY = ("LITELLM_ANTHROPIC_DISABLE_URL_SUFFIX",)
 _SIGNED_IN_KEY = "sk-ant-oat"
@@ -48,7 +49,8 @@ class AnthropicFormat:
         """Take the configuration, Anthropic's name of the model and the key; see `anthropic_format`."""
         self._config, self._model, self._key = config, model, key
         base = config.base_url or os.environ.get("ANTHROPIC_API_BASE") or os.environ.get("ANTHROPIC_BASE_URL")
-        self.url = f"{(base or _ADDRESS).removesuffix(_PATH)}{_PATH}"
+        base = (base or _ADDRESS).removesuffix(_PATH)
+        self.url, self.models_url = f"{base}{_PATH}", f"{base}{_MODELS_PATH}"
         self.entry = entry_of(model, "anthropic")
         self.info = listed_info(self.entry, provider="anthropic")
 
@@ -131,14 +133,20 @@ class AnthropicFormat:
                     yield {"usage": _usage(usage), **_delta(finish_reason=_finish_reason(reason))}
 
 
+def anthropic_key(config: LLMConfig) -> str:
+    """The key; "" where there is none, or one that is sent in another way."""
+    key = config.api_key.get_secret_value() if config.api_key else os.environ.get("ANTHROPIC_API_KEY", "").strip()
+    return "" if key.startswith(_SIGNED_IN_KEY) else key
+
+
 def anthropic_format(config: LLMConfig, model: str) -> AnthropicFormat | None:
     """The format for a model of Anthropic's; None for one that litellm has to ask."""
-    key = config.api_key.get_secret_value() if config.api_key else os.environ.get("ANTHROPIC_API_KEY", "").strip()
+    key = anthropic_key(config)
     entry = entry_of(model, "anthropic")
     is_ordinary = (
         entry.get("mode") == "chat" and entry.get("supports_function_calling") and "max_output_tokens" in entry
     )
-    if not is_ordinary or not key or key.startswith(_SIGNED_IN_KEY) or any(map(os.environ.get, _LITELLM_ONLY)):
+    if not is_ordinary or not key or any(map(os.environ.get, _LITELLM_ONLY)):
         return None
     return None if config.reasoning_effort or config.api_version else AnthropicFormat(config, model, key)
 

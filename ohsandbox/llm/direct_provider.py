@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from ohsandbox.llm import error_mapping
-from ohsandbox.llm.anthropic_format import anthropic_format
+from ohsandbox.llm.anthropic_format import AnthropicFormat, anthropic_format, anthropic_key
+from ohsandbox.llm.errors import ModelUnavailableError
 from ohsandbox.llm.http_client import BoundedClient, is_json
 from ohsandbox.llm.model_list import cost_usd, entry_of
-from ohsandbox.llm.openai_format import openai_format
+from ohsandbox.llm.openai_format import OpenAIFormat, openai_format
 from ohsandbox.llm.provider import Answer, Unfinished, current_attempt
 from ohsandbox.llm.response_parsing import StreamedAnswer, content_text
 from ohsandbox.llm.wire_format import server_events
@@ -42,6 +43,10 @@ _LITELLM_ONLY = ("USE_LITELLM_PROXY", "SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_E
 _DONE = "[DONE]"
 READ_OUT_S = 0.25
 """What follows the end of an answer, mostly five bytes, comes with it; some servers never close a stream."""
+
+
+LIST_TIMEOUT_S = 5.0
+"""A server lists its models at once, or it is one that is not waited for."""
 
 
 class RefusedRequestError(Exception):
@@ -144,6 +149,37 @@ def direct_provider(config: LLMConfig) -> DirectProvider | None:
         return None
     wire_format = _FORMATS[provider](config, rest if slash and first == provider else config.model)
     return None if wire_format is None else DirectProvider(config, wire_format)
+
+
+def served_models(config: LLMConfig, provider: str) -> list[str] | None:
+    """The server's own names of the models that it lists; None where it has no list that we can read.
+
+    It is the provider's server, or that of `base_url`; no model is asked.
+
+    Raises:
+        ModelUnavailableError: it does not answer.
+        ModelAuthenticationError: there is no key.
+    """
+    key = anthropic_key(config)
+    if provider not in _FORMATS or any(os.environ.get(name) for name in _LITELLM_ONLY) or config.api_version:
+        return None
+    if provider == "anthropic" and not key:
+        return None
+    wire_format = OpenAIFormat(config, "") if provider == "openai" else AnthropicFormat(config, "", key)
+    headers, client = wire_format.headers(), BoundedClient().client
+    try:
+        with client:
+            response = client.get(wire_format.models_url, headers=headers, timeout=LIST_TIMEOUT_S)
+            found = response.json() if response.is_success else None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ModelUnavailableError(f"The models of {wire_format.models_url} cannot be listed: {error}.") from error
+    except (ValueError, RecursionError):
+        return None
+    entries = found.get("data") if isinstance(found, dict) else None
+    if not isinstance(entries, list):
+        return None
+    names = [one.get("id") for one in entries if isinstance(one, dict)]
+    return [name for name in names if isinstance(name, str)] or None
 
 
 def _objects(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:

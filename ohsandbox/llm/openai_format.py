@@ -38,7 +38,8 @@ class OpenAIFormat:
         self._base_url = _base_url(config)
         self.entry = entry_of(model, "openai")
         self.info = listed_info(self.entry, provider="openai")
-        self.url = f"{(self._base_url or _ADDRESS).rstrip('/')}/chat/completions"
+        base = (self._base_url or _ADDRESS).rstrip("/")
+        self.url, self.models_url = f"{base}/chat/completions", f"{base}/models"
         host = urlsplit(self.url).hostname or ""
         self._is_openais_own = host == "openai.com" or host.endswith(".openai.com")
 

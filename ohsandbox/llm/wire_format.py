@@ -29,6 +29,10 @@ class WireFormat(Protocol):
     def url(self) -> str:
         """Where requests are sent."""
 
+    @property
+    def models_url(self) -> str:
+        """Where the server lists its models."""
+
     def headers(self) -> dict[str, str]:
         """Those of a request, the key among them.
 

@@ -23,7 +23,7 @@ from ohsandbox.llm.config import LLMConfig
 from ohsandbox.llm.retry import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _JSON = "application/json"
 _SSE = "text/event-stream"
@@ -200,12 +200,18 @@ class FakeProvider:
     """The server; a context manager. Asked for more than it has, it answers status 400."""
 
     def __init__(
-        self, *replies: Reply, answer: Callable[[Request], Reply] | None = None, host: str = "127.0.0.1"
+        self,
+        *replies: Reply,
+        answer: Callable[[Request], Reply] | None = None,
+        host: str = "127.0.0.1",
+        models: Sequence[str] | None = None,
     ) -> None:
         """Answer from replies; or with what answer makes of each request, in the request's own thread.
 
-        host is the address to listen on: that of the engine's bridge, say, for programs in a sandbox.
+        host is the address to listen on: that of the engine's bridge, say, for programs in a sandbox. models are what
+        it lists at `/models`, which takes no reply and is not among `requests`; None is a server without a list.
         """
+        self._models = models
         self._replies, self._answer = deque(replies), answer
         self.requests: list[Request] = []
         """What has arrived, in order."""
@@ -237,6 +243,9 @@ class FakeProvider:
         self._server.server_close()
 
     def _next(self, request: Request) -> Reply:
+        if request.method == "GET" and request.path.partition("?")[0].endswith("/models"):
+            listed = [{"id": name, "object": "model"} for name in self._models or ()]
+            return error(404) if self._models is None else Reply(json.dumps({"data": listed}).encode())
         self.requests.append(request)
         self.arrived.set()
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from ohsandbox.cli.init import USUAL_MODELS
 from ohsandbox.cli.model_check import check_model_name, is_listed, models_of, providers
-from ohsandbox.errors import ModelError
+from ohsandbox.cli.remembered import is_remembered_model
 from ohsandbox.llm import ModelNotFoundError
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, Reply, calls, error, text
@@ -255,25 +255,61 @@ def test_a_model_that_the_provider_does_not_have_is_told_with_the_nearest_name(
         assert len(provider.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "model", ["anthropic/claude-sonnet-4-5", "gpt-5.1", "ollama/qwq-9", "scripted:demo", "replay:x"]
-)
-def test_a_name_that_is_known_or_like_none_costs_no_request(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_request(_settings: Settings) -> None:
-        raise AssertionError
+@pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4-5", "gpt-5.1", "scripted:demo", "replay:x"])
+def test_a_name_on_the_list_costs_no_request(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeProvider(models=[]) as provider:
+        for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+            monkeypatch.setenv(name, address(provider))
+        assert check_model_name(Settings(model=model, api_key=KEY)) == ""
+        assert provider.requests == []
 
-    monkeypatch.setattr("ohsandbox.cli.model_check.try_model", no_request)
-    assert check_model_name(Settings(model=model, api_key=KEY)) == ""
-    assert check_model_name(Settings(model="openai/gtp-5", api_key=KEY, base_url="http://127.0.0.1:1/v1")) == ""
+
+@pytest.mark.parametrize("model", ["openai/own-8b", "anthropic/own-8b"])
+def test_a_model_that_its_server_lists_is_asked_about_once_and_costs_no_turn(model: str) -> None:
+    with FakeProvider(models=["other", "own-8b"]) as provider:
+        base_url = address(provider) if model.startswith("openai") else address(provider).removesuffix("/v1")
+        settings = Settings(model=model, api_key=KEY, base_url=base_url)
+        assert check_model_name(settings) == ""
+        assert provider.requests == []
+    assert check_model_name(settings) == ""  # with nobody there to ask
+    assert is_remembered_model(model, base_url)
+
+
+def test_a_model_that_its_server_lacks_is_known_before_a_sandbox_starts(invoke: Invoke) -> None:
+    with FakeProvider(error(404, "no such model"), models=["qwen3-coder-30b", "other"]) as provider:
+        where = ("--base-url", address(provider), "--api-key", KEY, "--runtime", "cli")
+        ended = invoke("run", "x", "--model", "openai/qwen-coder-30b", *where)
+        assert len(provider.requests) == 1
+    assert ended.code == 5
+    assert "Did you mean 'openai/qwen3-coder-30b'?" in ended.err
+    assert "This host" not in ended.err + ended.out
+
+
+def test_a_model_that_answers_though_its_server_does_not_list_it_is_taken() -> None:
+    with FakeProvider(text("ready"), models=["llama3:latest"]) as provider:
+        settings = Settings(model="openai/llama3", api_key=KEY, base_url=address(provider))
+        assert [check_model_name(settings), check_model_name(settings)] == ["", ""]
+        assert len(provider.requests) == 1
+
+
+def test_at_a_server_of_ones_own_without_a_list_any_name_may_be_right() -> None:
+    with FakeProvider() as provider:
+        assert check_model_name(Settings(model="openai/own-8b", api_key=KEY, base_url=address(provider))) == ""
+        assert provider.requests == []
+
+
+@pytest.mark.parametrize(("model", "told"), [("opnai/own-8b", "Did you mean 'openai/own-8b'?"), ("own-8b", "own-8b")])
+def test_a_provider_that_nobody_knows_is_refused_at_a_server_of_ones_own_too(model: str, told: str) -> None:
+    with FakeProvider() as provider, pytest.raises(ModelNotFoundError) as refused:
+        check_model_name(Settings(model=model, api_key=KEY, base_url=address(provider)))
+    assert told in str(refused.value)
 
 
 def test_a_slip_is_told_where_the_provider_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(_settings: Settings) -> None:
-        raise ModelError("no network")
-
-    monkeypatch.setattr("ohsandbox.cli.model_check.try_model", unreachable)
-    told = check_model_name(Settings(model="anthropic/claude-sonet-4-5", api_key=KEY))
-    assert "Did you mean 'anthropic/claude-sonnet-4-5'?" in told
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
+    settings = Settings(model="anthropic/claude-sonet-4-5", api_key=KEY)
+    assert "Did you mean 'anthropic/claude-sonnet-4-5'?" in check_model_name(settings)
+    assert not is_remembered_model("anthropic/claude-sonet-4-5", None)
 
 
 # --- the key that a run lacks -------------------------------------------------------------------------

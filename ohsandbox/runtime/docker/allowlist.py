@@ -71,7 +71,9 @@ class Allowlist:
         self._proxies.append(Proxy(self.policy, self.audit, interceptor=self._interceptor))
 
     def begin(self, tunnel: Tunnel) -> None:
-        """Have the connector listen inside, in the background."""
+        """Have the connector listen inside, in the background. Twice is fine."""
+        if tunnel is self._tunnel:
+            return
         self._tunnel = tunnel
         asyncio.run_coroutine_threadsafe(self._listen(tunnel), get_loop())
 
@@ -101,6 +103,11 @@ class Allowlist:
 
     async def _serve_socket(self, far: socket.socket) -> None:
         await self._serve(*await asyncio.open_connection(sock=far))
+
+    @property
+    def was_tried(self) -> bool:
+        """The connector listens, or cannot now."""
+        return self._tried.is_set()
 
     def wait(self) -> None:
         """Return once the connector listens, or cannot now: programs inside are refused a connection then."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.options import DockerOptions
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.docker.trust import CredentialSetup
+    from ohsandbox.runtime.process.worker import CallResult, Exchange, WorkerCall
     from ohsandbox.secrets import Secrets
 
 
@@ -64,6 +65,8 @@ class NetworkControl(Runtime):
     """The part of a `DockerRuntime` that keeps its allowlist."""
 
     _options: DockerOptions
+    _unchecked: bool
+    """The sandbox is new, or was started again: no process of it has been checked yet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,10 +137,22 @@ class NetworkControl(Runtime):
         user: str | int | None = None,
     ) -> Channel:
         """See `Backend.channel`. It is for shells and workers, which run nothing before they are told to."""
+        self._bring_in_list()
         with self._here.starting():
             opened = super().channel(argv, tty=tty, env=env, user=user)
         self._wait_for_way_out()
         return opened
+
+    def _begin_call(self, call: WorkerCall) -> Exchange | None:
+        is_late = call.is_program and self._allowlist is not None and not self._allowlist.was_tried
+        return None if is_late else super()._begin_call(call)
+
+    def _call_once(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
+        if call.is_program:
+            self._wait_for_way_out()
+            return super()._call_once(call, begun)
+        with self._here.starting():  # our own, as of a file
+            return super()._call_once(call, begun)
 
     def _open_connector(self) -> Channel:
         with self._here.starting(connector=True):
@@ -175,9 +190,23 @@ class NetworkControl(Runtime):
         return attempt() if self._here.is_connecting else super().with_recovery(attempt, failing)
 
     def _wait_for_way_out(self) -> None:
-        """A process finds the proxy from its first moment on; it starts beside the first shell or worker."""
+        """A program finds the proxy from its first moment on."""
+        self._bring_in_list()
         if self._allowlist is not None and not self._here.is_starting:
             self._allowlist.wait()
+
+    def _bring_in_list(self) -> None:
+        """Before a program: have a new sandbox's first process be a worker of ours, behind which the connector comes.
+
+        The engine takes twice as long for two first processes at a time, and who wants a file needs no connector.
+        """
+        if self._allowlist is not None and self._unchecked and not self._here.is_starting:
+            self.snippet(b":")
+
+    def _first_process_checked(self) -> None:
+        """Lead the connections of a new sandbox to its list, beside what is done there next."""
+        if self._allowlist is not None:
+            self._allowlist.begin(self.tunnel)
 
     def _tell_decision(self, decision: NetworkDecision) -> None:
         for listener in self._decision_listeners:
@@ -226,7 +255,8 @@ class NetworkControl(Runtime):
                 self._options.allow, name=name, listener=self._tell_decision,
                 interceptor=None if self._credentials_now is None else self._credentials_now.broker.interceptor,
             )  # fmt: skip
-        self._allowlist.begin(self.tunnel)
+        if not self._unchecked:
+            self._allowlist.begin(self.tunnel)
 
     def _end_allowlist(self) -> None:
         """Serve no process inside any more."""

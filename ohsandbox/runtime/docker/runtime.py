@@ -532,6 +532,7 @@ class DockerRuntime(NetworkControl):
             raise
         if target.config is not None:
             self._accept(channel, target.config, target.container.found)
+        self._first_process_checked()
         return channel
 
     def _accept(self, channel: DockerChannel, made: ContainerConfig, found: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ class Process:
         body = b"(%sexport %s%s;exec %s)" % (begin, mark.encode(), exports, quote_all(argv))
         self.call = WorkerCall(
             body, absolute(workdir or "."), stdin, user=user, timeout_s=timeout_s, limit_bytes=limit_bytes,
-            mark=mark, limit_kib=limit_kib, on_output=on_output, cancel=cancel,
+            mark=mark, limit_kib=limit_kib, on_output=on_output, cancel=cancel, is_program=True,
         )  # fmt: skip
 
     def run(self, call: Callable[[WorkerCall], CallResult], ran_out_of_memory: Callable[[], bool]) -> ExecResult:

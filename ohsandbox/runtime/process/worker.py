@@ -91,6 +91,8 @@ class WorkerCall(NamedTuple):
     """Processes that have it in their environment are killed when the call is given up; empty: none are."""
     limit_kib: int = 0
     """The soft limit that marks them, see `ProcessTree`."""
+    is_program: bool = False
+    """It runs a program of whoever asked, which may ask for the network; calls of our own ask for nothing."""
 
 
 class CallResult(NamedTuple):
