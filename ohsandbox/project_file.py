@@ -259,6 +259,8 @@ def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
         return order.index(value) >= order.index(before)
     if name == "allow":
         return isinstance(before, tuple) and value is not None and {*value} <= {*before}
+    if name == "profile":
+        return value == "strict"
     if name in _LIMITS:
         return value is not None and (before is None or value <= before)
     return name in _GUARDS and value is True

@@ -34,7 +34,7 @@ SDK_FILE_NAME = "settings_sdk.json"
 
 _SDK_DIRECTORY = ".openhands"
 _VARIABLE_PREFIX = "OHSANDBOX_"
-_WITHOUT_VARIABLE = frozenset({"mcpServers", "mcp", "tools", "output", "secrets"})
+_WITHOUT_VARIABLE = frozenset({"env", "mcpServers", "mcp", "tools", "output", "secrets"})
 """Objects: a variable holds one value."""
 
 _USER_OF_ADDRESS = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]{0,20}://)[^/@]*@")
@@ -120,6 +120,22 @@ class Settings(ConfigModel):
     cpus: float | None = Field(default=None, ge=0.01, le=1e9, allow_inf_nan=False)
     pids: int | None = Field(default=None, ge=16, le=4_194_304)
     disk: ByteSize | None = Field(default=None, ge=MIN_DISK_BYTES, le=MAX_BYTES)
+    accept_unenforced: bool = False
+    """Whether an engine or OCI runtime that does not enforce the limits is accepted."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables of every command in a sandbox. They stand in the engine's records: no place for secrets."""
+    user: str | None = None
+    """Name or id of the user of every command; None is the image's, or with a workspace the person's."""
+    platform: str | None = None
+    """Of the image, such as linux/arm64."""
+    gpus: Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)] | None = Field(
+        default=None, pattern=r"^(all|[1-9][0-9]{0,2})$"
+    )
+    """A number, or all."""
+    oci_runtime: str | None = None
+    """An OCI runtime of the engine, such as runsc."""
+    profile: Literal["strict", "trusted"] | None = None
+    """More or less strict than usual; see `DockerRuntime`."""
     ca_bundle: str | None = None
     """A PEM file on the host whose certificates the sandbox trusts as well."""
     mcpServers: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 - what other programs call it as well

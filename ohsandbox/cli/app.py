@@ -128,7 +128,7 @@ def demo(where: Annotated[SandboxOptions, {"image", "runtime"}], *, no_tui: NoTu
 def exec_(
     program: Annotated[list[str], typer.Argument(metavar="CMD...", help="Program and its arguments.")],
     how: ExecOptions,
-    where: Annotated[SandboxOptions, {one.name for one in fields(SandboxOptions)} - {"keep"}],
+    where: Annotated[SandboxOptions, {one.name for one in fields(SandboxOptions)} - {"keep", "env", "user"}],
 ) -> int:
     """Run a command in a new sandbox and exit with its exit code (124 after --timeout).
 
@@ -142,7 +142,7 @@ def exec_(
 @command(app, context_settings={"allow_interspersed_args": False})
 def shell(
     how: ShellOptions,
-    where: SandboxOptions,
+    where: Annotated[SandboxOptions, {one.name for one in fields(SandboxOptions)} - {"env", "user"}],
     program: list[str] | None = argument("Program and its arguments.  [default: a shell]", "PROGRAM..."),
 ) -> int:
     """Open a terminal in a sandbox: a shell, or any program, such as a coding agent.

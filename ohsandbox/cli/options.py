@@ -19,11 +19,12 @@ from ohsandbox.errors import UsageError
 from ohsandbox.text import MAX_BYTES, byte_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ohsandbox.runtime.factory import BackendInfo, NetworkMode
     from ohsandbox.settings import Settings
 
+MAX_GPUS = 1024
 MAX_NUMBER = 1e9
 """Thirty years of seconds; timers of the system overflow at 9.2e9."""
 
@@ -44,6 +45,19 @@ def _number(text: str, *, minimum: float = 0, expected: str) -> float:
 positive_number = partial(_number, expected=f"a number above 0 and at most {MAX_NUMBER:,.0f}")
 _cpu_count = partial(_number, minimum=0.01, expected="a number of processors, 0.01 or more")
 """The engine takes hundredths."""
+
+
+def _gpus(text: str) -> str:
+    if text != "all" and not (text.isdecimal() and 0 < int(text) <= MAX_GPUS):
+        raise BadParameter(f"expected 'all' or a number of GPUs from 1 on, got {text!r}")
+    return text
+
+
+def check_variables(pairs: Sequence[str]) -> None:
+    """Raise UsageError for the first that is not NAME=VALUE."""
+    for pair in pairs:
+        if "=" not in pair[1:]:
+            raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
 
 
 def byte_size_of(*, minimum: int) -> Callable[[str], int]:
@@ -167,6 +181,29 @@ class SandboxOptions:
         "SIZE",
         parser=byte_size_of(minimum=64 * 1024**2),
     )
+    env: list[str] | None = _sandbox(
+        "Set an environment variable of every command; may be repeated.", "NAME=VALUE", flags=["--env", "-e"]
+    )
+    user: str | None = _sandbox(
+        "User name or uid of every command.  [default: the image's, or with --workspace you]", "NAME"
+    )
+    platform: str | None = _sandbox("Platform of the image, as in linux/arm64.  [default: the engine's]", "OS/ARCH")
+    gpus: str | None = _sandbox(
+        "Number of GPUs, or all; the engine needs NVIDIA's Container Toolkit.  [default: none]", "N|all", parser=_gpus
+    )
+    oci_runtime: str | None = _sandbox(
+        "OCI runtime of the engine, such as runsc (gVisor).  [default: the engine's]", "NAME"
+    )
+    profile: Literal["strict", "trusted"] | None = _sandbox(
+        "strict: only the workspace, the home and /tmp can be written, no root, no capability. trusted: sudo and "
+        "setuid programs work; not with a bound directory.  [default: between the two]"
+    )
+    accept_unenforced: bool = switch(
+        "Accept an engine or OCI runtime that does not enforce the limits, as gVisor without control groups; the agent "
+        "and the log are told which.",
+        "--accept-unenforced",
+        rich_help_panel="Sandbox",
+    )
     forward: list[str] | None = _sandbox(
         "Port of this machine's loopback that leads to one of the sandbox, also without a network. 0 takes a free one. "
         "May be repeated.",
@@ -206,6 +243,7 @@ class SandboxOptions:
         """The same options. One that the backend does not support is refused, never ignored."""
         from ohsandbox.runtime.factory import (  # noqa: PLC0415 - `--help` reads this module
             BACKENDS,
+            CONTAINER_OPTIONS,
             NETWORK_OPTIONS,
             RESOURCE_LIMITS,
         )
@@ -215,11 +253,14 @@ class SandboxOptions:
             if given := self._given(*of_some, *({"copy_all"} if "copy" in of_some else ())):
                 raise UsageError(f"{given[0]} needs a container. Leave out {given[0]} or --runtime {self.runtime}.")
         self._check_network()
+        check_variables(self.env or ())
         if self.copies and self.workspace is None:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
         if self.build and self.image:
             raise UsageError("--build and --image exclude each other. Leave one out.")
-        if self.attach and (given := self._given("image", "build", *NETWORK_OPTIONS, *RESOURCE_LIMITS)):
+        if self.attach and (
+            given := self._given("image", "build", *NETWORK_OPTIONS, *RESOURCE_LIMITS, *CONTAINER_OPTIONS)
+        ):
             raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
         if self.git and (self.attach or self.workspace is None):
             raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")
@@ -253,11 +294,18 @@ class SandboxOptions:
 
     def with_settings(self, settings: Settings) -> SandboxOptions:
         """The same with the settings' values for what was not asked."""
-        from ohsandbox.runtime.factory import RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
+        from ohsandbox.runtime.factory import (  # noqa: PLC0415 - `--help` reads this module
+            CONTAINER_OPTIONS,
+            RESOURCE_LIMITS,
+        )
 
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
-        limited = set() if self.attach else RESOURCE_LIMITS.keys() & self.backend.options
-        limits = {name: getattr(self, name) or getattr(settings, name) for name in limited}
+        of_new = set() if self.attach else {*RESOURCE_LIMITS, *CONTAINER_OPTIONS}
+        names = {*of_new, "user"} & self.backend.options
+        limits = {name: getattr(self, name) or getattr(settings, name) for name in names}
+        if "env" in self.backend.options:
+            variables = settings.env | dict(pair.split("=", 1) for pair in self.env or ())
+            limits["env"] = [f"{name}={value}" for name, value in variables.items()]
         network = self._network(settings)
         return replace(
             self,
@@ -371,9 +419,7 @@ class ProcessOptions:
 
     def checked_environment(self, where: SandboxOptions) -> dict[str, str]:
         """The variables; raises UsageError where one is malformed, or where the backend has no such user."""
-        for pair in self.env or ():
-            if "=" not in pair[1:]:
-                raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
+        check_variables(self.env or ())
         if self.user is not None and not self.user:
             raise UsageError("--user is empty. Name a user of the image or a numeric id, or leave it out.")
         if self.user and not where.backend.users:

@@ -21,7 +21,13 @@ from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.private_files import write_atomically
-from ohsandbox.runtime.factory import RuntimeSettings, open_inventory, runtime_from
+from ohsandbox.runtime.factory import (
+    CONTAINER_OPTIONS,
+    RESOURCE_LIMITS,
+    RuntimeSettings,
+    open_inventory,
+    runtime_from,
+)
 from ohsandbox.runtime.workspace.changes import ChangeKind, WorkspaceChange, WorkspaceReport
 
 if TYPE_CHECKING:
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
 SANDBOX_NAME = "sandbox.json"
 """Beside the log: the options that the sandbox was made with."""
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
-_NOT_MADE_OF = {"allow", "allowed", "copy", "copy_all", "no_project", "setup", "forward", "expose_host"}
+_NOT_MADE_OF = {"env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "setup", "forward", "expose_host"}
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {
     ConversationStatus.RUNNING,
@@ -69,7 +75,14 @@ def make_runtime(
     names = {field.name for field in fields(options)} - _NOT_MADE_OF
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     copy: bool | Literal["all"] = "all" if options.copy_all else options.copy
-    asked = RuntimeSettings(**given, allow=options.allowed or (), copy=copy, conversation=conversation_id)
+    asked = RuntimeSettings(
+        **given,
+        allow=options.allowed or (),
+        copy=copy,
+        conversation=conversation_id,
+        env=dict(pair.split("=", 1) for pair in options.env or ()),
+        gpus="all" if options.gpus == "all" else int(options.gpus) if options.gpus else None,
+    )
     return runtime_from(asked, progress=progress)
 
 
@@ -245,7 +258,8 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
         if asked.attach or asked.image or asked.build:
             before = replace(before, image=None, build=None)
         if asked.attach:
-            before = replace(before, memory=None, cpus=None, pids=None, disk=None)
+            of_new: dict[str, Any] = dict.fromkeys((*RESOURCE_LIMITS, *CONTAINER_OPTIONS))
+            before = replace(before, **of_new | {"accept_unenforced": False})
         where = replace(before, **given)
     return ResumedConversation(conversation_id, known.title, known.model, where, known.secrets)
 

@@ -33,6 +33,8 @@ DEFAULT_ALLOW = ("packages",)
 
 NETWORK_OPTIONS = ("network", "allow", "credential")
 
+CONTAINER_OPTIONS = ("platform", "gpus", "oci_runtime", "profile", "accept_unenforced")
+"""Of a container that is created, beside its limits."""
 RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
 """Bounds of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
 
@@ -70,6 +72,19 @@ class RuntimeSettings:
     """Processes and threads."""
     disk: int | None = None
     """Bytes by which the root file system may grow."""
+    accept_unenforced: bool = False
+    """Accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
+    env: Mapping[str, str] = MappingProxyType({})
+    """Variables of every process."""
+    user: str | None = None
+    """Name or id of the user of every process."""
+    platform: str | None = None
+    """Of the image: os/architecture."""
+    gpus: int | Literal["all"] | None = None
+    oci_runtime: str | None = None
+    """An OCI runtime of the engine, such as runsc."""
+    profile: Literal["strict", "trusted"] | None = None
+    """More or less strict than usual; see `DockerRuntime`."""
     conversation: str | None = None
     checkpoint: str | None = None
     """The id of a checkpoint to begin with."""
@@ -96,7 +111,9 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
     from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits, Service  # noqa: PLC0415 - only who uses docker imports it
 
     asked = {limit: getattr(settings, name) for name, limit in RESOURCE_LIMITS.items()}
-    limits = {limit: value for limit, value in asked.items() if value is not None}
+    limits: dict[str, Any] = {limit: value for limit, value in asked.items() if value is not None}
+    if settings.accept_unenforced:
+        limits["enforced"] = False
     joins = settings.attach is not None
     return DockerRuntime(
         None if joins or settings.build else settings.image,
@@ -114,6 +131,12 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         limits=SandboxLimits(**limits) if limits else None,
         build=settings.build,
         services=() if joins else [Service(**one) for one in settings.services],
+        env=settings.env,
+        user=settings.user,
+        platform=settings.platform,
+        gpus=settings.gpus,
+        runtime=settings.oci_runtime or "",
+        profile=settings.profile,
         progress=progress,
     )
 
@@ -143,16 +166,10 @@ BACKENDS: dict[str, BackendInfo] = {
         isolated=True,
         options=frozenset(
             {
-                "image",
-                "build",
-                "git",
-                "keep",
-                "attach",
-                "ca_bundle",
-                "copy",
-                "services",
+                *("image", "build", "git", "keep", "attach", "ca_bundle", "copy", "env", "user", "services"),
                 *NETWORK_OPTIONS,
                 *RESOURCE_LIMITS,
+                *CONTAINER_OPTIONS,
             }
         ),
         open_inventory=_open_docker_inventory,

@@ -1,7 +1,7 @@
 """The configuration of a sandbox's container, as an allowlist: a field that is not written here is not sent.
 
 `ContainerConfig` holds the resolved facts, `create_payload` turns them into the body of the engine's create call. It
-cannot express a privileged container, a device, a host namespace or a mount other than the workspace.
+cannot express a privileged container, a device but a GPU, a host namespace or a mount other than the workspace.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_B
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
 
+Hardening = Literal["strict", "trusted"]
+"""`strict`: nothing of the root file system can be written, no process has a capability or is root. `trusted`: setuid
+programs work, root has the engine's default capabilities."""
 Network = Literal["none", "allowlist", "open"]
 """`allowlist`: the container has no network either; named hosts are reached through the connector and our proxy."""
 
@@ -33,6 +36,15 @@ CONNECTOR_DIR = "/run/ohs-net"
 """A tmpfs of root's for the program that carries connections: no checkpoint holds it, and a read-only root file system
 has it too."""
 CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
+TRUST_DIR = "/usr/local/share/ohsandbox"
+"""Certificates that the sandbox trusts; with a read-only root file system, a tmpfs of root's."""
+MAPPED_HOME = "/home/ohsandbox"
+"""In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and our tmpfs is noexec."""
+STRICT_WRITABLE = ("/tmp", "/var/tmp", MAPPED_HOME)  # noqa: S108 - in the container
+STRICT_SHARE = 10
+"""Of the memory: the size of each tmpfs of `strict`. Four of them, /dev/shm and ours leave a third to processes."""
+ALL_GPUS = -1
+"""The engine's own word for all."""
 CONNECTOR_UID = "65534"
 """The program runs as nobody and with no capability, so that no other user's process can end it but root's."""
 
@@ -43,6 +55,11 @@ MAPPED_PID_1 = f"trap 'exit 143' TERM; {PID_1.replace(' TERM', '')}"
 
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 """The minimum for apt, useradd, `su` and killing another user's process, with their numbers (linux/capability.h)."""
+TRUSTED_CAPABILITIES = CAPABILITIES | {
+    "FSETID": 4, "SETPCAP": 8, "NET_BIND_SERVICE": 10, "SYS_CHROOT": 18, "AUDIT_WRITE": 29, "SETFCAP": 31,
+}  # fmt: skip
+"""The engine's default without NET_RAW (whoever writes the header of a packet is routed by one address and delivered to
+another: the open network's rules would be passed by) and MKNOD."""
 
 ENGINE_MASKED_PATHS = (
     "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -136,21 +153,53 @@ class ContainerConfig(BaseModel):
     """Architecture of the image."""
     runtime: str = ""
     """OCI runtime of the engine; empty: its default."""
+    own_kernel: bool = False
+    """The OCI runtime gives the sandbox a kernel of its own, as gVisor and Kata do."""
+    engine_kernel: str = ""
+    """With an OCI runtime: the release of the engine's kernel."""
+    engine_memory_bytes: int = 0
+    """With an OCI runtime: the memory of the engine's machine."""
+    hardening: Hardening | None = None
+    gpus: int = 0
+    """Number of GPUs; ALL_GPUS is all of them."""
     labels: dict[str, str] = {}
+
+    @property
+    def capabilities(self) -> dict[str, int]:
+        """Those of uid 0, with their numbers; none where a directory of the host is bound read-write."""
+        if self.workspace is not None or self.hardening == "strict":
+            return {}
+        return TRUSTED_CAPABILITIES if self.hardening == "trusted" else CAPABILITIES
 
     @property
     def capability_mask(self) -> str:
         """Capability mask of uid 0, in the format of /proc/PID/status."""
-        return f"{0 if self.workspace else sum(1 << bit for bit in CAPABILITIES.values()):016x}"
+        return f"{sum(1 << bit for bit in self.capabilities.values()):016x}"
+
+    @property
+    def tmpfs(self) -> dict[str, str]:
+        """Options of each tmpfs by its mount point."""
+        limits = self.limits
+        found = {
+            PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777",
+            CONNECTOR_DIR: CONNECTOR_TMPFS,
+        }
+        if self.hardening == "strict":
+            places = (*STRICT_WRITABLE, *(() if self.workspace is not None else (WORKSPACE,)))
+            size = limits.memory_bytes // STRICT_SHARE
+            found |= dict.fromkeys(places, f"rw,nosuid,nodev,exec,size={size},mode=1777")
+            found[TRUST_DIR] = "rw,nosuid,nodev,noexec,size=4m,mode=0755"
+        return found
 
     @property
     def security_options(self) -> list[str]:
         """SecurityOpt with our seccomp filter, where there is one for the architecture."""
+        first = [] if self.hardening == "trusted" else ["no-new-privileges"]
         if self.architecture not in ARCHITECTURES:
-            return ["no-new-privileges"]
+            return first
         # for gid 0 setgid files are as dangerous as setuid files
         forbidden = SETUID_BIT | (SETGID_BIT if self.identity is None or self.identity.gid == 0 else 0)
-        return ["no-new-privileges", f"seccomp={profile_json(forbidden if self.workspace else 0)}"]
+        return [*first, f"seccomp={profile_json(forbidden if self.workspace else 0)}"]
 
 
 def create_payload(config: ContainerConfig) -> dict[str, Any]:
@@ -182,7 +231,7 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
     limits = config.limits
     host: dict[str, Any] = {
         "CapDrop": ["ALL"],
-        "CapAdd": [] if config.workspace is not None else list(CAPABILITIES),
+        "CapAdd": list(config.capabilities),
         "SecurityOpt": config.security_options,
         "Privileged": False,
         "PidsLimit": limits.pids,
@@ -209,10 +258,7 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
         "ReadonlyPaths": [*ENGINE_READONLY_PATHS, "/sys/fs/cgroup"],
         "IpcMode": "private",
         "CgroupnsMode": "private",
-        "Tmpfs": {
-            PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777",
-            CONNECTOR_DIR: CONNECTOR_TMPFS,
-        },
+        "Tmpfs": config.tmpfs,
         "Mounts": [],
     }
     if limits.cpuset is not None:
@@ -227,6 +273,10 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
         host["StorageOpt"] = {"size": str(limits.disk_bytes)}
     if config.runtime:
         host["Runtime"] = config.runtime
+    if config.hardening == "strict":
+        host["ReadonlyRootfs"] = True
+    if config.gpus:
+        host["DeviceRequests"] = [{"Driver": "", "Count": config.gpus, "Capabilities": [["gpu"]], "Options": {}}]
     return host
 
 

@@ -88,6 +88,8 @@ API_RULES: tuple[ErrorRule, ...] = (
     _rule(r"name \S+ is already in use", UsageError, "choose another name, or join that sandbox with attach="),
     _rule(r"unknown (or invalid )?runtime|runtime name|no such runtime", UsageError,
           "install it in the engine, or leave it out"),
+    _rule(r"could not select device driver|nvidia-container-cli|unresolvable CDI devices", UsageError,
+          "install the NVIDIA Container Toolkit on the engine's machine, or leave --gpus (gpus=) out"),
     _rule(r"invalid (container name|reference format)", UsageError, "correct the name"),
     _rule(r"storage-opt|pquota", UsageError,
           "leave --disk (SandboxLimits(disk_bytes=...)) out: this engine's storage cannot bound disk"),

@@ -62,26 +62,38 @@ def ensure(
     engine: Engine,
     image: str,
     *,
+    platform: str | None = None,
     progress: Callable[[PullProgress], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> ImageFacts:
     """Return the image's facts, pulled first if missing. One puller per image over all threads and processes.
 
+    platform (os/architecture[/variant]): an image of another one counts as missing.
+
     Raises:
         ImageUnavailable: it is missing and cannot be pulled; the message holds the remedy.
         CallCancelledError: cancel was set; at the next news of the engine the pull ends.
     """
-    if (facts := inspect(engine, image)) is not None:
+    if (facts := _local(engine, image, platform)) is not None:
         return facts
     tell = progress or (lambda _: None)
     lock = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
     with locked(lock, on_wait=lambda: tell(PullProgress(image, "waiting")), cancel=cancel):
-        if (facts := inspect(engine, image)) is None:
-            patiently(partial(_pull, engine, image, tell, cancel), image, tell, cancel)
-            facts = inspect(engine, image)
+        if (facts := _local(engine, image, platform)) is None:
+            patiently(partial(_pull, engine, image, platform, tell, cancel), image, tell, cancel)
+            facts = _local(engine, image, platform)
+    if facts is None and platform is not None:
+        raise ImageUnavailable(f"Image {image!r} is not to be had for {platform}. Remedy: name another platform.")
     if facts is None:
         raise ImageUnavailable(f"Image {image!r} was pulled and is not here. Remedy: pull it by hand and try again.")
     return facts
+
+
+def _local(engine: Engine, image: str, platform: str | None) -> ImageFacts | None:
+    """The facts of a local image of that platform; the engine says nothing of variants."""
+    facts = inspect(engine, image)
+    is_it = facts is None or platform is None or facts.platform == "/".join(platform.split("/")[:2])
+    return facts if is_it else None
 
 
 def inspect(engine: Engine, image: str) -> ImageFacts | None:
@@ -151,11 +163,17 @@ def patiently(
             return
 
 
-def _pull(engine: Engine, image: str, tell: Callable[[PullProgress], None], cancel: threading.Event | None) -> None:
+def _pull(
+    engine: Engine,
+    image: str,
+    platform: str | None,
+    tell: Callable[[PullProgress], None],
+    cancel: threading.Event | None,
+) -> None:
     layers: dict[str, _Layer] = {}
     doing = f"pulling image {image!r}"
     with engine.cut_by(cancel, doing):
-        for line in engine.api.pull(image, stream=True, decode=True):
+        for line in engine.api.pull(image, stream=True, decode=True, platform=platform):
             if "error" in line:
                 failed = PullFailed(str(line["error"]))
                 raise translate(failed, doing=doing) from failed

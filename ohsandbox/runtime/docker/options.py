@@ -7,13 +7,21 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, StrictBool, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from ohsandbox.arguments import wrong
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker import mount_policy
+from ohsandbox.runtime.docker import mount_policy, profiles
 from ohsandbox.runtime.docker.build import Build  # noqa: TC001 - pydantic reads annotations at run time
-from ohsandbox.runtime.docker.container_config import ContainerConfig, Network, SandboxLimits
+from ohsandbox.runtime.docker.container_config import (
+    ALL_GPUS,
+    MAPPED_HOME,
+    TRUST_DIR,
+    ContainerConfig,
+    Hardening,
+    Network,
+    SandboxLimits,
+)
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, Git, GuardMount
 from ohsandbox.runtime.docker.service_options import Service, check_services
@@ -24,8 +32,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.images import ImageFacts
 
-Profile = Literal["contained", "mapped"]
-"""`contained`: files live in the container, apt works. `mapped`: a host directory is bound, no capabilities at all."""
+Profile = Literal["contained", "mapped", "strict", "trusted"]
+"""`contained`: files live in the container, apt works. `mapped`: a host directory is bound, no capabilities at all.
+These two say what the workspace decides anyway; see `Hardening` for the others."""
 
 DEFAULT_IMAGE = "python:3.12"
 
@@ -33,9 +42,7 @@ WORKDIR_LABEL = "ohsandbox.workdir"
 """Label with the working directory of processes; the container's own working directory is the root directory."""
 LABELS_LABEL = "ohsandbox.labels"
 """Label with the names of the caller's labels: a container has its image's as well."""
-MAPPED_HOME = "/home/ohsandbox"
-"""In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and our tmpfs is noexec."""
-CA_PATH = "/usr/local/share/ohsandbox-ca.pem"
+CA_PATH = f"{TRUST_DIR}/ca.pem"
 CA_VARIABLES = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
     "NPM_CONFIG_CAFILE", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT", "CODEX_CA_CERTIFICATE",
@@ -99,8 +106,11 @@ class DockerOptions(BaseModel):
     """Rules of the allowlist; of an open network, addresses that it leads to besides the public ones."""
     credentials: tuple[str, ...] = ()
     """As `network.credentials` reads them: where each value is, never the value."""
-    profile: Profile = "contained"
-    """What the caller says; a workspace alone decides."""
+    profile: Profile | None = None
+    """What the caller says; between `contained` and `mapped` a workspace alone decides."""
+    platform: str | None = None
+    """os/architecture[/variant] of the image."""
+    gpus: int | Literal["all"] | None = Field(default=None, ge=1, le=1024)
     limits: SandboxLimits = SandboxLimits()
     name: str | None = None
     keep: StrictBool = False
@@ -114,6 +124,11 @@ class DockerOptions(BaseModel):
     """The image is built from it, and `image` is the name that it gets."""
     services: tuple[Service, ...] = ()
     """In the order in which they start."""
+
+    @property
+    def hardening(self) -> Hardening | None:
+        """The profile where it is more or less strict than the usual one."""
+        return self.profile if self.profile in {"strict", "trusted"} else None
 
     @property
     def ca_environment(self) -> dict[str, str]:
@@ -144,10 +159,11 @@ def checked(**asked: object) -> DockerOptions:
             raise UsageError(f"ca_bundle={found.ca_bundle!r} is not a file. Remedy: name a PEM file.")
         if b"-----BEGIN CERT" not in bundle.read_bytes():
             raise UsageError(f"ca_bundle={found.ca_bundle!r} contains no PEM certificate. Remedy: name a PEM file.")
-    if found.profile == "mapped" and found.workspace is None:
-        raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
-    if found.profile == "contained" and asked.get("profile") and found.workspace is not None:
-        raise UsageError("profile='contained' binds no directory. Remedy: leave out workspace=, or pass copy=True.")
+    if found.platform is not None and found.build is not None:
+        raise UsageError(
+            "build= makes an image for the engine's platform. Remedy: leave out platform=, or pass image=."
+        )
+    profiles.check(found)
     if asked.get("git") and found.workspace is None:
         raise UsageError(f"git={found.git!r} is for a bound directory. Remedy: pass workspace=DIR, or leave out git=.")
     if found.attach is not None:
@@ -161,7 +177,17 @@ def checked(**asked: object) -> DockerOptions:
         for key, place in places.items()
         if place is not None
     }
+    if found.platform is not None:
+        vetted["platform"] = profiles.checked_platform(found.platform)
     return found.model_copy(update=vetted)
+
+
+def _check_bundle(path: str) -> None:
+    bundle = Path(path).expanduser()
+    if not bundle.is_file():
+        raise UsageError(f"ca_bundle={path!r} is not a file. Remedy: name a PEM file.")
+    if b"-----BEGIN CERT" not in bundle.read_bytes():
+        raise UsageError(f"ca_bundle={path!r} contains no PEM certificate. Remedy: name a PEM file.")
 
 
 def _check_joined(asked: Mapping[str, object]) -> None:
@@ -306,14 +332,20 @@ def resolve(
             environment of image and caller is too large.
     """
     # our variables, then the image's language, then the caller's; the last value wins
-    env = QUIET_ENV | ({"HOME": MAPPED_HOME} if asked.workspace is not None else {}) | asked.ca_environment | asked.env
+    is_strict = asked.profile == "strict"
+    home = {"HOME": MAPPED_HOME} if asked.workspace is not None or is_strict else {}
+    env = QUIET_ENV | home | asked.ca_environment | asked.env
+    if not asked.gpus and any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in facts.env):
+        env = {"NVIDIA_VISIBLE_DEVICES": "void"} | env  # an engine whose default runtime is NVIDIA's obeys the image's
     if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
         env = {"LANG": "C.UTF-8"} | env
     check_environment(facts.env, env, whose=f"Image {asked.image!r} with env=")
     identity = _identity(asked.workspace, engine)
     user = asked.user or (identity.user if identity else facts.user)
+    if is_strict:
+        user = profiles.ordinary_user(asked, user, engine, is_bound=identity is not None)
     image_workdir = sane_workdir(facts.workdir)
-    if asked.workspace or asked.copy_of or image_workdir in {None, "/"}:
+    if asked.workspace or asked.copy_of or is_strict or image_workdir in {None, "/"}:
         image_workdir = WORKSPACE
     workdir = sane_workdir(asked.workdir) or image_workdir or WORKSPACE
     labels = asked.labels | labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
@@ -326,7 +358,8 @@ def resolve(
         unset=tuple(name for name in hostile_names(facts.env) if name not in asked.env), network=asked.network,
         limits=asked.limits, cpus=processors(asked.limits, engine),
         open_files=open_files(asked.limits, engine), workspace=asked.workspace, guard=guard, identity=identity,
-        architecture=facts.platform.split("/")[-1], runtime=asked.runtime, labels=labels,
+        architecture=facts.platform.split("/")[-1], labels=labels, hardening=asked.hardening,
+        gpus=ALL_GPUS if asked.gpus == "all" else asked.gpus or 0, **profiles.oci_runtime(asked.runtime, engine),
     )  # fmt: skip
 
 

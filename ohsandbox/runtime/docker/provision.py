@@ -6,18 +6,19 @@ import contextlib
 import secrets
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from ohsandbox.errors import OhsandboxError, ToolError, UsageError
+from ohsandbox.errors import OhsandboxError, SandboxRefused, ToolError, UsageError
 from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, open_network, services
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
-from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
+from ohsandbox.runtime.docker.container_config import MAPPED_HOME, PRIVATE_DIR
 from ohsandbox.runtime.docker.guard import WORKSPACE
 from ohsandbox.runtime.docker.inventory import WORKSPACE_LABEL, DockerInventory, of_workspace, orphans_here
 from ohsandbox.runtime.docker.inventory import digest as workspace_digest
-from ohsandbox.runtime.docker.options import CA_PATH, MAPPED_HOME, resolve
+from ohsandbox.runtime.docker.options import CA_PATH, resolve
+from ohsandbox.runtime.docker.profiles import is_root
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.files import transfer
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
@@ -159,7 +160,7 @@ def _image(
     if options.build is not None:
         name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
         options = options.model_copy(update={"image": name})
-    return options, images.ensure(engine, options.image, progress=progress, cancel=cancel)
+    return options, images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
 
 
 def _with_services(
@@ -247,17 +248,37 @@ def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
     config = made.config
     if config is not None and config.identity is not None:
         uid, gid, name = config.identity
-        mounts = made.script(_MAPPED_HOME + MOUNTS, str(uid), str(gid), name, MAPPED_HOME)
-        if not config.runtime:  # gVisor and Kata have their own mount table
+        home = "" if config.hardening == "strict" else _MAPPED_HOME  # a tmpfs is there, and /etc is read-only
+        mounts = made.script(home + MOUNTS, str(uid), str(gid), name, MAPPED_HOME)
+        if not config.own_kernel:  # gVisor and Kata have their own mount table
             guard.verify(config.guard, mounts)
+    elif config is not None and config.hardening == "strict":
+        pass  # nothing can be written but what is there
     elif config is not None and not is_root(config.user):
         made.script(_OWN_WORKDIR, made.workdir, made.user, MAPPED_HOME)
     copy_ca_bundle(made)
+    if made.options.platform is not None:
+        _verify_platform(made, made.options.platform)
 
 
-def is_root(user: str) -> bool:
-    """Whether the user, as named by an image or a caller, is uid 0."""
-    return user.split(":", maxsplit=1)[0] in {"", "0", "root"}
+_MACHINES = {"386": 3, "arm": 40, "ppc64le": 21, "s390x": 22, "amd64": 62, "arm64": 183, "riscv64": 243, "loong64": 258}
+"""e_machine of an ELF file by Go's name of the architecture: elf(5)."""
+
+
+def _verify_platform(made: Sandbox, platform: str) -> None:
+    """Refuse a sandbox whose shell is a program for another processor.
+
+    Raises:
+        SandboxRefused: it is, or cannot be read.
+    """
+    head = made.script("dd if=/proc/self/exe bs=20 count=1 2>/dev/null").encode("utf-8", "surrogateescape")
+    order: Literal["big", "little"] = "big" if head[5:6] == b"\x02" else "little"
+    machine = int.from_bytes(head[18:20], order) if head.startswith(b"\x7fELF") else None
+    if machine is None or machine != _MACHINES.get(platform.split("/")[1], machine):
+        raise SandboxRefused(
+            f"Sandbox {made.container.name!r} is not for {platform}: its programs are for ELF machine {machine}. "
+            "Remedy: name an image of that platform."
+        )
 
 
 def copy_ca_bundle(target: Sandbox) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker import checkpoints, guard, images, lease, mount_policy, open_network, provision
 from ohsandbox.runtime.docker.container import Container, how_it_ended
+from ohsandbox.runtime.docker.container_config import ALL_GPUS, CAPABILITIES
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount
 from ohsandbox.runtime.docker.inventory import own_record
@@ -16,7 +17,7 @@ from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ohsandbox.runtime.docker.container_config import Network
     from ohsandbox.runtime.docker.engine import Engine
@@ -78,7 +79,9 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     container.allow = options.allow if options.network == "open" else ()
     owner = open_network.owner_of(found)
     labels = dict(found["Config"].get("Labels") or {})
-    real = _as_made(options, found, labels)
+    with engine_errors("asking the engine for its OCI runtime"):
+        default_runtime = "" if options.runtime else str(engine.api.info().get("DefaultRuntime") or "")
+    real = _as_made(options, found, labels, default_runtime)
     if owner:
         is_open = open_network.is_open(engine, owner)
         real = real.model_copy(update={"network": "open" if is_open else _closed(options)})
@@ -99,10 +102,15 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     if _is_outdated(engine, options, found):
         notes.append(f"Image {options.image} is another one now; sandbox {container.name} stays on the one it had.")
     container.note_start()
-    return Sandbox(container, real, config.user, config.workdir, held, config, facts), notes
+    adopted = Sandbox(container, real, config.user, config.workdir, held, config, facts, exec_env=options.env)
+    if config.hardening == "strict":
+        provision.copy_ca_bundle(adopted)  # its tmpfs is a new one with each start
+    return adopted, notes
 
 
-def _as_made(options: DockerOptions, found: dict[str, Any], labels: dict[str, str]) -> DockerOptions:
+def _as_made(
+    options: DockerOptions, found: dict[str, Any], labels: dict[str, str], default_runtime: str
+) -> DockerOptions:
     """Return the options with the values that the container was created with."""
     host = found["HostConfig"]
     joined = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} or {host.get("NetworkMode")}
@@ -125,8 +133,23 @@ def _as_made(options: DockerOptions, found: dict[str, Any], labels: dict[str, st
             "workspace": None if workspace is None else str(workspace),
             "git": labels.get("ohsandbox.git", "rw"),
             "limits": options.limits.model_copy(update=kept),
+            "profile": _profile_of(host),
+            "gpus": _gpus_of(host),
+            "runtime": runtime if (runtime := str(host.get("Runtime") or "")) != default_runtime else "",
         }
     )
+
+
+def _profile_of(host: Mapping[str, Any]) -> str | None:
+    """Return the profile that a container was created with; None is the usual one."""
+    if host.get("ReadonlyRootfs"):
+        return "strict"
+    return "trusted" if len(host.get("CapAdd") or []) > len(CAPABILITIES) else None
+
+
+def _gpus_of(host: Mapping[str, Any]) -> int | str | None:
+    count = next((one.get("Count") for one in host.get("DeviceRequests") or []), None)
+    return "all" if count == ALL_GPUS else count or None
 
 
 def _closed(options: DockerOptions) -> Network:
@@ -181,6 +204,9 @@ def _differences(asked: DockerOptions, real: DockerOptions, name: str) -> list[s
         ("processors", asked.limits.cpus or real.limits.cpus, real.limits.cpus),
         ("cpuset", asked.limits.cpuset or real.limits.cpuset or "any", real.limits.cpuset or "any"),
         ("processes", asked.limits.pids, real.limits.pids),
+        ("profile", asked.hardening or real.hardening or "usual", real.hardening or "usual"),
+        ("GPUs", asked.gpus or real.gpus or 0, real.gpus or 0),
+        ("OCI runtime", asked.runtime or real.runtime or "the engine's", real.runtime or "the engine's"),
         ("file size", asked.limits.file_bytes or "any", real.limits.file_bytes or "any"),
     ]
     remedy = f"To change it, remove the sandbox and its files: docker rm -f {name}"
@@ -202,7 +228,7 @@ def _is_outdated(engine: Engine, options: DockerOptions, found: dict[str, Any]) 
 
 def _mount_anew(found: Sandbox) -> None:
     """Restart a container whose workspace has lost a mount: a file that the host unlinks loses its mount."""
-    if found.config is None or not found.config.guard or found.config.runtime:
+    if found.config is None or not found.config.guard or found.config.own_kernel:
         return
     try:
         guard.verify(found.config.guard, found.script(provision.MOUNTS))

@@ -84,7 +84,9 @@ class DockerRuntime(NetworkControl):
         credentials: keys that stay outside: "HOST=env:NAME" (with ",header:NAME" or ",basic:USER" for another form than
             a bearer token), or a word such as "github" or "anthropic". They are added to requests to that host on
             their way, and the host is allowed; inside is a placeholder.
-        profile: "contained" or "mapped"; derived from workspace.
+        profile: "strict": the root file system is read-only (/tmp, /workspace and the home are a tmpfs each), no
+            process is root or has a capability. "trusted": setuid programs such as sudo work, and root has the engine's
+            default capabilities; not with a bound workspace. "contained" and "mapped" follow from workspace anyway.
         limits: memory, processors, processes, disk.
         name: the container's name; default: ohsandbox- and a random word.
         keep: `close` and `gc` leave the container, and its processes keep running when this process dies; `close` can
@@ -94,6 +96,8 @@ class DockerRuntime(NetworkControl):
         ca_bundle: a PEM file that common tools in the sandbox trust.
         progress: called while an image is pulled or built.
         runtime: an OCI runtime of the engine, such as "runsc".
+        platform: of the image, such as "linux/arm64"; default: the engine's.
+        gpus: a number of GPUs, or "all"; NVIDIA's, for which the engine needs NVIDIA's Container Toolkit.
         conversation: an id that `ps` shows, and by which `resume` finds the container.
         checkpoint: id of a checkpoint; the sandbox starts with its files instead of the image's.
         labels: the container's labels, by which `list_sandboxes` finds it; names that begin with `ohsandbox` are ours.
@@ -128,6 +132,8 @@ class DockerRuntime(NetworkControl):
         ca_bundle: str | os.PathLike[str] | None = None,
         progress: Callable[[PullProgress], None] | None = None,
         runtime: str = "",
+        platform: str | None = None,
+        gpus: int | Literal["all"] | None = None,
         conversation: str | None = None,
         checkpoint: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -156,7 +162,7 @@ class DockerRuntime(NetworkControl):
             workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
             network=network, allow=self._with_credential_hosts(allow), credentials=[*credentials] or None,
             profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=bundle,
-            runtime=runtime or None,
+            runtime=runtime or None, platform=platform, gpus=gpus,
             conversation=conversation, checkpoint=checkpoint, labels=labels or None,
             build=None if build is None else checked_build(build), services=tuple(services) or None,
         )  # fmt: skip
@@ -198,8 +204,9 @@ class DockerRuntime(NetworkControl):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """True, except for an attached container, which may be any."""
-        return not self._options.attach
+        """True, except for an attached container, which may be any, and where all files are on a tmpfs."""
+        only_tmpfs = self._options.profile == "strict" and self._options.workspace is None
+        return not (self._options.attach or only_tmpfs)
 
     @property
     def host_workspace(self) -> Path | None:
@@ -393,6 +400,10 @@ class DockerRuntime(NetworkControl):
 
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:
         """See `Runtime.checkpoint`; a bound workspace is not part of it."""
+        if self._options.profile == "strict" and self._options.workspace is None:
+            raise UsageError(
+                "profile='strict' keeps files in memory, and no checkpoint does. Remedy: bind a directory."
+            )
         conversation = self._options.conversation
         container, least = self._the_sandbox().container, self._options.limits.free_bytes
 
@@ -412,7 +423,8 @@ class DockerRuntime(NetworkControl):
         if (workspace is None) != (self._options.workspace is None):
             raise UsageError("A fork has a workspace where the original has one. Remedy: pass workspace=DIR, or none.")
         asked = dict(self._options) | {
-            "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": None, "profile": None,
+            "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": None,
+            "profile": self._options.hardening,
             "git": None if workspace is None else self._options.git,
             "workspace": None if workspace is None else os.fspath(workspace),
         }  # fmt: skip
@@ -575,7 +587,7 @@ class DockerRuntime(NetworkControl):
     def end_processes(self) -> None:
         """Kill every process of the sandbox except PID 1 and one shell of ours."""
         target = self._the_sandbox()
-        if target.config is not None and target.config.workspace is None:  # else root lacks CAP_KILL
+        if target.config is not None and target.config.capabilities:  # else root lacks CAP_KILL
             with contextlib.suppress(SandboxUnavailable):
                 # kill(2) with -1 spares the caller, and no fork(2) escapes it: 0.2 ms, without a new process
                 if self.snippet(END_ALL, user="root").status == "0":
@@ -608,6 +620,9 @@ class DockerRuntime(NetworkControl):
         if target.config is not None:
             with contextlib.suppress(SandboxUnavailable):  # what comes next says why no process starts
                 target.script(provision.PRIVATE_DIR_FOR_ALL)
+                if target.config.hardening == "strict":
+                    provision.copy_ca_bundle(target)
+                    self._install_credentials(target)
         return notice
 
     def _restart(self) -> str:

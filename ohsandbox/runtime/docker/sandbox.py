@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxGone, SandboxPaused, SandboxUnavailable
 from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
-from ohsandbox.runtime.docker.container_config import GIB, PRIVATE_DIR
+from ohsandbox.runtime.docker.container_config import ALL_GPUS, GIB, PRIVATE_DIR
 from ohsandbox.runtime.docker.guard import WORKSPACE
 from ohsandbox.runtime.workspace import git_layout
 
@@ -31,6 +31,10 @@ _END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || 
 """kill(2) with pid -1 spares PID 1 and the calling shell. A container made from a checkpoint has our tmpfs with mode
 0755 after each start (see provision.prepare)."""
 _MAX_TOLD = 20
+_HARDENING = {
+    "strict": "strict: of all files only /workspace, the home, /tmp and /var/tmp can be written",
+    "trusted": "trusted: sudo and setuid programs work",
+}
 _GIT_READ_ONLY = "read-only: commits fail"
 _GIT_GUARDED = (
     "commits, branches and merges work; config, hooks and info of repositories are read-only ('could not lock config "
@@ -137,6 +141,12 @@ class Sandbox(NamedTuple):
             told["limits"] += f", files of at most {limits.file_bytes / GIB:g} GiB"
         if self.facts is not None:
             told |= {"platform": self.facts.platform, "digest": self.facts.digest or self.facts.id}
+        if config.hardening is not None:
+            told["profile"] = _HARDENING[config.hardening]
+        if config.gpus:
+            told["GPUs"] = "all" if config.gpus == ALL_GPUS else str(config.gpus)
+        if config.runtime:
+            told["OCI runtime"] = config.runtime
         if asked.workspace:
             told["workspace"] = f"{WORKSPACE} is a directory of the user's machine"
             told |= _protection(config.guard, _GIT_READ_ONLY if asked.git == "ro" else _GIT_GUARDED)
@@ -149,6 +159,11 @@ class Sandbox(NamedTuple):
         """Yield warnings for the user about the workspace's protection, or an attached container's reach."""
         if self.exposed:
             yield f"Container {self.container.name} reaches beyond itself: {', '.join(self.exposed)}."
+        elif self.config is not None and self.config.hardening == "trusted":
+            yield (
+                "--profile trusted: sudo and setuid programs work in the sandbox, and root has the engine's default "
+                "capabilities there; a hole in the kernel is easier to reach."
+            )
         elif self.options.workspace is None or self.config is None:
             return
         elif self.options.git == "rw":

@@ -10,8 +10,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxRefused
-from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, PRIVATE_DIR, host_config
+from ohsandbox.runtime.docker.container_config import ALL_GPUS, CONNECTOR_DIR, PRIVATE_DIR, host_config
 from ohsandbox.runtime.docker.guard import WORKSPACE
+from ohsandbox.runtime.docker.profiles import is_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ _ENGINE_MOUNTS = {
 }  # fmt: skip
 """Mount points that every engine creates; their sources are the engine's choice. The last is Podman's."""
 _NEVER = (
-    "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceRequests", "DeviceCgroupRules", "VolumesFrom",
+    "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceCgroupRules", "VolumesFrom",
     "Binds", "GroupAdd", "PortBindings", "PublishAllPorts", "Sysctls",
 )  # fmt: skip
 """Fields of HostConfig that are empty or false in every sandbox."""
@@ -37,6 +38,12 @@ _VOLUME = re.compile(r".*/volumes/[0-9a-f]{64}/_data")
 _TUNNELS = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
 """A kernel with these modules creates one of each in every new network namespace, down and without an address
 (net.core.fb_tunnels_only_for_init_net)."""
+_GPU_MOUNT = re.compile(
+    r"/dev/nvidia[-\w]*(?:/[-\w]+)?|(?:/usr)?/lib(?:32|64|/[-\w]+)?/(?:[-\w]+/)?lib(?:nvidia|cuda|nv|vdpau_nvidia|GL|EGL)"
+    r"[-\w.]*|(?:/usr)?/s?bin/nvidia-[-\w]+|(?:/usr)?/lib/firmware/nvidia/[-\w./]+|/(?:var/)?run/nvidia-\w+/socket"
+    r"|/(?:etc|usr/share)/(?:vulkan|glvnd|egl|nvidia)/[-\w./]*nvidia[-\w.]*"
+)
+"""What NVIDIA's container runtime mounts for a GPU: its devices, the driver's libraries and programs, its daemons."""
 _ROUNDING = 1.05
 """Limits are rounded to pages and scheduler periods; a machine's memory includes its kernel's."""
 
@@ -48,29 +55,39 @@ def refuse_weaker(facts: Mapping[str, str], config: ContainerConfig, found: Mapp
     container, empty if it gave none.
     """
     if (wrong := verdict(facts, config) or next(added(found, config), None)) is not None:
-        raise SandboxRefused(f"Sandbox {config.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`.")
+        as_asked = "what was asked for" if config.hardening == "trusted" or config.gpus else "as strict as asked"
+        raise SandboxRefused(f"Sandbox {config.name!r} is not {as_asked}: {wrong}. Remedy: `ohsandbox doctor`.")
 
 
 def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:
     """Return the first fact of scripts/selfcheck.sh that is weaker than the configuration; None if all hold.
 
-    gVisor and Kata have their own kernel, so a named OCI runtime skips the checks that only Linux passes.
+    gVisor and Kata have their own kernel, which skips the checks that only Linux passes; that it is not the engine's is
+    one itself.
     """
+    kernel = facts.get("kernel", "")
+    if config.own_kernel and kernel in {"", config.engine_kernel}:
+        return f"OCI runtime {config.runtime!r} gave it no kernel of its own ({kernel or 'unknown'})"
     mask = config.capability_mask
     wanted = {"CapBnd": mask, "CapEff": mask if facts.get("Uid") == "0" else f"{0:016x}"}
-    if not config.runtime:
-        wanted |= {"NoNewPrivs": "1", "Seccomp": _SECCOMP_FILTER}
+    if not config.own_kernel:
+        wanted |= {"NoNewPrivs": "0" if config.hardening == "trusted" else "1", "Seccomp": _SECCOMP_FILTER}
     numeric = config.user.split(":")[0]
     if numeric.isdigit():
         wanted["Uid"] = numeric
     for name, value in wanted.items():
         if facts.get(name) != value:
             return f"{name} is {facts.get(name)!r}, not {value!r}"
+    if config.hardening == "strict":
+        if "ro/" not in facts:
+            return "its root file system is not read-only"
+        if facts.get("Uid") == "0" and not is_root(config.user):
+            return f"user {config.user!r} is root"
     limits = unenforced(facts, config)
     if limits and config.limits.enforced:
         return (
             f"limits are not in force ({', '.join(limits)}); "
-            "SandboxLimits(enforced=False) accepts that, and describe() says so"
+            "--accept-unenforced, SandboxLimits(enforced=False), accepts that, and describe() says so"
         )
     return next(_reach(facts, config), None)
 
@@ -89,10 +106,16 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
         "open files": config.open_files is None or _at_most(facts.get("nofile"), config.open_files),
     }
     total = facts.get("MemTotal", "")
-    if "memory" not in facts and total.isdigit() and int(total) * 1024 <= limits.memory_bytes * _ROUNDING:
+    shows_limit = total.isdigit() and int(total) * 1024 <= limits.memory_bytes * _ROUNDING
+    if "memory" not in facts and shows_limit and not _is_whole_machine(int(total) * 1024, config):
         # gVisor and Kata show the control group's limit as the machine's memory, and no control groups
         checks |= dict.fromkeys(("memory", "processes", "processors", "cpuset"), True)
     return [name for name, holds in checks.items() if not holds]
+
+
+def _is_whole_machine(memory_bytes: int, config: ContainerConfig) -> bool:
+    """Whether that much memory is the engine's own, which shows no limit; gVisor without control groups shows that."""
+    return bool(config.engine_memory_bytes) and memory_bytes * _ROUNDING >= config.engine_memory_bytes
 
 
 def processors(cpuset: str) -> set[int]:
@@ -127,7 +150,10 @@ def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     if "kthreadd" in facts:
         yield "it sees the processes of the engine's machine"
     yield from _mounts(facts, config)
-    if config.runtime:
+    count = int(facts["gpus"]) if facts.get("gpus", "").isdigit() else 0
+    if count == 0 if config.gpus == ALL_GPUS else count != config.gpus:
+        yield f"it has {count} GPUs, and {'all' if config.gpus == ALL_GPUS else config.gpus} were asked for"
+    if config.own_kernel:
         return
     if "unmasked" in facts:
         yield f"{facts['unmasked']} is not masked"
@@ -140,9 +166,15 @@ def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
         yield f"{WORKSPACE} is not mounted"
     if not facts.get(PRIVATE_DIR, "").startswith("tmpfs,"):
         yield f"{PRIVATE_DIR} is not a tmpfs"
-    own = {"/tmp"} if config.runtime and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
+    for point in config.tmpfs:
+        if point != PRIVATE_DIR and not facts.get(point, "").startswith("tmpfs,"):
+            yield f"{point} is not a tmpfs"
+    own = {"/tmp"} if config.own_kernel and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
+    known = own | _ENGINE_MOUNTS | config.tmpfs.keys()
     for point, source in facts.items():
-        if not point.startswith("/") or point in _ENGINE_MOUNTS | own or _VOLUME.fullmatch(source):
+        if not point.startswith("/") or point in known or _VOLUME.fullmatch(source):
+            continue
+        if config.gpus and _GPU_MOUNT.fullmatch(point):
             continue
         if config.workspace is None or not (point == WORKSPACE or point.startswith(f"{WORKSPACE}/")):
             yield f"{point} is a mount that was not asked for ({source})"
@@ -153,6 +185,9 @@ def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none
     host: Mapping[str, Any] = found.get("HostConfig") or {}
     sent = host_config(config)
     yield from (f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind))
+    requests = [(one.get("Count"), one.get("Capabilities")) for one in host.get("DeviceRequests") or []]
+    if requests != [(one["Count"], one["Capabilities"]) for one in sent.get("DeviceRequests", [])]:
+        yield f"DeviceRequests is {str(host.get('DeviceRequests'))[:100]}, and {config.gpus} GPUs were asked for"
     # a container that its owner's end has stopped must stay stopped
     if (restarts := str((host.get("RestartPolicy") or {}).get("Name") or "no")) != "no":
         yield f"it is started again by the engine ({restarts[:100]})"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.network.credentials.credentials import check_outside, parse_credentials, rules_of
+from ohsandbox.runtime.docker.container_config import TRUST_DIR
 from ohsandbox.runtime.docker.options import CA_PATH, CA_VARIABLES
 from ohsandbox.secrets import HiddenValues
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ohsandbox.network.credentials.credential_broker import CredentialBroker
     from ohsandbox.runtime.docker.sandbox import Sandbox
 
-JAVA_TRUST_PATH = "/usr/local/share/ohsandbox-ca.p12"
+JAVA_TRUST_PATH = f"{TRUST_DIR}/ca.p12"
 JAVA_TRUST_OPTION = f"-Djavax.net.ssl.trustStore={JAVA_TRUST_PATH} -Djavax.net.ssl.trustStoreType=PKCS12"
 _WRITE = 'umask 022; mkdir -p "${1%/*}" && cat >"$1" && chmod 644 "$1" || exit'
 _INTO_STORES = """

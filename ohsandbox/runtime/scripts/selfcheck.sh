@@ -25,6 +25,8 @@ r= # routes that reject
   case $s in 0201) r="$r,$a/$h" ;; esac
 done </proc/net/route
 f="$f rejects:${r#,}"
+read -r _ _ k _ </proc/version
+f="$f kernel:$k"
 read -r k s _ </proc/meminfo
 f="$f MemTotal:$s"
 # control groups, version 2 and version 1
@@ -44,7 +46,7 @@ while read -r _ _ _ r p o t; do
   t=${t##*- }
   case $p:$t in /:*,upperdir=*) u=${t##*,upperdir=} && f="$f upper:${u%%,*}" ;; esac
   t=${t%% *}
-  case $p:$o in /proc/sys:ro* | /proc/sysrq-trigger:ro* | /sys:ro*) f="$f ro$p:1" ;; esac
+  case $p:$o in /proc/sys:ro* | /proc/sysrq-trigger:ro* | /sys:ro* | /:ro*) f="$f ro$p:1" ;; esac
   case $p:$t in
     /proc:proc | /proc/*:proc | /proc/*:tmpfs | /proc/*:devtmpfs | /proc/*:fuse.lxcfs) ;;
     /sys:sysfs | /sys/*:sysfs | /sys/*:tmpfs | /sys/*:cgroup | /sys/*:cgroup2) ;;
@@ -61,5 +63,10 @@ for p in /proc/1/mem /proc/kcore /proc/keys; do
   [ ! -f $p ] || f="$f unmasked:$p"
 done
 [ ! -r /proc/2/comm ] || { read -r k </proc/2/comm && [ "$k" != kthreadd ] || f="$f kthreadd:1"; }
+n=0
+for p in /dev/nvidia[0-9] /dev/nvidia[0-9][0-9]; do
+  [ ! -c $p ] || n=$((n + 1))
+done
+f="$f gpus:$n"
 unset -f one
 unset k v a b s h n c r p o t u

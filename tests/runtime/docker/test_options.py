@@ -6,7 +6,7 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import options
-from ohsandbox.runtime.docker.provision import is_root
+from ohsandbox.runtime.docker.profiles import is_root
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 
