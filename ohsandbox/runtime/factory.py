@@ -6,7 +6,7 @@ A new backend is one entry in `BACKENDS`; nothing else asks which backend a runt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.errors import UsageError
@@ -74,7 +74,7 @@ class RuntimeSettings:
     """Bytes by which the root file system may grow."""
     accept_unenforced: bool = False
     """Accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
-    env: Mapping[str, str] = MappingProxyType({})
+    env: Mapping[str, str] = field(default_factory=dict)
     """Variables of every process."""
     user: str | None = None
     """Name or id of the user of every process."""

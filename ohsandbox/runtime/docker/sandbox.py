@@ -141,12 +141,7 @@ class Sandbox(NamedTuple):
             told["limits"] += f", files of at most {limits.file_bytes / GIB:g} GiB"
         if self.facts is not None:
             told |= {"platform": self.facts.platform, "digest": self.facts.digest or self.facts.id}
-        if config.hardening is not None:
-            told["profile"] = _HARDENING[config.hardening]
-        if config.gpus:
-            told["GPUs"] = "all" if config.gpus == ALL_GPUS else str(config.gpus)
-        if config.runtime:
-            told["OCI runtime"] = config.runtime
+        told |= _options_told(config)
         if asked.workspace:
             told["workspace"] = f"{WORKSPACE} is a directory of the user's machine"
             told |= _protection(config.guard, _GIT_READ_ONLY if asked.git == "ro" else _GIT_GUARDED)
@@ -172,6 +167,14 @@ class Sandbox(NamedTuple):
             pointer = git_layout.pointed(self.options.workspace, ".git")
             if pointer is not None and pointer.startswith("/"):
                 yield f"git does not work in the sandbox: .git names {pointer!r}, which is outside of the workspace."
+
+
+def _options_told(config: ContainerConfig) -> dict[str, str]:
+    """Return what of a container is unlike the usual one."""
+    told = {} if config.hardening is None else {"profile": _HARDENING[config.hardening]}
+    if config.gpus:
+        told["GPUs"] = "all" if config.gpus == ALL_GPUS else str(config.gpus)
+    return told | ({"OCI runtime": config.runtime} if config.runtime else {})
 
 
 def _protection(mounts: Sequence[GuardMount], git: str) -> dict[str, str]:
