@@ -73,6 +73,8 @@ class ProjectSandbox(ConfigModel):
     """Work in the project's directory where no `--workspace` names another: in itself, or in a copy."""
     setup: tuple[str, ...] = ()
     """Commands for the sandbox's shell, one after another, when a sandbox starts."""
+    setup_inputs: tuple[str, ...] | None = None
+    """Files and patterns below the file's directory on whose content it depends what they do; None: the usual ones."""
 
 
 class Project(NamedTuple):
@@ -197,6 +199,11 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
     _typed(values, path)
     if options.build is not None and "image" in values:
         raise _fault(path, "'image' and 'build' exclude each other. Leave one out.")
+    for name in options.setup_inputs or ():
+        if name.startswith(("/", "~")) or not name or {"..", "**"} & {*name.split("/")}:
+            raise _fault(
+                path, f"'setup_inputs' holds {name!r}. Name files below its directory, or patterns without **."
+            )
     for name, reference in values.get("secrets", {}).items():
         if not reference.startswith("env:"):
             raise _fault(path, f"secret {name!r} is no env:NAME; other files of yours are named on the command line.")

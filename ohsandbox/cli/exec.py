@@ -59,7 +59,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     if where.copies and sys.stderr.isatty():
         say(f"The command works on a copy of {where.workspace}, which is deleted when it ends.")
     with (
-        started(runtime, warn=say, setup=where.setup),
+        started(runtime, warn=say, setup=where),
         blocked_told_at_end(runtime, "ohsandbox exec --allow", say),
         opened_ports(runtime, where, say),
         runtime.open_channel(argv, tty=with_tty, env=env, user=options.user) as channel,

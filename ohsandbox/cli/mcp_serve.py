@@ -78,7 +78,7 @@ def _factory(full: SandboxOptions) -> SandboxFactory:
 
     @contextlib.contextmanager
     def start(runtime: Runtime) -> Iterator[Runtime]:
-        with started(runtime, warn=say, setup=full.setup):
+        with started(runtime, warn=say, setup=full):
             open_ports(runtime, full, say, or_any=True)  # of several sessions only one can have a port
             name = str(getattr(runtime, "name", "") or runtime.id)
             yield runtime

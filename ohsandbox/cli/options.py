@@ -232,8 +232,17 @@ class SandboxOptions:
     )
     allowed: tuple[str, ...] | None = None
     """All that is on the list, of a sandbox that is resumed or complete; flags add to it."""
+    no_setup_cache: bool = switch(
+        "Run the project's setup commands, also where a checkpoint holds what they did.",
+        "--no-setup-cache",
+        rich_help_panel="Sandbox",
+    )
     setup: tuple[str, ...] = ()
     """Commands of the project's file that run when the sandbox starts."""
+    setup_inputs: tuple[str, ...] | None = None
+    """Files and patterns below setup_directory that they read; None: see `setup_checkpoints.INPUTS`."""
+    setup_directory: Path | None = None
+    """The project's."""
     services: tuple[dict[str, Any], ...] = ()
     """What the project's file runs beside the sandbox, each as `Service` takes it."""
     host_workdir: Path | None = None

@@ -79,7 +79,9 @@ class UsedProject(NamedTuple):
         options = self.project.options
         if where.attach is not None or self.ignored or not where.backend.isolated:
             return where  # what it says is meant for a container, and runs nowhere else
-        where = replace(where, setup=options.setup)
+        where = replace(
+            where, setup=options.setup, setup_inputs=options.setup_inputs, setup_directory=self.project.directory
+        )
         if is_resumed:
             return where
         has_image = where.image or where.build or os.environ.get(Settings.variables()["image"])

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.networks import network_words
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.rendering.text import cut, output, safe_line, say
+from ohsandbox.cli.rendering.text import safe_line, say
+from ohsandbox.cli.setup_checkpoints import set_up, setup_key
 from ohsandbox.conversation.environment import ResumeState, resume_runtime
 from ohsandbox.conversation.storage import find_conversation, read_stored
-from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.private_files import write_atomically
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
 SANDBOX_NAME = "sandbox.json"
 """Beside the log: the options that the sandbox was made with."""
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
-_NOT_MADE_OF = {"env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "setup", "forward", "expose_host"}
+_SETUP = {"setup", "setup_inputs", "setup_directory"}
+_NOT_MADE_OF = _SETUP | {
+    "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache", "forward", "expose_host"
+}  # fmt: skip
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {
     ConversationStatus.RUNNING,
@@ -49,10 +53,6 @@ _UNFINISHED = {
     ConversationStatus.CANCELED,
     ConversationStatus.WAITING_FOR_CONFIRMATION,
 }
-SETUP_TIMEOUT_S = 1800.0
-"""Installing a large project's dependencies takes minutes; a command that waits for input must not take for ever."""
-MAX_SETUP_CHARS = 200
-_SETUP_SESSION = "setup"
 MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
 MAX_IMAGES_NAMED = 5
@@ -82,6 +82,7 @@ def make_runtime(
         conversation=conversation_id,
         env=dict(pair.split("=", 1) for pair in options.env or ()),
         gpus="all" if options.gpus == "all" else int(options.gpus) if options.gpus else None,
+        setup_key=setup_key(options) if options.backend.isolated and not options.attach else None,
     )
     return runtime_from(asked, progress=progress)
 
@@ -92,12 +93,13 @@ def started(
     *,
     past: ResumeState | None = None,
     warn: Callable[[str], None] | None = None,
-    setup: Sequence[str] = (),
+    setup: SandboxOptions | None = None,
     tell: Callable[[str], None] = say,
 ) -> Iterator[Runtime]:
     """The runtime, started, and closed at the end; with a past, in what its conversation left.
 
-    setup are commands that run in a new sandbox first; tell prints a line of them or of their output.
+    setup are the options whose setup commands run in a new sandbox first; tell prints a line of them or of their
+    output.
 
     warn prints a line of ours: what an agent left in a bound directory is told when all is closed, and at the start
     what a session that was killed could not tell.
@@ -116,8 +118,9 @@ def started(
         here = f" Here are: {', '.join(names)} (--image NAME)." if names else ""
         raise ImageUnavailable(f"{error}{here}") from error
     try:
-        if runtime.resumed is None or runtime.resumed.how == "new":
-            run_setup(runtime, setup, tell)
+        is_new = runtime.resumed is None or runtime.resumed.how == "new"
+        if setup is not None and is_new:
+            set_up(runtime, setup, tell)
         if warn is not None:
             for note in runtime.workspace_notes:
                 warn(note)
@@ -128,44 +131,6 @@ def started(
         runtime.close()
         if warn is not None:
             tell_news(runtime, warn, last=True)
-
-
-def run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Run a project's setup commands one after another in one shell of their own, and tell what they print.
-
-    Raises:
-        SandboxUnavailable: one failed, or took over SETUP_TIMEOUT_S; the message names it.
-    """
-    for command in commands:
-        tell(f"setup: {command}")
-        lines = _Lines(tell)
-        ended = runtime.execute(command, session=_SETUP_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
-        lines.finish()
-        if ended.exit_code != 0 or ended.timed_out:
-            how = f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
-            raise SandboxUnavailable(
-                f"Setup command {cut(repr(command), MAX_SETUP_CHARS)} of the project file {how}. "
-                "Correct it, or leave the project file out with --no-project."
-            )
-    if commands:
-        runtime.close_session(_SETUP_SESSION)
-
-
-class _Lines:
-    """Output that comes in pieces, told line by line."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._held = ""
-
-    def add(self, text: str) -> None:
-        *whole, self._held = (self._held + text).split("\n")
-        for line in whole:
-            self._tell(output(line))
-
-    def finish(self) -> None:
-        if self._held:
-            self._tell(output(self._held))
 
 
 def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: bool = False) -> None:
@@ -267,7 +232,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
 def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
     """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
     fields: dict[str, Any] = asdict(full) | {"runtime": full.runtime or "docker"}
-    del fields["setup"]  # the project's file is looked at again
+    fields = {name: value for name, value in fields.items() if name not in _SETUP}  # the project's file is read again
     if not full.backend.isolated:
         fields["host_workdir"] = runtime.workdir
     for name in {"image", "network", "git"} - full.backend.options:
@@ -286,7 +251,7 @@ def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None
     if known is None:
         return
     fields = asdict(replace(known, attach=None, workspace=workspace or known.workspace))
-    del fields["setup"]
+    fields = {name: value for name, value in fields.items() if name not in _SETUP}
     texts = {name: str(fields[name]) if fields[name] else None for name in _PATHS}
     with contextlib.suppress(OSError):
         write_atomically(fork / SANDBOX_NAME, json.dumps(fields | texts, indent=2).encode() + b"\n")

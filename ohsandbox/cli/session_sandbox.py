@@ -106,7 +106,7 @@ def enter_sandbox(
     hide_secrets(settings, conversation.secrets.hiding(runtime.outside_secrets))
     runtime.while_starting = conversation.agent.preload
     try:
-        stack.enter_context(started(runtime, past=past, warn=view.warn, setup=full.setup, tell=tell))
+        stack.enter_context(started(runtime, past=past, warn=view.warn, setup=full, tell=tell))
     except EngineUnavailable:
         view.status("")
         if not person or past.has_worked or where.runtime is not None or where.attach is not None:

@@ -56,7 +56,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
     for warning in (*settings.warnings, *secrets.warnings):
         say(f"warning: {warning}")
     runtime, began = make_runtime(full, progress=lambda progress: _status(progress_text(progress))), time.monotonic()
-    with started(runtime, warn=say, setup=full.setup, tell=_tell_setup), opened_ports(runtime, full, say):
+    with started(runtime, warn=say, setup=full, tell=_tell_setup), opened_ports(runtime, full, say):
         _status("")
         say(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
         _tell_terms(full, secrets)

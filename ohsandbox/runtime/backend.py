@@ -226,6 +226,20 @@ class Backend(ABC):
         """
         raise self._without_checkpoints(f"label {label!r}")
 
+    @property
+    def has_setup(self) -> bool:
+        """Whether the sandbox began with the files that `keep_setup` kept, once it is started."""
+        return False
+
+    def keep_setup(self, setup_key: str | None) -> str:  # noqa: ARG002 - for those that keep some
+        """Keep the files for the next sandbox of this `setup_key`; return why they are not kept, or "".
+
+        Raises:
+            SandboxUnavailable: the sandbox is not usable, or its disk is full.
+            UsageError: the state directory cannot be written.
+        """
+        return "this kind of sandbox keeps no checkpoints"
+
     def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> Runtime:  # noqa: ARG002
         """Return a runtime with this one's settings, not started, that begins with the checkpoint's files.
 

@@ -90,6 +90,8 @@ class RuntimeSettings:
     """The id of a checkpoint to begin with."""
     services: tuple[Mapping[str, Any], ...] = ()
     """What runs beside the sandbox, each by the fields of `Service`."""
+    setup_key: str | None = None
+    """What a setup depends on beside all this; of a backend that keeps checkpoints."""
 
 
 class BackendInfo(NamedTuple):
@@ -137,6 +139,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         gpus=settings.gpus,
         runtime=settings.oci_runtime or "",
         profile=settings.profile,
+        setup_key=settings.setup_key,
         progress=progress,
     )
 

@@ -29,6 +29,7 @@ from tests.bench.peers import peer_rows
 from tests.bench.ports import port_rows
 from tests.bench.rows import BIG, Row, faster, median_s, ms, share
 from tests.bench.search import search_rows
+from tests.bench.setups import setup_rows
 from tests.bench.steps import step_rows
 from tests.bench.toolcall import toolcall_rows
 
@@ -247,6 +248,7 @@ def main() -> int:
             *masking_rows(),
         ]
     with console.status("measuring evaluations"):  # after the others: it is the work of many containers
+        rows += setup_rows(chosen.image)
         rows += package_rows(chosen.image)
         rows += evaluation_rows(chosen.image)
         rows += [harbor_row(chosen.image)] if chosen.peers else []

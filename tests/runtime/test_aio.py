@@ -92,7 +92,7 @@ AT_ONCE = {
 }  # fmt: skip
 """They ask the sandbox nothing."""
 FOR_BACKENDS = {
-    "channel", "check_alive", "connect_proxy", "fork", "leave", "open_channel", "prepare_browser",
+    "channel", "check_alive", "connect_proxy", "fork", "keep_setup", "leave", "open_channel", "prepare_browser",
     "ran_out_of_memory", "recover", "recover_from", "restart", "snippet", "warm_up", "watch", "with_recovery",
 }  # fmt: skip
 """Called by ourselves, or by who writes a runtime."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import build, checkpoints, guard, lease, open_network, services
+from ohsandbox.runtime.docker import build, checkpoints, guard, lease, open_network, services, setups
 from ohsandbox.runtime.docker import engine as engines
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
@@ -110,6 +110,7 @@ class DockerInventory(Inventory):
         done = [_reap(engine, found, kept=kept) for found in containers]
         done += [_forget(engine, one) for one in before if one not in present]
         done += remove_shared(engine, {one.id for one in dead if one.engine == engine.address.url})
+        setups.expire()
         done += [_drop(engine, record) for record in checkpoints.records(engine) if record.is_orphan]
         done += build.collect(engine)
         if not keep_networks:
@@ -265,7 +266,7 @@ def _drop(engine: Engine, record: checkpoints.CheckpointRecord) -> GcResult | No
             return None
     except SandboxUnavailable as error:
         return GcResult(record.name, record.id, "failed", str(error))
-    return GcResult(record.name, record.id, "removed", "its conversation is gone")
+    return GcResult(record.name, record.id, "removed", "its conversation, or what it was set up for, is gone")
 
 
 def _unlock(engine: Engine, workspace: str) -> None:

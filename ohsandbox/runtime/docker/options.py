@@ -124,6 +124,8 @@ class DockerOptions(BaseModel):
     """The image is built from it, and `image` is the name that it gets."""
     services: tuple[Service, ...] = ()
     """In the order in which they start."""
+    setup_key: str | None = None
+    """What the files that a setup leaves depend on beside image and options; see `setups`."""
 
     @property
     def hardening(self) -> Hardening | None:
@@ -349,7 +351,9 @@ def resolve(
         image_workdir = WORKSPACE
     workdir = sane_workdir(asked.workdir) or image_workdir or WORKSPACE
     labels = asked.labels | labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
-    if asked.labels or asked.checkpoint:  # a checkpoint's image has the labels of the sandbox that it was made of
+    if (
+        asked.labels or asked.checkpoint or asked.setup_key
+    ):  # a checkpoint's image has the labels of the sandbox that it was made of
         labels[LABELS_LABEL] = " ".join(asked.labels)
     if asked.workspace is not None:
         labels["ohsandbox.git"] = asked.git

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.errors import OhsandboxError, SandboxRefused, ToolError, UsageError
-from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, open_network, services
+from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, open_network, services, setups
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
@@ -106,7 +106,9 @@ def create(
     if orphans_here(engine):
         DockerInventory(engine).collect_garbage(keep_networks=True)
     checkpoint = checkpoint or options.checkpoint
-    options, facts = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
+    options, facts, setup = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
+    if setup is not None and setup.checkpoint is not None:
+        checkpoint, facts = setup.checkpoint, checkpoints.facts(engine, setup.checkpoint)
     beside = services.find_images(engine, options.services, progress=progress, cancel=cancel)
     name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
     has_own_network = networks is None and (options.network == "open" or bool(beside))
@@ -136,6 +138,7 @@ def create(
         if options.copy_of is not None and checkpoint is None:
             made = copy_in(made, Path(options.copy_of), everything=options.copies_all)
         made = _with_services(made, beside, progress=progress, cancel=cancel)
+        made = made._replace(setup=None if setup is None else setup.begun())
     except BaseException:
         if container is not None:
             container.remove()
@@ -153,14 +156,17 @@ def _image(
     *,
     progress: Progress | None,
     cancel: threading.Event | None,
-) -> tuple[DockerOptions, images.ImageFacts]:
-    """Return the options with the name of an image that is built, and the facts of image or checkpoint."""
+) -> tuple[DockerOptions, images.ImageFacts, setups.Setup | None]:
+    """The options with the name of an image that is built, the facts of image or checkpoint, and the image's setup."""
     if checkpoint is not None:
-        return options, checkpoints.facts(engine, checkpoint)
+        return options, checkpoints.facts(engine, checkpoint), None
     if options.build is not None:
         name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
         options = options.model_copy(update={"image": name})
-    return options, images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
+    facts = images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
+    # what a setup puts into a database is not in a checkpoint
+    has_setup = options.setup_key is not None and not options.services
+    return options, facts, setups.find(engine, options, facts) if has_setup else None
 
 
 def _with_services(

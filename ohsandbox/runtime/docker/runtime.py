@@ -20,7 +20,7 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.runtime.aio import waited
-from ohsandbox.runtime.docker import attach, checkpoints, disk, options, provision, resume, selfcheck, usage
+from ohsandbox.runtime.docker import attach, checkpoints, disk, options, provision, resume, selfcheck, setups, usage
 from ohsandbox.runtime.docker import network as networks
 from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.channel import ProcessRequest
@@ -105,6 +105,9 @@ class DockerRuntime(NetworkControl):
             with network and outside of the limits, unless an image of the same content is there.
         services: containers beside the sandbox, such as databases, in its network: started and ready before the first
             process, removed with it.
+        setup_key: a text that says all that a setup of yours depends on, beside the image and these arguments: its
+            commands, say, and a hash of the files that they read. A sandbox starts with the files that `keep_setup`
+            kept under it (`has_setup`), of this user, image and workspace alone; they are used for two weeks.
 
     Raises:
         UsageError: an argument or a combination of arguments is invalid.
@@ -139,6 +142,7 @@ class DockerRuntime(NetworkControl):
         labels: Mapping[str, str] | None = None,
         build: Build | str | os.PathLike[str] | None = None,
         services: Sequence[Service] = (),
+        setup_key: str | None = None,
     ) -> None:
         super().__init__()
         check_call(env=env, user=user or None)  # "" is the image's user, as of a container that was resumed
@@ -165,6 +169,7 @@ class DockerRuntime(NetworkControl):
             runtime=runtime or None, platform=platform, gpus=gpus,
             conversation=conversation, checkpoint=checkpoint, labels=labels or None,
             build=None if build is None else checked_build(build), services=tuple(services) or None,
+            setup_key=setup_key or None,
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach
@@ -207,6 +212,12 @@ class DockerRuntime(NetworkControl):
         """True, except for an attached container, which may be any, and where all files are on a tmpfs."""
         only_tmpfs = self._options.profile == "strict" and self._options.workspace is None
         return not (self._options.attach or only_tmpfs)
+
+    @property
+    def has_setup(self) -> bool:
+        """Whether it began with the files that `keep_setup` kept under its `setup_key`; known once it is started."""
+        setup = self._known.setup if self._known else None
+        return setup is not None and setup.checkpoint is not None
 
     @property
     def host_workspace(self) -> Path | None:
@@ -413,6 +424,29 @@ class DockerRuntime(NetworkControl):
             )
 
         return checkpoints.take(container, label=label, conversation=conversation, owner=owner, room=room)
+
+    def keep_setup(self, setup_key: str | None) -> str:
+        """Keep the files for the next sandbox of this `setup_key`; call it right after the setup.
+
+        setup_key is computed anew, so that a file that changed while the setup read it is noticed.
+
+        Returns why they are not kept, and "" where they are: the key is another one, a process of the setup is left
+        running, it changed too much of the bound workspace, or this sandbox has no key or began with earlier files.
+
+        Raises:
+            SandboxUnavailable: the sandbox is not usable, or its disk is full.
+            UsageError: the state directory cannot be written.
+        """
+        ours = self._the_sandbox()
+        if ours.setup is None or ours.setup.checkpoint is not None:
+            return "it did not begin with a setup to keep"
+        if setup_key != self._options.setup_key:
+            return "a file that it reads changed meanwhile"
+        found, why_not = ours.setup.why_not(ours.script(setups.LEFT_RUNNING))
+        if not why_not:
+            ours.setup.place.mkdir(mode=0o700, exist_ok=True)
+            ours.setup.keep(ours.container.engine, self.checkpoint("setup", owner=ours.setup.place), found)
+        return why_not
 
     def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> DockerRuntime:
         """Return an unstarted runtime like this one, with the checkpoint's files and a workspace of its own.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.lease import Lease
     from ohsandbox.runtime.docker.options import DockerOptions
     from ohsandbox.runtime.docker.services import Pod
+    from ohsandbox.runtime.docker.setups import Setup
 
 SCRIPT_TIMEOUT_S = 60.0
 END_S = 10.0
@@ -63,6 +64,8 @@ class Sandbox(NamedTuple):
     """Files of the copied directory that were left out, and the reason."""
     pod: Pod | None = None
     """Its services."""
+    setup: Setup | None = None
+    """Of a sandbox that was made with a `setup_key`."""
 
     def open(self, request: ProcessRequest) -> DockerChannel:
         """Start a process with the sandbox's variables, and its user and working directory where request names none."""

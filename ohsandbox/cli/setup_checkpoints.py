@@ -1,0 +1,157 @@
+"""A project's setup commands in a new sandbox: run, or found in a checkpoint that an earlier sandbox left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.rendering.text import cut, output
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.private_files import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.runtime.base import Runtime
+
+SETUP_TIMEOUT_S = 1800.0
+"""Installing a large project's dependencies takes minutes; a command that waits for input must not take for ever."""
+MAX_SETUP_CHARS = 200
+_SESSION = "setup"
+INPUTS = (
+    "requirements*.txt", "constraints*.txt", "pyproject.toml", "setup.py", "setup.cfg", "uv.lock", "poetry.lock",
+    "pdm.lock", "Pipfile", "Pipfile.lock", "tox.ini", "noxfile.py", "environment.yml", "environment.yaml",
+    "package.json", "package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "pnpm-workspace.yaml",
+    "yarn.lock", "bun.lock", "bun.lockb", ".npmrc", ".nvmrc", ".node-version", "deno.json", "deno.lock",
+    "Cargo.toml", "Cargo.lock", "rust-toolchain", "rust-toolchain.toml", "go.mod", "go.sum", "go.work", "Gemfile",
+    "Gemfile.lock", "*.gemspec", ".ruby-version", "composer.json", "composer.lock", "mix.exs", "mix.lock",
+    "pom.xml", "build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "*.csproj", "*.sln",
+    "Makefile", "justfile", "Taskfile.yml", "CMakeLists.txt", "conanfile.txt", "conanfile.py", ".tool-versions",
+    "mise.toml", ".gitmodules", "apt.txt", ".python-version",
+)  # fmt: skip
+"""Names in the directory's top whose content decides what setup commands install, where the file names no inputs."""
+MAX_INPUTS = 1_000
+MAX_INPUT_BYTES = 64 * 1024**2
+"""Of all together: a lock file of a large project has 2 MiB."""
+
+
+def setup_key(options: SandboxOptions) -> str | None:
+    """What the setup of these options depends on; None where there is none, or where it is not to be kept.
+
+    Beside services it is not: what it puts into a database is in no checkpoint. It depends on the commands, the
+    directory, and the content of the files that they read: those that the project names or else `INPUTS`, and each
+    file below the directory that is a word of a command.
+    """
+    if not options.setup or options.no_setup_cache or options.setup_directory is None or options.services:
+        return None
+    directory = options.setup_directory
+    digest = hashlib.sha256(json.dumps([str(directory), options.setup, options.setup_inputs]).encode())
+    left = MAX_INPUT_BYTES
+    for number, path in enumerate(_inputs(directory, options)):
+        content = _content(directory, path, left)
+        if content is None or number == MAX_INPUTS:
+            return None
+        left -= len(content)
+        digest.update(repr((path, hashlib.sha256(content).digest())).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _inputs(directory: Path, options: SandboxOptions) -> Iterator[str]:
+    """Paths below the directory, in one order; some may not be there."""
+    named = INPUTS if options.setup_inputs is None else options.setup_inputs
+    found = {str(path.relative_to(directory)) for name in named for path in islice(directory.glob(name), MAX_INPUTS)}
+    yield from sorted(found | {*_words(directory, options.setup)})
+
+
+def _words(directory: Path, commands: Sequence[str]) -> Iterator[str]:
+    """Words of commands that are files below the directory: `./scripts/setup.sh`, `-r dev/requirements.txt`."""
+    for command in commands:
+        for word in command.replace(";", " ").replace("=", " ").split():
+            path = os.path.normpath(word.strip("\"'()&|"))
+            if (
+                not path.startswith(("/", ".."))
+                and len(path) < os.pathconf("/", "PC_PATH_MAX")
+                and (directory / path).is_file()
+            ):
+                yield path
+
+
+def _content(directory: Path, path: str, most: int) -> bytes | None:
+    """A file's bytes, reached through no link that leads out of the directory; None for over most bytes."""
+    real = (directory / path).resolve()
+    if not real.is_relative_to(directory.resolve()):
+        return os.fsencode(str(real))
+    try:
+        if not stat.S_ISREG(real.stat().st_mode):
+            return b""
+        with os.fdopen(open_regular(real, os.O_RDONLY, name="Input of setup"), "rb") as file:
+            content = file.read(most + 1)
+    except (OSError, UsageError):
+        return b""
+    return content if len(content) <= most else None
+
+
+def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None]) -> None:
+    """Run the setup commands in a sandbox that is new, unless it began with what an earlier one left, and keep that.
+
+    Raises:
+        SandboxUnavailable: one failed, or took over SETUP_TIMEOUT_S; the message names it.
+    """
+    if not options.setup:
+        return
+    if runtime.has_setup:
+        tell("setup: done before, in a checkpoint (--no-setup-cache runs it again)")
+        return
+    run_setup(runtime, options.setup, tell)
+    if (key := setup_key(options)) is None or not runtime.keeps_checkpoints:
+        return
+    try:
+        why_not = runtime.keep_setup(key)
+    except (SandboxUnavailable, UsageError) as error:
+        why_not = str(error)
+    if why_not:
+        tell(f"setup runs again at the next start: {why_not}.")
+
+
+def run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Run commands one after another in one shell of their own, and tell what they print.
+
+    Raises:
+        SandboxUnavailable: one failed, or took over SETUP_TIMEOUT_S; the message names it.
+    """
+    for command in commands:
+        tell(f"setup: {command}")
+        lines = _Lines(tell)
+        ended = runtime.execute(command, session=_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
+        lines.finish()
+        if ended.exit_code != 0 or ended.timed_out:
+            how = f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
+            raise SandboxUnavailable(
+                f"Setup command {cut(repr(command), MAX_SETUP_CHARS)} of the project file {how}. "
+                "Correct it, or leave the project file out with --no-project."
+            )
+    if commands:
+        runtime.close_session(_SESSION)
+
+
+class _Lines:
+    """Output that comes in pieces, told line by line."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._held = ""
+
+    def add(self, text: str) -> None:
+        *whole, self._held = (self._held + text).split("\n")
+        for line in whole:
+            self._tell(output(line))
+
+    def finish(self) -> None:
+        if self._held:
+            self._tell(output(self._held))

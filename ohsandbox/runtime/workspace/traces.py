@@ -1,0 +1,76 @@
+"""What a setup did to a bound workspace, which no checkpoint of the sandbox holds: noted, and looked for again.
+
+A directory that setup made stands for all below it, so that `node_modules` is one entry.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from ohsandbox.runtime.workspace.git_layout import parents_of
+
+MAX_ENTRIES = 200_000
+"""A walk over so many takes two seconds; a larger workspace is not compared."""
+MAX_TRACES = 2_000
+"""Looked for at each start: 10 ms."""
+
+
+class Stamp(NamedTuple):
+    """What tells that a path is what it was; of a directory only that it is the same one."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+GONE = Stamp(0, 0, 0)
+"""Of a path that is not there; no file has inode 0."""
+
+
+def scan(root: str) -> dict[str, Stamp] | None:
+    """The stamp of each path below root, relative to it, following no link; None for over MAX_ENTRIES or an error."""
+    found: dict[str, Stamp] = {}
+    left = [""]
+    try:
+        while left:
+            above = left.pop()
+            with os.scandir(Path(root) / above) as entries:
+                for entry in entries:
+                    path = f"{above}/{entry.name}" if above else entry.name
+                    is_dir = entry.is_dir(follow_symlinks=False)
+                    found[path] = _stamp(entry.stat(follow_symlinks=False), is_dir=is_dir)
+                    if is_dir:
+                        left.append(path)
+            if len(found) > MAX_ENTRIES:
+                return None
+    except OSError:
+        return None
+    return found
+
+
+def traces(before: dict[str, Stamp], after: dict[str, Stamp]) -> dict[str, Stamp] | None:
+    """What is new, changed or gone (`GONE`), none below a directory that is; None for over MAX_TRACES."""
+    changed = {path: stamp for path, stamp in after.items() if before.get(path) != stamp}
+    changed |= dict.fromkeys(before.keys() - after.keys(), GONE)
+    found = {path: stamp for path, stamp in changed.items() if changed.keys().isdisjoint(parents_of(path))}
+    return found if len(found) <= MAX_TRACES else None
+
+
+def are_there(root: str, found: dict[str, Stamp]) -> bool:
+    """Whether each of these is what it was, and what was gone still is."""
+    return all(_now(f"{root}/{path}") == stamp for path, stamp in found.items())
+
+
+def _now(path: str) -> Stamp:
+    try:
+        entry = os.lstat(path)
+    except OSError:
+        return GONE
+    return _stamp(entry, is_dir=stat.S_ISDIR(entry.st_mode))
+
+
+def _stamp(entry: os.stat_result, *, is_dir: bool) -> Stamp:
+    return Stamp(entry.st_ino, 0, 0) if is_dir else Stamp(entry.st_ino, entry.st_size, entry.st_mtime_ns)
