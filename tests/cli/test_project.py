@@ -214,7 +214,7 @@ def test_setup_runs_once_in_a_shell_of_its_own_and_its_output_is_shown(
     assert (ended.code, ended.out) == (0, "made\n")
     assert "told" in ended.err
     model = write_script(("Look.", "cat /tmp/here; pwd"), ("Done.", None))
-    ended = invoke("run", "x", "--model", model, "--no-tui")
+    ended = invoke("run", "x", "--model", model, "--no-tui", "--no-setup-cache")
     assert ended.code == 0
     assert "setup: cd /tmp" in ended.out
     assert "made" in ended.out
