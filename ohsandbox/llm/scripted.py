@@ -141,10 +141,21 @@ class _RecordedLLM:
 
 
 class ScriptedLLM(_RecordedLLM):
-    """A model that answers from a script; it satisfies `ChatModel` and needs no key."""
+    """A model that answers from a script; it satisfies `ChatModel` and needs no key.
 
-    def __init__(self, script: ModelScript, *, name: str = "scripted") -> None:
-        expect("script", script, ModelScript, "Read a file: ScriptedLLM.load(path).", optional=False)
+    Args:
+        script: the turns, each a mapping of the keys `content`, `tool_calls`, `expect` and `expect_regex`; or a whole
+            script.
+        name: the model's name, in the log.
+
+    Raises:
+        UsageError: the script is malformed, or has no turn; the message says where.
+    """
+
+    def __init__(self, script: ModelScript | Sequence[Mapping[str, Any]], *, name: str = "scripted") -> None:
+        expect("script", script, (ModelScript, list, tuple), "Read a file: ScriptedLLM.load(path).", optional=False)
+        if not isinstance(script, ModelScript):
+            script = _checked({"turns": script}, name=name)
         note = f"scripted model: the answers come from a file, no model is asked. {script.note}"
         super().__init__(name, note.strip())
         self._script = script
@@ -183,13 +194,19 @@ def parse_script(text: str, *, name: str) -> ModelScript:
         UsageError: text is malformed.
     """
     try:
-        return ModelScript.model_validate(_parsed(text))
+        parsed = _parsed(text)
+    except ValueError as error:
+        raise UsageError(f"Invalid script {name!r}: neither JSON nor JSON Lines ({error}). Correct it.") from None
+    return _checked(parsed, name=name)
+
+
+def _checked(parsed: Mapping[str, Any], *, name: str) -> ModelScript:
+    try:
+        return ModelScript.model_validate(parsed)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"Invalid script {name!r} at {where or 'its top'}: {first['msg']}. Correct it.") from None
-    except ValueError as error:
-        raise UsageError(f"Invalid script {name!r}: neither JSON nor JSON Lines ({error}). Correct it.") from None
 
 
 def _parsed(text: str) -> Mapping[str, Any]:

@@ -1,0 +1,234 @@
+"""The pages are true: what their blocks say runs, their links lead somewhere, and they are built as a site."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pytest
+
+from ohsandbox import CLIRuntime, Conversation
+from ohsandbox.mcp import MCPConfig
+from ohsandbox.settings import Settings
+from ohsandbox.tool import unregister_tool
+from tests.fakes import FakeModel, answer, call, results_of
+
+ROOT = Path(__file__).parents[1]
+README, DOCS, EXAMPLES = ROOT / "README.md", ROOT / "docs", ROOT / "examples"
+IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
+PAGES = [README, *sorted(DOCS.glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+GENERATED = {"api.md", "command-line.md"}
+RUN_ELSEWHERE = {
+    "adding-a-backend.md": "tests/test_adding_a_backend.py",
+    "integrations.md": "tests/integrations/test_examples.py",
+}
+"""Pages whose blocks make one program, or need other projects."""
+NOT_RUN = {
+    "pip install": "CI begins with it",
+    "ohsandbox init": "asks: tests/cli/test_init.py",
+    "ohsandbox config edit": "opens an editor: tests/cli/test_config.py",
+    "ohsandbox config set api_key": "asks: tests/cli/test_config.py",
+    "ohsandbox shell": "needs a terminal: tests/cli/test_shell.py",
+    "make ": "is what runs this",
+}
+ANSWER = {"turns": [{"content": "Done."}]}
+MAX_README_WORDS = 900
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: str
+    number: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}-{self.number}"
+
+
+def _blocks(path: Path) -> list[Block]:
+    found = re.findall(r"^```([\w ]+)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [Block(path.name, number, language, text) for number, (language, text) in enumerate(found)]
+
+
+def _texts(path: Path, language: str) -> list[str]:
+    return [block.text for block in _blocks(path) if block.language == language]
+
+
+def _all(language: str) -> list[Block]:
+    pages = [path for path in PAGES if path.name not in GENERATED | RUN_ELSEWHERE.keys()]
+    return [block for path in pages for block in _blocks(path) if block.language == language]
+
+
+def _shell_lines() -> list[str]:
+    """What the pages have a reader type, once each; a comment is cut off."""
+    lines = [line for block in _all("sh") for line in block.text.replace("\\\n", " ").splitlines()]
+    typed = dict.fromkeys(re.sub(r"\s+# .*$", "", line).strip() for line in lines)
+    return [line for line in typed if line and not line.startswith(tuple(NOT_RUN))]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("IMAGE", IMAGE)
+    monkeypatch.delenv("OHSANDBOX_HOME")
+
+
+def _run(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=110, check=False, stdin=subprocess.DEVNULL, cwd=cwd
+    )
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return _run([sys.executable, "-c", code.replace("python:3.12", IMAGE)])
+
+
+@pytest.mark.docker
+def test_the_first_lines_of_python_print_what_the_first_screen_says() -> None:
+    ended = _python(_texts(README, "python")[0])
+    assert (ended.returncode, ended.stdout.split()) == (0, _texts(README, "text")[0].split()), ended.stderr
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("block", _all("python"), ids=str)
+def test_a_block_of_python_runs(block: Block) -> None:
+    ended = _python(block.text)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_prints_what_its_docstring_says(path: Path) -> None:
+    expected = re.match(r'r?""".*?\n\n(.*?)"""', path.read_text(encoding="utf-8"), re.DOTALL)
+    ended = _run([sys.executable, str(path)])
+    assert expected is not None
+    assert (ended.returncode, ended.stdout) == (0, expected[1]), ended.stderr
+
+
+def test_there_are_ten_examples_and_the_page_names_each() -> None:
+    names = {path.name for path in EXAMPLES.glob("*.py")}
+    assert len(names) >= 10
+    assert [name for name in sorted(names) if f"`{name}`" not in (DOCS / "python.md").read_text(encoding="utf-8")] == []
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository in which what the pages name is there, a model that answers, and the command itself."""
+    here = tmp_path / "project"
+    (here / "tasks").mkdir(parents=True)
+    (here / "tasks" / "tasks.yaml").write_text(_texts(DOCS / "evaluation.md", "yaml")[0].replace("python:3.13", IMAGE))
+    (here / "mcp.json").write_text(_texts(DOCS / "mcp.md", "json")[0])
+    (tmp_path / "answer.json").write_text(json.dumps(ANSWER))
+    subprocess.run(["git", "init", "-q", str(here)], check=True)
+    command = tmp_path / "bin" / "ohsandbox"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ohsandbox "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OHSANDBOX_MODEL", f"scripted:{tmp_path / 'answer.json'}")
+    monkeypatch.setenv("OHSANDBOX_IMAGE", IMAGE)
+    for name in ("ANTHROPIC_API_KEY", "GITHUB_TOKEN", "GH_TOKEN", "TOKEN"):
+        monkeypatch.setenv(name, "a-key-that-opens-nothing-at-all")
+    return here
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("line", _shell_lines())
+def test_a_line_of_shell_runs(line: str, project: Path) -> None:
+    """A model of a provider is one that answers, and so are images that are not here."""
+    typed = re.sub(r" --model anthropic/\S+| …", "", re.sub(r"\b(python:3\.12|node:22|my-agents)\b", IMAGE, line))
+    if " demo" in typed:
+        typed += f" --image {IMAGE}"
+    ended = _run(["bash", "-o", "pipefail", "-c", typed], project)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_tool_of_your_own_takes_twenty_lines_and_an_agent_can_call_it(tmp_path: Path) -> None:
+    [text] = [text for text in _texts(DOCS / "tools.md", "python") if "count_lines" in text]
+    assert len([line for line in text.splitlines() if line.strip()]) <= 20
+    names: dict[str, Any] = {}
+    exec(text, names)
+    (tmp_path / "three.txt").write_text("1\n2\n3\n")
+    model = FakeModel(answer("", call("count_lines", {"path": "three.txt"})))
+    with CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as runtime:
+        conversation = Conversation(names["agent"].with_llm(model), runtime, tmp_path / "conversations")
+        with conversation:
+            conversation.run("How long is it?")
+            [result] = results_of(conversation)
+    unregister_tool("count_lines")
+    assert json.loads(result["output"]) == {"lines": 3}
+
+
+@pytest.mark.parametrize("block", _all("json"), ids=str)
+def test_a_block_of_json_is_a_settings_file(block: Block) -> None:
+    settings = Settings.model_validate(json.loads(block.text))
+    assert settings.model or MCPConfig.parse(settings.mcp_config or {}).servers
+
+
+@pytest.mark.parametrize("block", _all("toml"), ids=str)
+def test_a_block_of_toml_is_toml(block: Block) -> None:
+    assert tomllib.loads(block.text)
+
+
+def test_the_first_screen_holds_install_code_and_output() -> None:
+    screen = README.read_text(encoding="utf-8").split("\n")[:24]
+    for part in ("pip install", "ohsandbox demo", "```python", "```text", "OK"):
+        assert any(part in line for line in screen), part
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").split()) <= MAX_README_WORDS
+
+
+def _anchors(path: Path) -> set[str]:
+    """The addresses of a page's headings, as the forges make them."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.*?)\s*$", text, re.MULTILINE)
+    words = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", one).replace(" ", "-") for one in words}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_each_link_leads_somewhere(path: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    broken = []
+    for link in re.findall(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "``", text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        place, _, anchor = unquote(link).partition("#")
+        target = (path.parent / place).resolve() if place else path
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    for name in (".zensical.toml", "docs"):
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+    built = _run([sys.executable, "-m", "zensical", "build", "--strict", "-f", ".zensical.toml"], tmp_path)
+    assert built.returncode == 0, built.stdout + built.stderr
+    made = tmp_path / ".cache" / "site"
+    assert (made / "index.html").is_file()
+    names = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    assert [name for name in sorted(names) if not (made / name / "index.html").is_file()] == []
+    assert "allowlist" in (made / "search.json").read_text(encoding="utf-8")
+    inside = {path.suffix for path in made.rglob("*") if path.is_file()}
+    assert ".py" not in inside
+
+
+def test_every_page_stands_in_the_navigation_once() -> None:
+    navigation = tomllib.loads((ROOT / ".zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    named = re.findall(r"[\w-]+\.md", json.dumps(navigation))
+    assert sorted(named) == sorted(path.name for path in DOCS.glob("*.md"))
