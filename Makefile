@@ -18,7 +18,7 @@ comma := ,
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: connector help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
+.PHONY: connector site help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
 
 help: ## this table
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,9 +52,13 @@ lint: setup ## ruff and mypy --strict
 bench: setup engine bases ## milliseconds a command, a file, a step (PEERS=1: of other projects, too)
 	@OHSANDBOX_TEST_IMAGE=$(IMAGE) $(BIN)/python -m tests.bench $(if $(PEERS),--peers)
 
-docs: setup ## docs/api.md, from the docstrings, and the schema of events, from their classes
+docs: setup ## docs/api.md, command-line.md and events.schema.json, from the source
 	@$(BIN)/python docs/generate_api.py
+	@$(BIN)/python docs/generate_command_line.py
 	@$(BIN)/ohsandbox conversations schema >docs/events.schema.json
+
+site: setup ## the documentation as a site, in .cache/site
+	@$(BIN)/python -m zensical build --strict -f .zensical.toml
 
 connector: ## the program that carries a sandbox's ports, from its source (Debian: gcc gcc-aarch64-linux-gnu)
 	@ohsandbox/network/programs/build x86_64 aarch64

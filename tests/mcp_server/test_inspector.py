@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = "0.16.8"
 """The last that runs on Node 20, which Debian and CI have."""
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 PLACE = Path(__file__).parents[2] / ".cache" / "mcp" / f"inspector-{VERSION}"
 PROGRAM = PLACE / "node_modules" / ".bin" / "mcp-inspector"
 
@@ -48,11 +48,11 @@ def inspect(inspector: str, home: dict[str, str], *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_it_lists_and_calls_by_the_configuration_of_the_readme(
+def test_it_lists_and_calls_by_the_configuration_of_the_page(
     inspector: str, image: Named, home: dict[str, str], tmp_path: Path
 ) -> None:
     config = tmp_path / "config.json"
-    text = next(text for text in re.findall(r"```json\n(.*?)```", README.read_text(), re.DOTALL) if '"serve"' in text)
+    text = next(text for text in re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL) if '"serve"' in text)
     path = f"{Path(sys.executable).parent}:{home['PATH']}"
     entry = json.loads(text.replace("python:3.12", image.name))["mcpServers"]["sandbox"]
     config.write_text(json.dumps({"mcpServers": {"sandbox": {**entry, "env": {"PATH": path}}}}))

@@ -1,4 +1,4 @@
-"""What README.md says of MCP is accepted as it stands there: each configuration, each command line."""
+"""What docs/mcp.md says is accepted as it stands there: each configuration, each command line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["home", "serve", "serve_http"]
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-CHAPTER = README.split("## MCP servers")[1].split("\n## ")[0]
-BLOCKS = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", CHAPTER, re.MULTILINE | re.DOTALL)]
-INLINE = [" ".join(text.split()) for text in re.findall(r"(?<!`)`([^`]+)`(?!`)", CHAPTER)]
+PAGE = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text(encoding="utf-8")
+BLOCKS = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)]
+INLINE = [" ".join(text.split()) for text in re.findall(r"(?<!`)`([^`]+)`(?!`)", PAGE)]
 
 SERVERS = [entry for block in BLOCKS for entry in block["mcpServers"].values()]
 OURS = [[entry["command"], *entry["args"]] for entry in SERVERS if entry.get("command") == "ohsandbox"]
@@ -38,7 +37,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path / "files"
 
 
-def test_the_chapter_has_what_is_looked_for() -> None:
+def test_the_page_has_what_is_looked_for() -> None:
     assert len(BLOCKS) == 2
     assert OURS
     assert IN_CLAUDE_CODE
@@ -70,7 +69,7 @@ def test_the_options_that_may_be_added_are_accepted(serve: Callable[..., Served]
 @pytest.mark.docker
 def test_the_line_that_runs_with_the_servers_of_the_chapter_runs(home: dict[str, str], files: Path) -> None:
     """On an image without `npx`, and nobody is at that URL: both are told, and the run goes on."""
-    [line] = re.findall(r"^ohsandbox run .*--mcp-config.*$", CHAPTER, re.MULTILINE)
+    [line] = re.findall(r"^ohsandbox run .*--mcp-config.*$", PAGE, re.MULTILINE)
     words = shlex.split(line)
     words[words.index("--image") + 1] = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
     (files / "mcp.json").write_text(json.dumps(BLOCKS[0]))
