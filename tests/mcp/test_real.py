@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 pytestmark = pytest.mark.timeout(600)  # the image is built once, in a minute; more on a slow line
-PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
+MCP_PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 PAGE = "<html><body><h1>Hello</h1><p>The quick brown fox.</p></body></html>"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -229,7 +229,7 @@ def test_a_server_is_downloaded_under_an_open_network_with_the_hosts_certificate
     venv = "python3 -m venv --without-pip /tmp/v; pip --python /tmp/v install mcp-server-time"
     uv = "pip install --quiet --target /tmp/uv uv; exec /tmp/uv/bin/uvx mcp-server-fetch"
     thinking = "@modelcontextprotocol/server-sequential-thinking"
-    blocks = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```json\n(.*?)^```", MCP_PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     on_the_page = next(json.loads(block) for block in blocks if "server-filesystem" in block)
     # a site's own registries may have private addresses, which the open network closes
     hosts = {one.host for one in shared_package_hosts().all()}
