@@ -132,12 +132,12 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 def patch_lines(patch: str) -> list[BlockLine]:
     """The lines of a unified diff of one file, as a tool returned it; empty where it is none."""
     found: list[BlockLine] = []
-    old = new = 0
+    old = new = -1
     for row in safe(patch).split("\n"):
         if hunk := _HUNK.match(row):
             old, new = int(hunk[1]), int(hunk[2])
             found += [BlockLine("place", "…")] if found else []
-        elif not new or not row:
+        elif new < 0 or not row:  # a file that is gone has line 0 of the new one
             continue
         elif row[0] == "-":
             found.append(BlockLine("removed", row[1:], old))

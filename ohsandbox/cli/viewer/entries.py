@@ -83,7 +83,7 @@ class EntryMaker:
     @staticmethod
     def fault(number: int, error: Exception) -> dict[str, Any]:
         """An entry that says why there are no more."""
-        blocks = [_note("error", safe_line(error, limit_chars=1000), warns=True)]
+        blocks = [note_block("error", safe_line(error, limit_chars=1000), warns=True)]
         return {"n": number, "t": round(time.time() * 1000), "type": "error", "blocks": blocks}
 
     def _relate(self, entry: dict[str, Any], event: SDKEvent) -> None:
@@ -134,10 +134,10 @@ class EntryMaker:
             case ResultBlock():
                 return self._result(block)
             case NoteBlock("status", text):
-                return _note("status", text.lower().replace("_", " "))
+                return note_block("status", text.lower().replace("_", " "))
             case NoteBlock(kind, text, details):
-                return _note(kind, text, details, warns=block.is_warning)
-        return _note("info", safe_line(block, limit_chars=1000))
+                return note_block(kind, text, details, warns=block.is_warning)
+        return note_block("info", safe_line(block, limit_chars=1000))
 
     def _result(self, block: ResultBlock) -> dict[str, Any]:
         images = []
@@ -162,11 +162,11 @@ class EntryMaker:
         names = ", ".join(safe_line(one.get("name", "?")) for one in named if isinstance(one, dict))
         details = f"{safe(content)}\n\nTools: {names or 'none'}"
         title = f"System prompt and {len(tools)} tools"
-        return [_note("prompt", title, details)]
+        return [note_block("prompt", title, details)]
 
 
-def _note(kind: str, text: str, details: str = "", *, warns: bool = False) -> dict[str, Any]:
-    """Of printable texts."""
+def note_block(kind: str, text: str, details: str = "", *, warns: bool = False) -> dict[str, Any]:
+    """A line for the page, and what it folds; the texts are printable."""
     return {"is": "note", "kind": kind, "text": text, "details": details, "warns": warns}
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.cli.viewer.entries import EntryMaker
+from ohsandbox.cli.viewer.network import NetworkEntries
 from ohsandbox.cli.viewer.page import MAX_DEPTH
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.persistence import LOG_NAME, LogFollower
@@ -63,6 +65,7 @@ class _FollowedLog:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._maker = EntryMaker()
+        self._network = NetworkEntries(directory)
         self._follower: LogFollower | None = None
         self._has_failed = False
         self._next = 0
@@ -73,10 +76,13 @@ class _FollowedLog:
         try:
             if self._follower is None:
                 self._follower = LogFollower(self.directory)
+            self._network.read()
             for event in self._follower.new():
+                yield from self._network.before(self._next - 1, event.ts.timestamp() * 1000)
                 self._next = event.seq + 1
                 if (entry := self._maker.entry(event)) is not None:
                     yield entry
+            yield from self._network.before(self._next - 1, math.inf)
         except (LogCorruptError, UsageError) as error:
             self._has_failed = True
             yield self._maker.fault(self._next, error)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.networks import decision_word, target_of
 from ohsandbox.cli.rendering.text import safe_line, size
+from ohsandbox.cli.viewer.entries import note_block
 from ohsandbox.errors import UsageError
-from ohsandbox.network.audit import read_decisions
+from ohsandbox.network.audit import audit_path, read_decisions
 from ohsandbox.paths import conversations_dir
 
 if TYPE_CHECKING:
@@ -29,11 +31,31 @@ class NetworkEntries:
 
     def __init__(self, directory: Path) -> None:
         """Read what is kept of the conversation; nothing where it lies elsewhere."""
-        self._decisions: tuple[NetworkDecision, ...] = ()
+        self._path: Path | None = None
+        self._name = directory.name
         if directory.resolve().parent == conversations_dir().resolve():
-            with contextlib.suppress(UsageError, OSError):  # a name of no log, or one that cannot be read
-                self._decisions = read_decisions(directory.name)
-        self._blocked = deque(sorted((one for one in self._decisions if not one.allowed), key=lambda one: one.time))
+            with contextlib.suppress(UsageError):  # a name of no log
+                self._path = audit_path(self._name)
+        self._state: tuple[int, int] | None = None
+        self._decisions: tuple[NetworkDecision, ...] = ()
+        self._blocked: deque[NetworkDecision] = deque()
+        self._known_until = -math.inf
+        self._place = (-1, 0)
+        """The last event that hosts stand behind, and how many do."""
+        self.read()
+
+    def read(self) -> None:
+        """Look for decisions since the last time; nothing is read where nothing was written."""
+        if self._path is None:
+            return
+        with contextlib.suppress(UsageError, OSError):  # it is not there yet, or cannot be read
+            found = self._path.stat()
+            if (state := (found.st_size, found.st_mtime_ns)) == self._state:
+                return
+            self._state, self._decisions = state, read_decisions(self._name)
+            fresh = [one for one in self._decisions if not one.allowed and one.time > self._known_until]
+            self._blocked.extend(sorted(fresh, key=lambda one: one.time))
+            self._known_until = max([self._known_until, *(one.time for one in fresh)])
 
     def before(self, number: int, ended_ms: float) -> Iterator[dict[str, Any]]:
         """An entry for each host that was blocked until ended_ms, in ms since 1970; number is the last event's."""
@@ -41,10 +63,12 @@ class NetworkEntries:
         while self._blocked and self._blocked[0].time * 1000 <= ended_ms:
             one = self._blocked.popleft()
             found.setdefault(f"{target_of(one)} ({one.reason})", []).append(one)
-        for place, (text, group) in enumerate([*found.items()][:MAX_HOSTS_BESIDE], 1):
+        first = self._place[1] if self._place[0] == number else 0
+        for place, (text, group) in enumerate([*found.items()][: MAX_HOSTS_BESIDE - first], first + 1):
+            self._place = (number, place)
             count = _count(group)
             times = f", {count} times" if count > 1 else ""
-            note = _note(safe_line(f"Blocked: {text}{times}", limit_chars=500), warns=True)
+            note = note_block("network", safe_line(f"Blocked: {text}{times}", limit_chars=500), warns=True)
             at = round(group[0].time * 1000)
             yield {"n": round(number + place * _PART, 2), "t": at, "type": "blocked", "blocks": [note]}
 
@@ -65,13 +89,9 @@ class NetworkEntries:
         blocked = _count([one for one in self._decisions if not one.allowed])
         hosts = len({one.host for one in self._decisions})
         text = f"Network: {_count(self._decisions)} requests to {hosts} hosts, {blocked} blocked"
-        note = _note(text, details=aligned(rows, right=(2, 3, 4), heading=True).plain)
+        note = note_block("network", text, details=aligned(rows, right=(2, 3, 4), heading=True).plain)
         return {"n": round(number + 0.99, 2), "t": at_ms, "type": "network", "blocks": [note]}
 
 
 def _count(decisions: Sequence[NetworkDecision]) -> int:
     return sum(one.count for one in decisions)
-
-
-def _note(text: str, *, details: str = "", warns: bool = False) -> dict[str, Any]:
-    return {"is": "note", "kind": "network", "text": text, "details": details, "warns": warns}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.viewer.changes import changes_block
 from ohsandbox.cli.viewer.entries import EntryMaker, as_script_data
 from ohsandbox.cli.viewer.network import NetworkEntries
 from ohsandbox.conversation.storage import StoredConversation, read_stored
@@ -117,6 +118,10 @@ def _entries(directory: Path, faults: list[OhsandboxError], *, is_first: bool) -
         faults.append(error)
         made.append(as_script_data(maker.fault(last + 1, error)))
     made.extend(map(as_script_data, network.before(last, math.inf)))
+    if is_first and (block := changes_block(directory)) is not None:
+        made.append(
+            as_script_data({"n": round(last + 0.98, 2), "t": round(at_ms), "type": "changes", "blocks": [block]})
+        )
     if (table := network.table(last, round(at_ms))) is not None:
         made.append(as_script_data(table))
     return made

@@ -26,9 +26,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.viewer.changes import changes_block
 from ohsandbox.cli.viewer.connections import PageProtocol
 from ohsandbox.cli.viewer.control import PageAnswer
+from ohsandbox.cli.viewer.entries import note_block
 from ohsandbox.cli.viewer.feed import LogFeed
+from ohsandbox.cli.viewer.network import NetworkEntries
 from ohsandbox.cli.viewer.page import content_policy, page
 from ohsandbox.errors import OhsandboxError, UsageError
 
@@ -93,6 +96,7 @@ class PageServer:
         routes = [
             Route("/", self._page, methods=["GET"]),
             Route("/events", self._events, methods=["GET"]),
+            *(Route(f"/{name}", self._summary, methods=["GET"]) for name in ("changes", "network")),
             *(Route(f"/{name}", self._act, methods=["POST"]) for name in ("answer", "say", "stop")),
         ]
         config = uvicorn.Config(
@@ -103,6 +107,7 @@ class PageServer:
         self._uvicorn = uvicorn.Server(config)
         self._changed = _Bell()
         self._now = ""
+        self._one_at_a_time = asyncio.Lock()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="ohsandbox-view", daemon=True)
 
@@ -166,6 +171,17 @@ class PageServer:
                 yield _message("end", {})
         finally:
             feed.close()
+
+    async def _summary(self, request: Request) -> Response:
+        """What was changed, or what the network was asked for, in all, whenever somebody unfolds it."""
+        async with self._one_at_a_time:
+            return JSONResponse({"blocks": [await run_in_threadpool(self._block_of, request.url.path.strip("/"))]})
+
+    def _block_of(self, which: str) -> dict[str, Any]:
+        if which == "changes":
+            return changes_block(self._directory) or note_block("changes", "Nothing was changed so far.")
+        table = NetworkEntries(self._directory).table(0, 0)
+        return note_block("network", "Nothing was asked for so far.") if table is None else table["blocks"][0]
 
     async def _act(self, request: Request) -> Response:
         try:

@@ -99,6 +99,7 @@ def test_a_unified_diff_is_read_with_its_numbers() -> None:
         BlockLine("removed", "x", 9),
         BlockLine("added", "y", 10),
     ]
+    assert patch_lines("--- a\n+++ /dev/null\n@@ -1 +0,0 @@\n-all\n") == [BlockLine("removed", "all", 1)]
     assert patch_lines("File 'a' did not exist; made with 3 lines.") == []
 
 

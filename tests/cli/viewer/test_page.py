@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox.agent import Agent
 from ohsandbox.cli.rendering import text as texts
 from ohsandbox.cli.viewer.page import write_page
+from ohsandbox.conversation import Conversation
 from ohsandbox.errors import LogCorruptError
 from ohsandbox.network import audit
 from ohsandbox.persistence import LOG_NAME
+from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.secrets import Masker
 from tests.cli.viewer import example
+from tests.fakes import FakeModel, answer, call
+from tests.timetravel.test_undo import BoundRuntime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +115,7 @@ def test_hostile_text_is_no_markup_and_loads_nothing(page: str) -> None:
 
 def test_every_event_that_a_reader_would_miss_is_an_entry(tmp_path: Path) -> None:
     entries = entries_of(page_of(example.hostile(tmp_path)))
-    assert [entry["n"] for entry in entries] == [0, 1, *range(3, 18)], "but that it runs, which is seen"
+    assert [entry["n"] for entry in entries] == [0, 1, *range(3, 18), 17.98], "but that it runs, which is seen"
     assert [entry.get("of") for entry in entries if entry["type"] == "tool_result"] == [3, 5, 7]
 
 
@@ -192,3 +197,47 @@ def test_view_without_a_browser_says_so(root: Path, invoke: Invoke, monkeypatch:
     ended = invoke("view", "--open")
     assert ended.code == 2
     assert "No browser was found" in ended.err
+
+
+def _bound(tmp_path: Path) -> Path:
+    """A conversation of one turn that changed, made and removed files of a bound directory."""
+    place = tmp_path / "w"
+    place.mkdir()
+    for name in ("changed.py", "gone.py", "same.py"):
+        (place / name).write_text("".join(f"line {number}\n" for number in range(1, 30)))
+
+    def work(root: Path) -> None:
+        lines = (root / "changed.py").read_text().split("\n")
+        lines[1], lines[27] = "<b>second</b>", "KEY=sk-canary"
+        (root / "changed.py").write_text("\n".join(lines))
+        (root / "gone.py").unlink()
+        (root / "new.bin").write_bytes(b"\0\1")
+
+    agent = Agent(FakeModel(answer("", call("execute_bash", {"command": "0"})), answer("ok")), ["execute_bash"])
+    with Conversation(agent, BoundRuntime(place, [work]), tmp_path / "c", checkpoints=True) as conversation:
+        conversation.run("turn")
+        return conversation.directory
+
+
+def test_what_was_changed_in_all_stands_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_maskers", [Masker({"KEY": "sk-canary"})])
+    [entry] = [one for one in entries_of(page_of(_bound(tmp_path))) if one["type"] == "changes"]
+    [block] = entry["blocks"]
+    assert block["text"] == "Changed files: 3, 2 lines added, 31 removed"
+    changed, gone, binary = block["files"]
+    assert (changed["path"], changed["word"], changed["difference"]["added"]) == ("changed.py", "changed", 2)
+    assert [2, "line 2", 2, "<b>second</b>"] in changed["difference"]["rows"]
+    assert "sk-canary" not in str(block)
+    assert (gone["word"], gone["difference"]["removed"], gone["difference"]["rows"][0]) == (
+        "gone", 29, [1, "line 1", None, None],
+    )  # fmt: skip
+    assert (binary["path"], binary["note"]) == ("new.bin", "binary, new, 2 B")
+
+
+def test_changes_that_are_not_kept_any_more_are_told(tmp_path: Path) -> None:
+    directory = _bound(tmp_path)
+    for one in (directory / SNAPSHOTS_NAME).rglob("*"):
+        if one.is_file():
+            one.unlink()
+    [entry] = [one for one in entries_of(page_of(directory)) if one["type"] == "changes"]
+    assert entry["blocks"][0]["text"].startswith("What was changed in all is not known: ")

@@ -21,8 +21,10 @@ from ohsandbox.cli.viewer.hosting import ADDRESS_NAME, PageAddress, hosted, host
 from ohsandbox.cli.viewer.server import MAX_CONNECTIONS, PageServer
 from ohsandbox.conversation import Conversation
 from ohsandbox.events import ConversationStatus
+from ohsandbox.network import audit
 from tests.cli.viewer import example
 from tests.fakes import FakeModel, RecordingRuntime, answer, call
+from tests.timetravel.test_undo import BoundRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -226,6 +228,30 @@ def test_a_stored_conversation_is_told_and_may_not_be_answered(stored: Client) -
 # --- controlling ----------------------------------------------------------------------------------
 
 
+def test_what_the_network_was_asked_for_is_told_as_it_is_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path))
+    directory = example.usual(tmp_path / "conversations")
+    with PageServer(directory, ReadingControl(directory), title="", facts="") as server:
+        client = Client(server.address)
+        assert "Nothing was asked for" in client.ask("GET", "/network").text
+        with client.events() as read:
+            assert "blocked" not in {one["type"] for one in read("entries")["entries"]}
+            log = audit.AuditLog(directory.name)
+            for host in ("a.example.org", "b.example.org", "b.example.org"):
+                log.record(host, 443, "https", allowed=False, reason="is not on the list")
+                told = read("entries")
+                while told["name"]:  # a sub-agent's
+                    told = read("entries")
+                assert [host in one["blocks"][0]["text"] for one in told["entries"]] == [True]
+            log.close()
+        assert client.ask("GET", "/network").text.count("b.example.org") == 1
+        with client.events() as read:  # a page that is opened later has them where they were asked for
+            numbers = [one["n"] for one in read("entries")["entries"]]
+        assert len(numbers) == len({*numbers})
+
+
 def test_new_events_are_told_as_they_are_stored(tmp_path: Path) -> None:
     conversation, _ = talk(tmp_path, bash("ls"), answer("Done."))
     with conversation.start(), hosted(conversation, user="ada") as address, Client(address).events() as read:
@@ -379,6 +405,36 @@ def test_a_person_watches_and_allows_in_a_browser(browser: Chromium, tmp_path: P
         assert browser.evaluate("document.getElementById('title').textContent") == "Remove the build."
         assert browser.problems == []
     browser.wait_for("document.getElementById('state').textContent.includes('closed')")
+
+
+def test_what_was_changed_in_all_is_looked_at_when_somebody_unfolds_it(
+    browser: Chromium, tmp_path: Path, axe: str
+) -> None:
+    place = tmp_path / "w"
+    place.mkdir()
+    (place / "notes.txt").write_text("one\ntwo\n")
+    deeds: list[Callable[[Path], object]] = [
+        lambda root: (root / "notes.txt").write_text("one\n<b>2</b>\n"), lambda root: (root / "notes.txt").unlink()
+    ]  # fmt: skip
+    turns = [turn for number in "01" for turn in (bash(number, number), answer("Done."))]
+    conversation = Conversation(
+        Agent(FakeModel(*turns), ["execute_bash"]), BoundRuntime(place, deeds), tmp_path / "c", checkpoints=True
+    )
+    with conversation.start(), hosted(conversation, user="ada") as address:
+        browser.open(address)
+        conversation.run("Change it.")
+        browser.click("#summaries .changes > .fold")
+        browser.wait_for("document.querySelector('#summaries .file bdi')?.textContent === 'notes.txt'")
+        browser.click("#summaries .file > .fold")
+        assert "<b>2</b>" in browser.evaluate("document.querySelector('#summaries .difference').textContent")
+        browser.evaluate(f"{axe}; true")
+        found = json.loads(browser.evaluate("axe.run().then((told) => JSON.stringify(told.violations))"))
+        assert [one["id"] for one in found if one["impact"] in {"serious", "critical"}] == []
+        conversation.run("Remove it.")
+        browser.click("#summaries .changes > .fold")
+        browser.click("#summaries .changes > .fold")
+        browser.wait_for("document.querySelector('#summaries .file .note')?.textContent === 'gone'")
+        assert browser.problems == []
 
 
 def test_the_token_is_no_argument_of_a_browser(

@@ -15,7 +15,7 @@ const FILTERS = {
   all: () => true,
   talk: (item) => isTalk(item.entry),
   calls: (item) => Boolean(blockOf(item.entry, "call")),
-  changes: (item) => Boolean((differenceOf(item) && !resultOf(item)?.declined) || item.entry.type === "checkpoint"),
+  changes: (item) => Boolean((differenceOf(item) && !resultOf(item)?.declined) || item.entry.type === "checkpoint" || item.entry.type === "changes"),
   trouble: (item) => hasFailed(item) || (TROUBLE.has(item.entry.type) && !item.entry.agent),
   decisions: (item) => DECISIONS.has(item.entry.type) || Boolean(item.entry.held) || item.entry.blocks.some((block) => block.kind === "allowed"),
 };
@@ -23,7 +23,7 @@ const FILTERS = {
 const textsOf = (value, take) => {
   if (typeof value === "string") take(value);
   else if (Array.isArray(value)) value.forEach((one) => textsOf(one, take));
-  else if (value && typeof value === "object") for (const [name, one] of Object.entries(value)) if (name !== "images" && name !== "is" && name !== "difference") textsOf(one, take);
+  else if (value && typeof value === "object") for (const [name, one] of Object.entries(value)) if (name !== "images" && name !== "is" && name !== "difference" && name !== "word") textsOf(one, take);
 };
 const searchable = (item) => {
   if (item.found === undefined) {
@@ -32,8 +32,8 @@ const searchable = (item) => {
       if (!entry) continue;
       for (const name of ["blocks", "arguments", "held", "agent"]) textsOf(entry[name], (text) => texts.push(text));
     }
-    const change = differenceOf(item);
-    for (const row of change?.rows ?? []) texts.push(row[1] ?? "", row[3] === row[1] ? "" : row[3] ?? "");
+    const changes = [differenceOf(item), ...(blockOf(item.entry, "changes")?.files.map((file) => file.difference) ?? [])];
+    for (const row of changes.flatMap((change) => change?.rows ?? [])) texts.push(row[1] ?? "", row[3] === row[1] ? "" : row[3] ?? "");
     item.found = texts.join("\n").toLowerCase();
   }
   return item.found;
@@ -79,8 +79,18 @@ const shownBlock = (block, item) => {
   if (block.is === "message") return block.text.length ? [build(block.text, make("div", `message ${block.kind}`))] : [];
   if (block.is === "call") return Array.isArray(block.text) ? [build(block.text, make("div", "message answer"))] : [call(block, item)];
   if (block.is === "result") return result(block);
+  if (block.is === "changes") return [block.files.length ? fold(item, "changes", make("span", "says", block.text), () => [...block.files.map(changedFile), ...notesOf(block)]) : make("p", "says", block.text), ...(block.files.length ? [] : notesOf(block))];
   const line = make("p", block.warns ? "says warns" : `says ${block.kind}`, block.text);
   return block.details ? [fold(item, "details", make("span", "says", block.text), () => [printed(block.details, "output")])] : [line];
+};
+
+const notesOf = (block) => block.notes.map((text) => make("p", "note", text));
+const changedFile = (file) => {
+  const title = make("span", "command", make("span", "sign", file.word === "changed" ? "~" : file.word === "new" ? "+" : "−"), make("bdi", "", file.path));
+  const found = file.difference;
+  if (!found) return make("p", "says", title, make("span", "note", ` ${file.word}: ${file.note}`));
+  const amounts = make("span", "name", make("span", "added", `+${found.added}`), make("span", "removed", ` −${found.removed}`));
+  return fold({}, "file", title, () => [difference(found, file.path)], amounts, make("span", "note", file.word));
 };
 
 const fold = (item, key, title, fill, ...after) => {

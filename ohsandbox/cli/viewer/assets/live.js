@@ -103,6 +103,21 @@ const live = byId("live") && (() => {
     end: () => { throw new Ended("The conversation was closed here."); },
   };
 
+  // Made anew each time that it is unfolded: it costs nothing until somebody wants to know.
+  const summary = (name, title) => {
+    const item = {}, place = make("div");
+    const made = fold(item, name, make("span", "says", title), () => [place]);
+    made.querySelector("button").addEventListener("click", async () => {
+      if (!made.isOpen()) return;
+      place.replaceChildren(make("p", "note", "Looking…"));
+      const answer = await fetch(`/${name}`, { headers }).catch(() => null);
+      const told = answer?.ok ? await answer.json() : { blocks: [{ is: "note", kind: "error", text: "The server does not answer.", warns: true }] };
+      place.replaceChildren(...told.blocks.flatMap((block) => shownBlock(block, { open: true })));
+    });
+    return made;
+  };
+  byId("summaries").append(summary("changes", "What was changed in all"), summary("network", "What the network was asked for"));
+
   const setTitle = (title) => {
     hasTitle = true;
     byId("title").textContent = title;

@@ -132,7 +132,7 @@ const step = (by, fits = () => true) => {
 
 const findByAddress = () => {
   const wanted = decodeURIComponent(location.hash.slice(1));
-  const found = /^((?:[^/]+\/)*)e(\d+)$/.exec(wanted);
+  const found = /^((?:[^/]+\/)*)e(\d+(?:\.\d+)?)$/.exec(wanted);
   if (!found) return;
   let place = log;
   for (const name of found[1].split("/").filter(Boolean)) place = place?.items.find((item) => item.entry.agent === name)?.inner;
