@@ -132,7 +132,8 @@ def test_a_filter_shows_the_changes(browser: Chromium, address: Callable[..., st
     choose = "one.value = 'changes'; one.dispatchEvent(new Event('change'));"
     browser.evaluate(f"(() => {{ const one = document.getElementById('show'); {choose} }})()")
     browser.wait_for(f"{SHOWN} === 3")
-    assert browser.evaluate("[...document.querySelectorAll('#log .entry')].map((one) => one.id)") == ["e3", "e10", "e30.98"]
+    ids = browser.evaluate("[...document.querySelectorAll('#log .entry')].map((one) => one.id)")
+    assert ids == ["e3", "e10", "e30.98"]  # the checkpoint, the edit, what was changed in all
 
 
 def test_the_theme_is_switched(browser: Chromium, address: Callable[..., str]) -> None:
