@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.processors import ProcessorLease, Processors
     from ohsandbox.evaluation.results import Outcome, ServiceResult
-    from ohsandbox.evaluation.task import Network, Step
+    from ohsandbox.evaluation.task import Collect, Network, Step
     from ohsandbox.evaluation.trial_sandbox import SandboxRemovals
 
 PATCH_NAME = "patch.diff"
@@ -242,23 +242,36 @@ class Trial:
         """Do the same in each service beside the sandbox that is named; of one that has ended a note tells."""
         named = {one.service for one in step.verifier.collect} | {one.service for one in step.artifacts}
         for service in sorted(filter(None, named)):
-            try:
-                with runtime.joined(service) as other:
-                    self._collect_of(other, step, directory, service)
-            except OhsandboxError as error:  # it may have no shell, too
-                self._notes.append(f"not all is kept of service {service!r}: {error}")
+            with self._of_service(service), runtime.joined(service) as other:
+                self._collect_of(other, step, directory, service)
 
     def _collect_of(self, runtime: DockerRuntime, step: Step, directory: Path, service: str | None) -> None:
         """Run the commands, then take the artifacts, that name the service; None: the sandbox."""
         for one in step.verifier.collect:
             if one.service == service:
-                ended = runtime.run(["/bin/sh", "-c", one.command], user=one.user, timeout_s=self._limit(one.timeout_s))
-                if ended.exit_code != 0:
-                    self._notes.append(f"collect command ended with exit code {ended.exit_code}: {one.command[:80]}")
+                with self._of_service(service):
+                    self._collect_by(runtime, one)
         for artifact in step.artifacts:
             if artifact.service == service:
                 target = directory / "artifacts" / artifact.name
-                self._notes += fetch(runtime, artifact.source, target, exclude=artifact.exclude)
+                with self._of_service(service):
+                    self._notes += fetch(runtime, artifact.source, target, exclude=artifact.exclude)
+
+    def _collect_by(self, runtime: DockerRuntime, what: Collect) -> None:
+        ended = runtime.run(["/bin/sh", "-c", what.command], user=what.user, timeout_s=self._limit(what.timeout_s))
+        if ended.exit_code != 0:
+            self._notes.append(f"collect command ended with exit code {ended.exit_code}: {what.command[:80]}")
+
+    @contextlib.contextmanager
+    def _of_service(self, service: str | None) -> Iterator[None]:
+        """What fails in a service beside the sandbox, which may have no shell, is told, and the next thing is done."""
+        try:
+            yield
+        except OhsandboxError as error:
+            if service is None:
+                raise
+            note = f"not all is kept of service {service!r}: {error}"
+            self._notes += [note] if note not in self._notes else []
 
     def _verify(self, runtime: DockerRuntime, step: Step, directory: Path, patch_fault: str | None) -> Score:
         verifier = step.verifier

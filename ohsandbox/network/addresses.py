@@ -56,6 +56,8 @@ def normalized_host(text: str) -> str:
     labels = name.split(".")
     if _NUMBER.fullmatch(labels[-1]):
         raise HostNameError("is an IP address; hosts are allowed by name")
+    if "/" in name and _NUMBER.fullmatch(labels[-1].partition("/")[0]):
+        raise HostNameError("is a range of addresses; hosts are allowed by name")
     if len(name) > MAX_HOST_CHARS or not all(map(_LABEL.fullmatch, labels)):
         raise HostNameError("is no host name")
     return name

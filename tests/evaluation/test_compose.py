@@ -125,12 +125,21 @@ environment_mode = "separate"
 command = "wget -q -O /www/asked http://127.0.0.1/answer && cp /www/asked /www/answer.log"
 service = "web"
 """
-ENDED = "  ended: {{image: 'ohsandbox-base:busybox', command: ['true']}}\n"
+ENDED = """\
+  ended:
+    image: ohsandbox-base:busybox
+    command: [grep, "42", /run/secrets/word, /run/secrets/renamed, /word, /etc/word]
+    secrets: [word, {{source: word, target: renamed}}]
+    configs: [word, {{source: word, target: /etc/word}}]
+secrets: {{word: {{file: ./word}}}}
+configs: {{word: {{file: ./word}}}}
+"""
 
 
 def test_artifacts_and_collect_commands_of_another_service(tmp_path: Path) -> None:
     root = harbor(tmp_path / "tasks" / "two", COMPOSE + ENDED)
     (root / "task.toml").write_text(OF_A_SERVICE)
+    (root / "environment" / "word").write_text("42\n")
     (root / "tests" / "Dockerfile").write_text("FROM ohsandbox-base:busybox\nCOPY . /tests\n")
     check = "[ -f /www/asked ] && [ ! -e /www/answer.log ] && echo 1 >$L || echo 0 >$L\n"
     (root / "tests" / "test.sh").write_text(f"#!/bin/sh\nL=/logs/verifier/reward.txt\n{check}")

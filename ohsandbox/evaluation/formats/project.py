@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import posixpath
 import re
 import tempfile
 from pathlib import Path
@@ -37,12 +38,14 @@ _WITHOUT_MEANING = frozenset({
     "mem_reservation", "profiles", "oom_score_adj", "container_name",
 })  # fmt: skip
 """No port of this machine is opened, and no service outlives its trial."""
-_NOT_KEPT = _WITHOUT_MEANING | {"image", "build", "mem_limit", "cpus", "deploy"}
-"""The latter are of the service's `TaskEnvironment`."""
+_NOT_KEPT = _WITHOUT_MEANING | {"image", "build", "mem_limit", "cpus", "deploy", "volumes", "secrets", "configs"}
+"""The latter are of the service's `TaskEnvironment`, and its mounts."""
 _ULIMITS = frozenset({"core", "memlock", "nofile", "nproc", "stack"})
 """What databases and compilers ask for. A core is never written."""
 _MAX_ULIMIT = 2**40
 """No machine has so much of anything; engines refuse what does not fit in 63 bits. -1 is no limit."""
+_GIVEN = {"secrets": "/run/secrets", "configs": "/"}
+"""Files that services are given, and where those are that name no place. To Compose both are binds, of any mode."""
 _NETWORK_KEYS = frozenset({"name", "driver", "internal", "attachable", "labels", "enable_ipv6"})
 _BUILD_KEYS = frozenset({"context", "dockerfile", "args", "target", "tags", "labels", "cache_from", "platforms"})
 _UNSET = re.compile(r'The \\?"([^"\\]+)\\?" variable is not set')
@@ -71,6 +74,8 @@ class _Checker:
         self._read, self._path, self._root, self._main = read, path, root.resolve(), main
         self._hidden = [one.resolve() for one in hidden]
         self._problems: list[Problem] = []
+        self._given: dict[str, dict[str, Any]] = {}
+        """Secrets and configs of the file, by name."""
 
     def stop_at_problems(self) -> None:
         """Raise what was found so far."""
@@ -131,9 +136,10 @@ class _Checker:
 
     def project(self, model: dict[str, Any]) -> ComposeProject:
         """Check the model, and return the part of it that is used."""
-        for key in model.keys() - {"name", "services", "networks", "volumes"}:
+        for key in model.keys() - {"name", "services", "networks", "volumes", *_GIVEN}:
             if not key.startswith("x-"):
                 self._refuse((key,), "is not supported")
+        self._given = {kind: model.get(kind) or {} for kind in _GIVEN}
         for name, told in (model.get("networks") or {}).items():
             self._shared(("networks", name), told or {}, _NETWORK_KEYS, "bridge")
         for name, told in (model.get("volumes") or {}).items():
@@ -167,8 +173,6 @@ class _Checker:
                     pass
                 case _ if key in _KEPT:
                     kept[key] = value
-                case "volumes":
-                    kept[key] = [one for one in (self._mount((*where, key), one) for one in value) if one]
                 case "ulimits":
                     kept[key] = {limit: self._ulimit((*where, key, limit), how) for limit, how in value.items()}
                 case "networks":
@@ -177,6 +181,10 @@ class _Checker:
                     kept[key] = value
                 case _:
                     self._refuse((*where, key), f"{str(value)[:60]!r} is not allowed: a task stays in its own project")
+        mounts = [self._mount((*where, "volumes"), one) for one in told.get("volumes") or ()]
+        mounts += [self._mount_given(kind, one) for kind in _GIVEN for one in told.get(kind) or ()]
+        if found := [one for one in mounts if one]:
+            kept["volumes"] = found
         if alias := told.get("container_name"):
             for how in kept.get("networks", {}).values():
                 how["aliases"] = [*how.get("aliases", ()), alias]
@@ -233,6 +241,15 @@ class _Checker:
             self._refuse(where, f"{source} is missing")
         # read-only: what a trial does is not seen by the next one
         return {"type": "bind", "source": str(real), "target": target, "read_only": True}
+
+    def _mount_given(self, kind: str, told: dict[str, Any]) -> dict[str, Any] | None:
+        """A secret or config of a service: a file of the task, bound as any other."""
+        name = str(told.get("source"))
+        if not isinstance(file := self._given[kind].get(name, {}).get("file"), str):
+            self._refuse((kind, name), "is no file of the task: write it to one, and name that as 'file'")
+            return None
+        place = posixpath.join(_GIVEN[kind], str(told.get("target") or name))
+        return self._mount((kind, name, "file"), {"type": "bind", "source": file, "target": place})
 
     def _joined(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any]:
         for key in told.keys() - {"aliases", "priority"}:

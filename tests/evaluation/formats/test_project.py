@@ -115,12 +115,15 @@ def test_what_reaches_out_of_the_project_is_refused_with_its_line(tmp_path: Path
         ("networks: {default: {driver: macvlan}}", ":5: networks.default.driver: 'macvlan'"),
         ("volumes: {vol: {driver_opts: {type: none, o: bind, device: /}}}", ":5: volumes.vol.driver_opts: "),
         ("include: [/etc/x.yaml]", ":5: include: "),
+        ("secrets: {one: {file: /etc/shadow}}", ":5: secrets.one.file: /etc/shadow is outside of the task"),
+        ("secrets: {one: {file: ../tests/test.sh}}", ":5: secrets.one.file: "),
+        ("secrets: {one: {environment: HOME}}", ":5: secrets.one: is no file of the task: write it to one"),
+        ("secrets: {one: {external: true}}", ":5: secrets.one: is no file of the task"),
     ],
 )  # fmt: skip
-def test_networks_and_volumes_are_the_projects_own(tmp_path: Path, told: str, problem: str) -> None:
-    text = (
-        f"services:\n  main: {{}}\n  db: {{image: postgres, volumes: ['{'vol:/v' if 'volumes' in told else '/v'}']}}\n"
-    )
+def test_networks_volumes_and_secrets_are_the_projects_own(tmp_path: Path, told: str, problem: str) -> None:
+    given = "secrets: [one]" if "secrets" in told else f"volumes: ['{'vol:/v' if 'volumes' in told else '/v'}']"
+    text = f"services:\n  main: {{}}\n  db: {{image: postgres, {given}}}\n"
     found = refused(tmp_path, f"{text}\n{told}\n")
     assert found[0].startswith(f"docker-compose.yaml{problem}"), found
 
