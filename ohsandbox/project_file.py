@@ -21,6 +21,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.runtime.factory import DEFAULT_ALLOW, build_digest
+from ohsandbox.runtime.mount_text import parse_mount
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
 
@@ -212,6 +213,7 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
             values[name] = _below(values[name], name, path, root)
     if options.build is not None:
         options = options.model_copy(update={"build": _below(options.build, "build", path, root)})
+    values |= {name: [_absolute(one, path) for one in values[name]] for name in ("mounts",) if name in values}
     contents = {name: _content(values[name], name, path) for name in _FILES if name in values}
     return Project(path, root, values, options, contents)
 
@@ -255,6 +257,12 @@ def _below(named: str, key: str, path: Path, root: Path) -> str:
     return str(found)
 
 
+def _absolute(mount: str, path: Path) -> str:
+    """A mount whose source is meant from the file's directory. It may lie outside of the project: a person is asked."""
+    named = parse_mount(mount)
+    return str(named._replace(source=os.path.normpath(path.parent / Path(named.source).expanduser())))
+
+
 def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
     """Whether the project's value of a setting is the person's, or gives the sandbox and its agent less."""
     value, before = getattr(typed, name), getattr(base, name)
@@ -264,8 +272,8 @@ def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
     if name in _WIDEST_FIRST:
         order = _WIDEST_FIRST[name]
         return order.index(value) >= order.index(before)
-    if name == "allow":
-        return isinstance(before, tuple) and value is not None and {*value} <= {*before}
+    if name in {"allow", "mounts"}:
+        return isinstance(before, tuple) and isinstance(value, tuple) and {*value} <= {*before}
     if name == "profile":
         return value == "strict"
     if name in _LIMITS:

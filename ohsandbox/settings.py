@@ -19,6 +19,7 @@ from ohsandbox.key_store import is_reference, look_up_key
 from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.price import GivenPrice  # noqa: TC001 - pydantic reads it
 from ohsandbox.runtime.factory import DEFAULT_IMAGE, NetworkMode
+from ohsandbox.runtime.mount_text import parse_mount
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.settings_file import read_object
 from ohsandbox.text import MAX_BYTES, byte_size, nearest
@@ -34,7 +35,7 @@ SDK_FILE_NAME = "settings_sdk.json"
 
 _SDK_DIRECTORY = ".openhands"
 _VARIABLE_PREFIX = "OHSANDBOX_"
-_WITHOUT_VARIABLE = frozenset({"env", "mcpServers", "mcp", "tools", "output", "secrets"})
+_WITHOUT_VARIABLE = frozenset({"env", "mcpServers", "mcp", "tools", "output", "secrets", "mounts"})
 """Objects: a variable holds one value."""
 
 _USER_OF_ADDRESS = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]{0,20}://)[^/@]*@")
@@ -113,6 +114,8 @@ class Settings(ConfigModel):
     """What the allowlist holds: a host, `*.host`, `host:port`, or `packages`; None is `packages` for commands."""
     git: Literal["guarded", "ro", "rw"] = "guarded"
     """What of a workspace is guarded against the sandbox; see `DockerRuntime`."""
+    mounts: tuple[str, ...] = ()
+    """More of this machine's files, each "SOURCE:TARGET[:ro]"; see `DockerRuntime`."""
     instructions: str | None = None
     """A file on the host whose text ends the system prompt."""
     memory: ByteSize | None = Field(default=None, ge=MIN_MEMORY_BYTES, le=MAX_BYTES)
@@ -188,6 +191,13 @@ class Settings(ConfigModel):
 
         return None if allow is None else tuple(parse_rule(rule).text for rule in allow)
 
+    @field_validator("mounts")
+    @classmethod
+    def _mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
+        for one in mounts:
+            parse_mount(one)
+        return mounts
+
     @classmethod
     def default_path(cls) -> Path:
         """`settings.json` in the state directory."""
@@ -202,7 +212,8 @@ class Settings(ConfigModel):
     def variables(cls) -> dict[str, str]:
         """The environment variable of each setting that has one: `OHSANDBOX_` and its name in capitals.
 
-        Settings that are objects have none: `mcpServers`, `mcp`, `tools`, `output` and `secrets`.
+        Settings that are objects or lists of paths have none: `mcpServers`, `mcp`, `tools`, `output`, `secrets` and
+        `mounts`.
         """
         return {name: _VARIABLE_PREFIX + name.upper() for name in cls.model_fields if name not in _WITHOUT_VARIABLE}
 

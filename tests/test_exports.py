@@ -17,7 +17,7 @@ EXPORTS = {
         Action Agent Build BuiltImage CLIRuntime ChatModel CommandObservation Conversation ConversationOpenError
         ConversationState ConversationStatus DockerRuntime ErrorObservation ExecResult FileConversationStore
         GlobObservation GrepObservation LLM LLMConfig MCPClient
-        ModelError ModelPrice Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
+        ModelError ModelPrice Mount Observation OhsandboxError ReplayLLM RunLimits RunResult Runtime
         SDKEvent SandboxInfo SandboxLimits SandboxPool SandboxUnavailable ScriptedLLM Secrets Service Settings
         TextObservation Tool
         ToolAnnotations ToolDefinition ToolError ToolExecutor ToolFlags ToolRegistry ToolResult UsageError

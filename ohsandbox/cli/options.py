@@ -83,6 +83,25 @@ def path(text: str) -> Path:
     return Path(text)
 
 
+def directory(text: str) -> str:
+    """`DIR[:ro]`, as it stands."""
+    from ohsandbox.runtime.mount_text import parse_path  # noqa: PLC0415 - `--help` reads this module
+
+    path(parse_path(text).path)
+    return text
+
+
+def mount_of(text: str) -> str:
+    """`SRC:DST[:ro]` with an absolute source, so that it means the same where the conversation is resumed."""
+    from ohsandbox.runtime.mount_text import parse_mount  # noqa: PLC0415 - `--help` reads this module
+
+    try:
+        named = parse_mount(text)
+    except UsageError as error:
+        raise BadParameter(str(error)) from None
+    return str(named._replace(source=str(Path(named.source).expanduser().absolute())))
+
+
 # --- options of more than one command ---------------------------------------------------------------
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
@@ -142,7 +161,22 @@ class SandboxOptions:
         "DIR",
         parser=path,
     )
-    workspace: Path | None = _sandbox("Host directory to work in, bound at /workspace.", "DIR", parser=path)
+    workspaces: list[str] | None = _sandbox(
+        "Host directory to work in, bound at /workspace; read-only with :ro. May be repeated: each further one is at "
+        "/workspaces/NAME.",
+        "DIR[:ro]",
+        flags=["--workspace"],
+        parser=directory,
+    )
+    same_path: bool = switch(
+        "Bind each --workspace at its own path of this machine.", "--same-path", rich_help_panel="Sandbox"
+    )
+    mount: list[str] | None = _sandbox(
+        "Bind one more directory of this machine, or with :ro a file. Diff, undo and the report of changes leave it "
+        "out. May be repeated.",
+        "SRC:DST[:ro]",
+        parser=mount_of,
+    )
     copy: bool = switch(
         "Work on a copy of --workspace, without ignored files and secrets. After `run`, `ohsandbox apply` brings the "
         "changes back.",
@@ -247,6 +281,18 @@ class SandboxOptions:
     """What the project's file runs beside the sandbox, each as `Service` takes it."""
     host_workdir: Path | None = None
     """Working directory of `--runtime cli` without a workspace; None is the current directory."""
+    workspace: Path | None = None
+    """The first of the workspaces. Given another one, that is the only one."""
+
+    def __post_init__(self) -> None:
+        """Keep workspace and workspaces together."""
+        from ohsandbox.runtime.mount_text import parse_path  # noqa: PLC0415 - `--help` reads this module
+
+        first = Path(parse_path(self.workspaces[0]).path) if self.workspaces else None
+        if self.workspace is None:
+            object.__setattr__(self, "workspace", first)
+        elif self.workspace != first:
+            object.__setattr__(self, "workspaces", [str(self.workspace)])
 
     def checked(self) -> SandboxOptions:
         """The same options. One that the backend does not support is refused, never ignored."""
@@ -271,10 +317,14 @@ class SandboxOptions:
             given := self._given("image", "build", *NETWORK_OPTIONS, *RESOURCE_LIMITS, *CONTAINER_OPTIONS)
         ):
             raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
-        if self.git and (self.attach or self.workspace is None):
+        if self.attach and (given := self._given("same_path", "mount")):
+            raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
+        if self.git and not self.mount and (self.attach or self.workspace is None):
             raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")
-        if self.git and self.copies:
+        if self.git and self.copies and not self.mount:
             raise UsageError("--git protects a bound directory, and --copy binds none. Leave one out.")
+        if self.same_path and (self.copies or self.workspace is None):
+            raise UsageError("--same-path is for a bound --workspace. Leave --copy out, or name one.")
         return self
 
     def _check_network(self) -> None:
@@ -325,7 +375,13 @@ class SandboxOptions:
             allowed=self._allowed(settings),
             git=self.git or settings.git,
             ca_bundle=bundle,
+            mount=self._mounts(settings),
         )
+
+    def _mounts(self, settings: Settings) -> list[str] | None:
+        """Those of the settings, and over them the flags'."""
+        listed = settings.mounts if "mount" in self.backend.options and not self.attach else ()
+        return [*dict.fromkeys([*listed, *(self.mount or ())])] or None
 
     def _network(self, settings: Settings) -> NetworkMode:
         """What was asked for, else what the settings say, else the list."""

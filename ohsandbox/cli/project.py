@@ -31,6 +31,7 @@ MEANINGS = {
     "build": "its Dockerfile runs with a network, outside the sandbox",
     "setup": "runs in each new sandbox first, unasked",
     "workspace": "bind: the sandbox writes your files; copy: it reads them",
+    "mounts": "files of yours that the sandbox reads, or writes without :ro",
     "network": "open, allowlist: what the sandbox sees can leave this machine",
     "allow": "hosts to which what the sandbox sees can be sent",
     "model": "asked with your key, at your cost",

@@ -29,6 +29,7 @@ from ohsandbox.runtime.factory import (
     open_inventory,
     runtime_from,
 )
+from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
 from ohsandbox.runtime.workspace.changes import ChangeKind, WorkspaceChange, WorkspaceReport
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ SANDBOX_NAME = "sandbox.json"
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
 _SETUP = {"setup", "setup_inputs", "setup_directory"}
 _NOT_MADE_OF = _SETUP | {
-    "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache", "forward", "expose_host"
+    "workspace", "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache", "forward",
+    "expose_host",
 }  # fmt: skip
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {
@@ -74,6 +76,8 @@ def make_runtime(
     """The runtime that the options (with settings) name, not started. No engine is asked."""
     names = {field.name for field in fields(options)} - _NOT_MADE_OF
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if not options.backend.isolated:
+        given["workspace"] = options.workspace
     copy: bool | Literal["all"] = "all" if options.copy_all else options.copy
     asked = RuntimeSettings(
         **given,
@@ -241,6 +245,7 @@ def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> Non
         fields["git"] = None  # comes from the settings, and only matters for a bound workspace
     for name in _PATHS:
         fields[name] = str(Path(fields[name]).resolve()) if fields[name] else None
+    fields["workspaces"] = [_resolved(one) for one in full.workspaces or ()] or None
     with contextlib.suppress(OSError):
         write_atomically(directory / SANDBOX_NAME, json.dumps(fields, indent=2).encode() + b"\n")
 
@@ -250,11 +255,32 @@ def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None
     known = _load_options(directory)
     if known is None:
         return
-    fields = asdict(replace(known, attach=None, workspace=workspace or known.workspace))
+    fields = asdict(replace(known, attach=None, **_moved(known, workspace)))
     fields = {name: value for name, value in fields.items() if name not in _SETUP}
     texts = {name: str(fields[name]) if fields[name] else None for name in _PATHS}
     with contextlib.suppress(OSError):
         write_atomically(fork / SANDBOX_NAME, json.dumps(fields | texts, indent=2).encode() + b"\n")
+
+
+def _resolved(named: str) -> str:
+    """A workspace with its real path, in which a name that ends in `:ro` has a slash behind it."""
+    path, read_only = parse_path(named)
+    return str(Path(path).resolve()) + (":ro" if read_only else "/" if path.endswith(":ro") else "")
+
+
+def _moved(known: SandboxOptions, directory: Path | None) -> dict[str, Any]:
+    """Its workspaces, where those that are writable have their files in a directory: see `moved_places`."""
+    if directory is None or not known.workspaces:
+        return {"workspace": directory or known.workspace}
+    named = [(one, parse_path(one)) for one in known.workspaces]
+    targets = [
+        place_of_workspace(one.path, is_first=not index, same_path=known.same_path)
+        for index, (_, one) in enumerate(named)
+    ]
+    writable = [target for target, (_, one) in zip(targets, named, strict=True) if not one.read_only]
+    places = moved_places(writable, directory)
+    moved = [str(places.get(target, text)) for target, (text, _) in zip(targets, named, strict=True)]
+    return {"workspace": Path(parse_path(moved[0]).path), "workspaces": moved}
 
 
 def _load_options(directory: Path) -> SandboxOptions | None:

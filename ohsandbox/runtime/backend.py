@@ -34,7 +34,7 @@ from ohsandbox.runtime.process.worker import (
     WorkerPool,
     WorkerUnusable,
 )
-from ohsandbox.runtime.workspace.changes import ChangeTracker, WorkspaceReport
+from ohsandbox.runtime.workspace.changes import ChangeTracker, WorkspaceReport, merged
 from ohsandbox.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Backend(ABC):
     """Called in the starting thread when only the engine works: what it begins in threads costs the start no time."""
     reports_changes_later: bool = False
     """The owner calls `workspace_changes` after `close` and reports them: `close` keeps the data for it."""
-    _watch: ChangeTracker | None = None
+    _trackers: tuple[ChangeTracker, ...] = ()
     resumed: ResumeReport | None = None
     """What `resume` found; None if it was not called."""
 
@@ -209,6 +209,11 @@ class Backend(ABC):
         return None
 
     @property
+    def host_workspaces(self) -> Mapping[str, Path]:
+        """The directories of this machine that it works in and may write, by their places in the sandbox."""
+        return {} if self.host_workspace is None else {self.workdir: self.host_workspace}
+
+    @property
     def copied_workspace(self) -> Path | None:
         """The directory of this machine whose files were copied into the sandbox at its start; None without a copy."""
         return None
@@ -282,37 +287,43 @@ class Backend(ABC):
 
     # --- changes in a bound directory ------------------------------------------------------------------
 
-    def watch(self, directory: Path) -> None:
-        """Record the contents of a directory of this machine, for `workspace_changes`.
+    def watch(self, *directories: Path) -> None:
+        """Record the contents of directories of this machine, for `workspace_changes`.
 
         Raises:
             UsageError: the state directory cannot be written.
         """
-        self._watch = ChangeTracker(directory, subdirectory("workspaces"))
+        self._trackers = tuple(ChangeTracker(one, subdirectory("workspaces")) for one in directories)
+
+    def _leave_watch(self) -> None:
+        """Undo `watch`."""
+        for one in self._trackers:
+            one.leave()
 
     def workspace_changes(self) -> WorkspaceReport:
         """Files new or changed in the bound directory that this machine may run or obey by itself, worst first.
 
         Each change is reported once: since `start`, or since the last call. It works after `close` as well, when
         nothing changes any more. If an earlier session on the directory was killed before it reported, the first call
-        begins with that session. Empty if no directory is bound.
+        begins with that session. Empty if no directory is bound. Of several directories, paths in the first one are
+        relative to it, and the others absolute.
         """
-        return WorkspaceReport(0.0) if self._watch is None else self._watch.report()
+        return merged([one.report() for one in self._trackers], [one.root for one in self._trackers])
 
     def discard_changes(self) -> None:
         """Discard the recorded contents of the bound directory after its changes are reported; `close` does so."""
-        if self._watch is not None:
-            self._watch.end()
+        for one in self._trackers:
+            one.end()
 
     @property
     def watched(self) -> Path | None:
-        """The directory that `workspace_changes` reports on, or None."""
-        return None if self._watch is None else self._watch.root
+        """The first directory that `workspace_changes` reports on, or None."""
+        return self._trackers[0].root if self._trackers else None
 
     @property
     def previous_was_killed(self) -> bool:
         """Whether an earlier session on the directory was killed and its changes have not been reported."""
-        return self._watch is not None and self._watch.previous_was_killed
+        return any(one.previous_was_killed for one in self._trackers)
 
     # --- recovery of a failed sandbox ------------------------------------------------------------------
 

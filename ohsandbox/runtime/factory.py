@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.mount_text import parse_mount, parse_path
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class RuntimeSettings:
     """A directory with a Dockerfile, in the place of image."""
     workspace: str | Path | None = None
     """A directory of this machine to work in."""
+    workspaces: tuple[str, ...] = ()
+    """Several, each `DIR[:ro]`, in the place of workspace; the first is where commands start."""
+    same_path: bool = False
+    """Workspaces lie in the sandbox where they lie on this machine."""
+    mount: tuple[str, ...] = ()
+    """More of this machine's files, each `SOURCE:TARGET[:ro]`."""
     host_workdir: str | Path | None = None
     """Where a backend that runs on this machine starts commands without a workspace; None: the current directory."""
     git: Literal["guarded", "ro", "rw"] = "guarded"
@@ -119,8 +126,10 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
     joins = settings.attach is not None
     return DockerRuntime(
         None if joins or settings.build else settings.image,
-        workspace=settings.workspace,
-        git=settings.git if settings.workspace and not settings.copy else None,
+        workspace=settings.workspaces or settings.workspace,
+        same_path=settings.same_path,
+        mounts=settings.mount,
+        git=settings.git if _is_mapped(settings) else None,
         copy=settings.copy,
         network=None if joins else settings.network,
         allow=settings.allow,
@@ -151,6 +160,14 @@ def container_of(image: str | None, options: Mapping[str, Any]) -> Runtime:
     return DockerRuntime(image, **options)
 
 
+def _is_mapped(settings: RuntimeSettings) -> bool:
+    """Whether something of this machine can be written."""
+    directories = settings.workspaces or ((str(settings.workspace),) if settings.workspace else ())
+    named = [*(parse_mount(one) for one in settings.mount)]
+    writable = [] if settings.copy else [one for one in map(parse_path, directories) if not one.read_only]
+    return bool(writable) or not all(one.read_only for one in named)
+
+
 def _open_docker_inventory() -> Inventory:
     from ohsandbox.runtime.docker.inventory import DockerInventory  # noqa: PLC0415 - as above
 
@@ -160,6 +177,8 @@ def _open_docker_inventory() -> Inventory:
 def _create_local(settings: RuntimeSettings, _progress: Progress | None) -> Runtime:
     from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - as above
 
+    if len(settings.workspaces) > 1:
+        raise UsageError("--runtime cli works in one workspace. Remedy: name one, or use --runtime docker.")
     return CLIRuntime(settings.workspace or settings.host_workdir, watch=settings.workspace is not None)
 
 
@@ -170,6 +189,7 @@ BACKENDS: dict[str, BackendInfo] = {
         options=frozenset(
             {
                 *("image", "build", "git", "keep", "attach", "ca_bundle", "copy", "env", "user", "services"),
+                *("same_path", "mount"),
                 *NETWORK_OPTIONS,
                 *RESOURCE_LIMITS,
                 *CONTAINER_OPTIONS,

@@ -55,7 +55,7 @@ def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
     assert declared <= {field.name for field in fields(RuntimeSettings)}
     assert BACKENDS["docker"].isolated  # what ports need
     supported = {name for backend in BACKENDS.values() for name in backend.options}
-    assert declared - {"runtime", "workspace", "host_workdir"} == supported
+    assert declared - {"runtime", "workspace", "workspaces", "host_workdir"} == supported
     assert set(RESOURCE_LIMITS.values()) <= SandboxLimits.model_fields.keys()
 
 

@@ -1,7 +1,7 @@
 """The configuration of a sandbox's container, as an allowlist: a field that is not written here is not sent.
 
 `ContainerConfig` holds the resolved facts, `create_payload` turns them into the body of the engine's create call. It
-cannot express a privileged container, a device but a GPU, a host namespace or a mount other than the workspace.
+cannot express a privileged container, a device but a GPU, a host namespace or a mount that was not vetted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
-from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount
 from ohsandbox.runtime.docker.mount_policy import Identity  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.mounts import Bind  # noqa: TC001 - as above
 from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
+from ohsandbox.runtime.mount_text import WORKSPACE
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
@@ -143,12 +144,10 @@ class ContainerConfig(BaseModel):
     """Resolved: at most the engine's number of processors."""
     open_files: int | None = 65536
     """Resolved: an engine without CAP_SYS_RESOURCE cannot exceed its own limit. None: the engine's limit."""
-    workspace: str | None = None
-    """A host directory that was checked, bound at /workspace; then no process has any capability."""
-    guard: tuple[GuardMount, ...] = ()
-    """The nested mounts that protect parts of the workspace."""
+    binds: tuple[Bind, ...] = ()
+    """Files and directories of the host that were checked, the workspaces first."""
     identity: Identity | None = None
-    """With a workspace: the user that needs a passwd entry and a home."""
+    """With a bind that is writable: the user that needs a passwd entry and a home."""
     architecture: str = "amd64"
     """Architecture of the image."""
     runtime: str = ""
@@ -165,9 +164,14 @@ class ContainerConfig(BaseModel):
     labels: dict[str, str] = {}
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether it can write files of the host; then no process has any capability."""
+        return any(not one.read_only for one in self.binds)
+
+    @property
     def capabilities(self) -> dict[str, int]:
         """Those of uid 0, with their numbers; none where a directory of the host is bound read-write."""
-        if self.workspace is not None or self.hardening == "strict":
+        if self.is_mapped or self.hardening == "strict":
             return {}
         return TRUSTED_CAPABILITIES if self.hardening == "trusted" else CAPABILITIES
 
@@ -185,7 +189,7 @@ class ContainerConfig(BaseModel):
             CONNECTOR_DIR: CONNECTOR_TMPFS,
         }
         if self.hardening == "strict":
-            places = (*STRICT_WRITABLE, *(() if self.workspace is not None else (WORKSPACE,)))
+            places = (*STRICT_WRITABLE, *(() if any(one.target == WORKSPACE for one in self.binds) else (WORKSPACE,)))
             size = limits.memory_bytes // STRICT_SHARE
             found |= dict.fromkeys(places, f"rw,nosuid,nodev,exec,size={size},mode=1777")
             found[TRUST_DIR] = "rw,nosuid,nodev,noexec,size=4m,mode=0755"
@@ -199,7 +203,7 @@ class ContainerConfig(BaseModel):
             return first
         # for gid 0 setgid files are as dangerous as setuid files
         forbidden = SETUID_BIT | (SETGID_BIT if self.identity is None or self.identity.gid == 0 else 0)
-        return [*first, f"seccomp={profile_json(forbidden if self.workspace else 0)}"]
+        return [*first, f"seccomp={profile_json(forbidden if self.is_mapped else 0)}"]
 
 
 def create_payload(config: ContainerConfig) -> dict[str, Any]:
@@ -211,7 +215,7 @@ def create_payload(config: ContainerConfig) -> dict[str, Any]:
     named = {} if config.network_owner else {"Hostname": "sandbox"}  # a namespace that is joined has its owner's
     return named | {
         "Image": config.image,
-        "Entrypoint": ["/bin/sh", "-c", MAPPED_PID_1 if config.workspace is not None else PID_1],
+        "Entrypoint": ["/bin/sh", "-c", MAPPED_PID_1 if config.is_mapped else PID_1],
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",  # the OCI runtime enters it at each start, also after an agent changed the files
@@ -263,12 +267,12 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
     }
     if limits.cpuset is not None:
         host["CpusetCpus"] = limits.cpuset
-    if (root := config.workspace) is not None:
+    for bind in config.binds:
         nested = [
-            _bind(one.source or f"{root}/{one.path}", f"{WORKSPACE}/{one.path}", read_only=one.read_only)
-            for one in config.guard
+            _bind(one.source or f"{bind.source}/{one.path}", f"{bind.target}/{one.path}", read_only=one.read_only)
+            for one in bind.guard
         ]
-        host["Mounts"] = [_bind(root, WORKSPACE, read_only=False), *nested]
+        host["Mounts"] += [_bind(bind.source, bind.target, read_only=bind.read_only), *nested]
     if limits.disk_bytes is not None:
         host["StorageOpt"] = {"size": str(limits.disk_bytes)}
     if config.runtime:

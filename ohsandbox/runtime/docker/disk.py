@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,9 +83,9 @@ class ProcessWrites(NamedTuple):
 
 
 def writable_file_systems(
-    engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], workspace: Path | None, sandbox: DockerRuntime
+    engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], writable: Sequence[str], sandbox: DockerRuntime
 ) -> list[FileSystem]:
-    """Return the file systems that a container can write to: the engine's first, then that of a bound workspace.
+    """Return the file systems that a container can write to: the engine's, then those of bound directories.
 
     found is the engine's description of the container, facts are its self-check's. The sandbox itself is asked about
     an engine's disk that is not on this machine.
@@ -96,7 +97,7 @@ def writable_file_systems(
         engines = FileSystem("The engine's disk", lambda: measure(upper))
     else:
         engines = FileSystem("The engine's disk", lambda: _asked_inside(sandbox), near=False)
-    return [engines, *([FileSystem("The workspace's disk", lambda: measure(workspace))] if workspace else [])]
+    return [engines, *(FileSystem(f"The disk of {place!r}", partial(measure, Path(place))) for place in writable)]
 
 
 def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:

@@ -62,6 +62,7 @@ class Engine:
         self.address = address
         self.is_podman = is_podman
         """Whether Podman answers, as it says in its answer to a ping."""
+        self._info: dict[str, Any] | None = None
         self.while_starting: Callable[[], None] | None = None
         """Called before the engine is asked to start a container, for which it takes 0.2 s."""
 
@@ -76,6 +77,17 @@ class Engine:
             return os.cpu_count() or 1
         with engine_errors("asking the engine for its processors"):
             return int(self.api.info()["NCPU"])
+
+    def info(self) -> dict[str, Any]:
+        """What the engine says of itself and its machine, asked once."""
+        if self._info is None:
+            with engine_errors("asking the engine about itself"):
+                self._info = dict(self.api.info())
+        return self._info
+
+    def has_our_kernel(self) -> bool:
+        """Whether containers run on this machine's kernel, and so show its inodes: not those of Docker Desktop."""
+        return self.address.is_local and self.info().get("KernelVersion") == os.uname().release
 
     @contextlib.contextmanager
     def cut_by(self, cancel: threading.Event | None, doing: str) -> Iterator[None]:

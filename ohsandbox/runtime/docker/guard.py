@@ -20,6 +20,7 @@ from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.paths import DIRECTORY, state_dir
 from ohsandbox.private_files import NEW_FILE
 from ohsandbox.runtime.docker.mount_policy import path_directories
+from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 Git = Literal["guarded", "ro", "rw"]
 """`guarded`: commits work; config, hooks and info are read-only. `ro`: all of `.git` is read-only. `rw`: no guard."""
 
-WORKSPACE = "/workspace"
 MAX_MOUNTS = 2000
 """The engine takes 0.25 s to start a container, 0.4 s with 700 nested mounts (100 submodules), 0.8 s with 2,100."""
 
@@ -75,6 +75,15 @@ def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
     return plan.mounts()
 
 
+def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
+    """Return the nested mounts for a directory that is bound read-only: a socket or FIFO in it leads to a program here.
+
+    Raises:
+        UsageError: there are too many, or a name is unreadable.
+    """
+    return _MountPlan(directory, fifos=True).mounts()
+
+
 def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
     """Remove what `guard` created, in any session. Empty `hooks` and `info` stay, as `git init` creates them.
 
@@ -93,10 +102,11 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
                 os.unlink(name, dir_fd=directory)
 
 
-def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
+def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKSPACE, read_only: bool = False) -> None:
     """Compare the requested mounts with the sandbox's mounts (proc(5), mountinfo).
 
-    A name that was replaced by a link between our check and the engine's mount has another root.
+    A name that was replaced by a link between our check and the engine's mount has another root. target is where the
+    directory with the guarded paths is mounted, and read_only whether all of it is.
 
     Raises:
         SandboxUnavailable: a mount is missing, writable, or of another file.
@@ -105,10 +115,15 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
     for line in mountinfo.splitlines():
         fields = line.split(" ")
         if len(fields) > 5:  # noqa: PLR2004 - the mount options are the sixth field
-            there[_unescaped(fields[4])] = (fields[2], _unescaped(fields[3]), fields[5].split(","))
-    device, root, _ = there.get(WORKSPACE, ("", "", []))
+            there[unescaped(fields[4])] = (fields[2], unescaped(fields[3]), fields[5].split(","))
+    device, root, options = there.get(target, ("", "", []))
+    if read_only and root and "ro" not in options:
+        raise SandboxUnavailable(
+            f"The sandbox is not as strict as asked: {target} is not mounted read-only. "
+            "Remedy: `ohsandbox doctor` looks at the engine."
+        )
     for mount in guarded:
-        found = there.get(f"{WORKSPACE}/{mount.path}")
+        found = there.get(f"{target}/{mount.path}")
         moved = found is None
         if found is not None and mount.source:  # a mount's root is the path on its own file system
             moved = not mount.source.endswith(found[1])
@@ -116,12 +131,12 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str) -> None:
             moved = found[0] == device and found[1] != f"{root.rstrip('/')}/{mount.path}"
         if found is None or moved or (mount.read_only and "ro" not in found[2]):
             raise SandboxUnavailable(
-                f"The sandbox is not as strict as asked: {mount.path!r} of the workspace is not guarded. "
-                "Remedy: end what else changes the workspace, and try again; `ohsandbox doctor` looks at the engine."
+                f"The sandbox is not as strict as asked: {mount.path!r} of {target} is not guarded. "
+                "Remedy: end what else changes that directory, and try again; `ohsandbox doctor` looks at the engine."
             )
 
 
-def _unescaped(field: str) -> str:
+def unescaped(field: str) -> str:
     """Decode a field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
@@ -129,7 +144,8 @@ def _unescaped(field: str) -> str:
 class _MountPlan:
     """A workspace as a scan found it, and the nested mounts planned for it."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, fifos: bool = False) -> None:
+        """Scan root; with fifos, each FIFO is hidden as sockets are, on which a program answers."""
         self.root = root
         self._wanted: dict[str, bool] = {}
         """The paths to mount, and whether read-only."""
@@ -151,7 +167,9 @@ class _MountPlan:
                 self._dotgits[path] = entry.stat(follow_symlinks=False).st_mode
                 if is_file:
                     self._pointers[path] = git_layout.pointed(root, path)
-            elif not (is_file or entry.is_dir(follow_symlinks=False) or entry.is_symlink()) and _answers(root, path):
+            elif is_file or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+                continue
+            elif (fifos and _is_fifo(entry)) or _answers(root, path):
                 self._sockets.append(path)
 
     def hold(self, path: str) -> None:
@@ -369,6 +387,13 @@ def _is_empty(workspace: str, path: str) -> bool:
     with contextlib.suppress(OSError), _opened(workspace, path) as directory, os.scandir(directory) as entries:
         return next(entries, None) is None
     return True
+
+
+def _is_fifo(entry: os.DirEntry[str]) -> bool:
+    try:
+        return stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
+    except OSError:  # removed meanwhile
+        return False
 
 
 def _answers(workspace: str, path: str) -> bool:

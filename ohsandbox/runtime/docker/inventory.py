@@ -87,8 +87,8 @@ class DockerInventory(Inventory):
                 done += Removal(left=(f"Container {record.container} was to be kept. {remedy}",))
             elif _remove_idle(self._engine, record, sandbox_id):
                 done += Removal(removed=(record.container,))
-                if record.workspace:
-                    _unlock(self._engine, record.workspace)
+                for workspace in record.workspaces:
+                    _unlock(self._engine, workspace)
             else:
                 done += Removal(left=(f"A process works in container {record.container}.",))
         return done
@@ -115,9 +115,8 @@ class DockerInventory(Inventory):
         done += build.collect(engine)
         if not keep_networks:
             open_network.collect(engine)
-        for workspace in {one.workspace for one in dead if one.engine == engine.address.url}:
-            if workspace:
-                _unlock(engine, workspace)
+        for workspace in {path for one in dead if one.engine == engine.address.url for path in one.workspaces}:
+            _unlock(engine, workspace)
         return [one for one in done if one is not None]
 
     def _labelled(self, more: dict[str, str] | None = None) -> list[dict[str, Any]]:
@@ -171,15 +170,17 @@ class DockerInventory(Inventory):
 
 
 def digest(workspace: str) -> str:
-    """Return the value of WORKSPACE_LABEL for a bound workspace."""
+    """Return the word of WORKSPACE_LABEL for a directory; the label has one for each that is bound read-write."""
     return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
 
 
 def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> list[dict[str, Any]]:
     """Return anybody's running containers that bind a directory; with stopped, the others too."""
     with engine_errors("looking for other sandboxes of the workspace"):
-        filters = {"label": [f"{WORKSPACE_LABEL}={digest(workspace)}"]} | ({} if stopped else {"status": ["running"]})
-        return list(engine.api.containers(all=stopped, filters=filters))
+        filters = {"label": [WORKSPACE_LABEL]} | ({} if stopped else {"status": ["running"]})
+        listed = engine.api.containers(all=stopped, filters=filters)
+        words = {str(one["Id"]): str((one.get("Labels") or {}).get(WORKSPACE_LABEL)).split() for one in listed}
+        return [one for one in listed if digest(workspace) in words[str(one["Id"])]]
 
 
 def orphans_here(engine: Engine) -> bool:
@@ -276,5 +277,5 @@ def _unlock(engine: Engine, workspace: str) -> None:
         if any(found.get("State") == "running" for found in containers):
             return
         records = ((one, lease.read(one)) for one in lease.all_ids())
-        if not any(found and found.workspace == workspace and lease.owner_alive(one) for one, found in records):
+        if not any(found and workspace in found.workspaces and lease.owner_alive(one) for one, found in records):
             guard.release(workspace, gone=not containers)

@@ -48,8 +48,8 @@ class LeaseRecord(BaseModel):
     created_at: float
     conversation: str | None = None
     keep: bool = False
-    workspace: str | None = None
-    """The bound directory of this machine."""
+    workspaces: tuple[str, ...] = ()
+    """The directories of this machine that it can write."""
     network_owner: str | None = None
     """The name of the container that holds its network namespace (`open_network`), and shares this lease."""
     services: tuple[str, ...] = ()
@@ -118,13 +118,13 @@ os.register_at_fork(after_in_child=_leave_all_in_child)
 
 def take(
     *, container: str, engine: str, image: str, conversation: str | None = None, keep: bool = False,
-    workspace: str | None = None, network_owner: str | None = None, services: tuple[str, ...] = (),
+    workspaces: tuple[str, ...] = (), network_owner: str | None = None, services: tuple[str, ...] = (),
 ) -> Lease:  # fmt: skip
     """Return a new lease, locked before the file gets its name, so that no `gc` ever sees it unlocked."""
     record = LeaseRecord(
         id=secrets.token_hex(_ID_BYTES), container=container, engine=engine, image=image, pid=os.getpid(),
         host=socket.gethostname(), created_at=time.time(), conversation=conversation, keep=keep,
-        workspace=workspace, network_owner=network_owner, services=services,
+        workspaces=workspaces, network_owner=network_owner, services=services,
     )  # fmt: skip
     path = _path(record.id)
     try:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir
+from ohsandbox.runtime.workspace.git_layout import LAYOUT, is_repository, looks_like_dotgit
+from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +58,7 @@ WINDOWS_TREES = frozenset(
 _OUR_CODE = "which this ohsandbox runs from"
 _ANOTHER = "Remedy: name a project's own directory."
 _COPY = "Remedy: work on a copy (--copy, copy=True), or name another directory."
+_READ = "Remedy: mount it read-only (:ro), or name another directory."
 _ELSEWHERE = (
     "Remedy: install ohsandbox outside of it (`pipx install`, `uv tool install`), work on a copy (--copy, copy=True), "
     "or name another directory."
@@ -81,20 +84,34 @@ def check_directory(directory: str | os.PathLike[str], *, copied: bool = False) 
     Raises:
         UsageError: it does not exist, is not a directory, or is (a link to) a path that no agent may write.
     """
+    return check_path(directory, read_only=copied)
+
+
+def check_path(
+    named: str | os.PathLike[str], *, what: str = "workspace", read_only: bool = False, may_be_file: bool = False
+) -> str:
+    """Return the real path of what may be bound into a sandbox, or read-only or copied into one.
+
+    what is its name in messages. A socket, a FIFO or a device is none, nor is a file but with may_be_file.
+
+    Raises:
+        UsageError: it does not exist, is of another kind, or is (a link to) a path that no agent may write or read.
+    """
     try:
-        path = Path(directory).expanduser().resolve(strict=True)
+        path = Path(named).expanduser().resolve(strict=True)
         mode = path.stat().st_mode
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            f"The workspace {str(directory)!r} cannot be used: {reason}. Remedy: make it first."
-        ) from error
-    if not stat.S_ISDIR(mode):
-        raise UsageError(f"The workspace {str(directory)!r} is not a directory. Remedy: name a directory.")
-    if why := _forbidden(path, copied=copied):
-        may_be_copied = not copied and _forbidden(path, copied=True) is None
-        remedy = _ELSEWHERE if why.endswith(_OUR_CODE) else _COPY if may_be_copied else _ANOTHER
-        raise UsageError(f"The workspace {str(path)!r} is refused: {why}. {remedy}")
+        raise UsageError(f"The {what} {str(named)!r} cannot be used: {reason}. Remedy: make it first.") from error
+    if not (stat.S_ISDIR(mode) or (may_be_file and stat.S_ISREG(mode))):
+        remedy = "a directory" if may_be_file or what == "workspace" else "a directory, or a file with :ro"
+        kind = "neither a directory nor a file" if may_be_file else "not a directory"
+        raise UsageError(f"The {what} {str(named)!r} is {kind}. Remedy: name {remedy}.")
+    if why := _forbidden(path, copied=read_only):
+        may_be_read = not read_only and _forbidden(path, copied=True) is None
+        on_a_copy = _COPY if what == "workspace" else _READ
+        remedy = _ELSEWHERE if why.endswith(_OUR_CODE) else on_a_copy if may_be_read else _ANOTHER
+        raise UsageError(f"The {what} {str(path)!r} is refused: {why}. {remedy}")
     return str(path)
 
 
@@ -103,7 +120,22 @@ def _forbidden(path: Path, *, copied: bool = False) -> str | None:
         return why
     if _touch(path, state_dir()):
         return "it touches ohsandbox's own state directory"
-    return None if copied else _of_ours(path) or _of_the_environment(path)
+    return None if copied else _of_ours(path) or _of_the_environment(path) or _of_a_repository(path)
+
+
+def _of_a_repository(path: Path) -> str | None:
+    """A part of a repository, or of what editors run, is not guarded by itself: the guard knows it by its place."""
+    for above in path.parents:
+        below = path.relative_to(above)
+        part = below.parts[0]
+        if part == ".git" or looks_like_dotgit(part):
+            return f"it lies in {part!r}, from which git runs programs"
+        is_own = os.path.lexists(path / ".git")  # some agents keep whole working trees in such a directory
+        if not is_own and not {part.lower(), below.as_posix().lower()}.isdisjoint(GUARDED):
+            return f"it lies in {part!r}, from which editors or agents run programs"
+        if is_repository({name for name in LAYOUT if os.path.lexists(above / name)}):
+            return f"it lies in the repository {str(above)!r}, whose configuration and hooks git obeys"
+    return None
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from ohsandbox.arguments import wrong
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker import mount_policy, profiles
+from ohsandbox.runtime.docker import mount_policy, mounts, profiles
 from ohsandbox.runtime.docker.build import Build  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.docker.container_config import (
     ALL_GPUS,
@@ -22,9 +23,10 @@ from ohsandbox.runtime.docker.container_config import (
     Network,
     SandboxLimits,
 )
-from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.docker.guard import WORKSPACE, Git, GuardMount
+from ohsandbox.runtime.docker.guard import Git  # noqa: TC001 - as above
+from ohsandbox.runtime.docker.mounts import Bind, Mount  # noqa: TC001 - as above
 from ohsandbox.runtime.docker.service_options import Service, check_services
+from ohsandbox.runtime.mount_text import WORKSPACE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +42,8 @@ DEFAULT_IMAGE = "python:3.12"
 
 WORKDIR_LABEL = "ohsandbox.workdir"
 """Label with the working directory of processes; the container's own working directory is the root directory."""
+BINDS_LABEL = "ohsandbox.binds"
+"""Label with the places of the workspaces and of the mounts, as JSON: {"workspaces": [...], "mounts": [...]}."""
 LABELS_LABEL = "ohsandbox.labels"
 """Label with the names of the caller's labels: a container has its image's as well."""
 CA_PATH = f"{TRUST_DIR}/ca.pem"
@@ -96,9 +100,13 @@ class DockerOptions(BaseModel):
     env: dict[str, str] = {}
     user: str | None = None
     workdir: str | None = None
-    workspace: str | None = None
+    workspaces: tuple[Mount, ...] = ()
+    """With their places; the first is the one that a person means by "the workspace"."""
+    same_path: bool = False
+    """Workspaces lie in the sandbox where they lie on this machine."""
+    mounts: tuple[Mount, ...] = ()
     copy_of: str | None = None
-    """A directory whose files are copied to /workspace at the start; workspace is None then."""
+    """A directory whose files are copied to /workspace at the start; there are no workspaces then."""
     copies_all: bool = False
     git: Git = "guarded"
     network: Network = "none"
@@ -107,7 +115,7 @@ class DockerOptions(BaseModel):
     credentials: tuple[str, ...] = ()
     """As `network.credentials` reads them: where each value is, never the value."""
     profile: Profile | None = None
-    """What the caller says; between `contained` and `mapped` a workspace alone decides."""
+    """What the caller says; between `contained` and `mapped` what is bound read-write alone decides."""
     platform: str | None = None
     """os/architecture[/variant] of the image."""
     gpus: int | Literal["all"] | None = Field(default=None, ge=1, le=1024)
@@ -131,6 +139,21 @@ class DockerOptions(BaseModel):
     def hardening(self) -> Hardening | None:
         """The profile where it is more or less strict than the usual one."""
         return self.profile if self.profile in {"strict", "trusted"} else None
+
+    @property
+    def bound(self) -> tuple[Mount, ...]:
+        """All that is bound, the workspaces first."""
+        return (*self.workspaces, *self.mounts)
+
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """The directories of this machine that the sandbox can write."""
+        return tuple(one.source for one in self.bound if not one.read_only)
+
+    @property
+    def workspace(self) -> str | None:
+        """The first workspace."""
+        return self.workspaces[0].source if self.workspaces else None
 
     @property
     def ca_environment(self) -> dict[str, str]:
@@ -161,27 +184,27 @@ def checked(**asked: object) -> DockerOptions:
             raise UsageError(f"ca_bundle={found.ca_bundle!r} is not a file. Remedy: name a PEM file.")
         if b"-----BEGIN CERT" not in bundle.read_bytes():
             raise UsageError(f"ca_bundle={found.ca_bundle!r} contains no PEM certificate. Remedy: name a PEM file.")
-    if found.platform is not None and found.build is not None:
-        raise UsageError(
-            "build= makes an image for the engine's platform. Remedy: leave out platform=, or pass image=."
-        )
     profiles.check(found)
-    if asked.get("git") and found.workspace is None:
+    if asked.get("git") and not found.writable:
         raise UsageError(f"git={found.git!r} is for a bound directory. Remedy: pass workspace=DIR, or leave out git=.")
     if found.attach is not None:
         _check_joined(asked)
     if found.services:
         services = check_services(found.services, network=found.network)
         found = found.model_copy(update={"services": services})
-    places = {"copy_of": found.copy_of, "workspace": found.workspace}
-    vetted = {
-        key: mount_policy.check_directory(place, copied=key == "copy_of")
-        for key, place in places.items()
-        if place is not None
-    }
     if found.platform is not None:
-        vetted["platform"] = profiles.checked_platform(found.platform)
-    return found.model_copy(update=vetted)
+        found = found.model_copy(update={"platform": profiles.checked_platform(found.platform)})
+    return _with_vetted(found)
+
+
+def _with_vetted(found: DockerOptions) -> DockerOptions:
+    """The same with real paths of this machine."""
+    copy_of = None if found.copy_of is None else mount_policy.check_directory(found.copy_of, copied=True)
+    if not found.bound:
+        return found.model_copy(update={"copy_of": copy_of})
+    taken = [] if copy_of is None else [WORKSPACE]
+    workspaces, bound = mounts.vetted(found.workspaces, found.mounts, taken=taken)
+    return found.model_copy(update={"copy_of": copy_of, "workspaces": tuple(workspaces), "mounts": tuple(bound)})
 
 
 def _check_bundle(path: str) -> None:
@@ -198,7 +221,7 @@ def _check_joined(asked: Mapping[str, object]) -> None:
     if asked.get("keep") is False:
         raise UsageError("keep=False: a container that is joined is not ours to remove. Remedy: leave out keep=.")
     if given is not None:
-        name = "copy" if given == "copy_of" else given
+        name = {"copy_of": "copy", "workspaces": "workspace"}.get(given, given)
         other = "use `upload`" if name in {"copy", "workspace"} else f"{name}="
         raise UsageError(
             f"{name}= is for a new container, and attach= joins one that has its own. "
@@ -325,7 +348,7 @@ def resolve(
     *,
     name: str,
     labels: dict[str, str],
-    guard: tuple[GuardMount, ...] = (),
+    binds: tuple[Bind, ...] = (),
 ) -> ContainerConfig:
     """Resolve options and image facts to the sandbox's configuration.
 
@@ -335,19 +358,21 @@ def resolve(
     """
     # our variables, then the image's language, then the caller's; the last value wins
     is_strict = asked.profile == "strict"
-    home = {"HOME": MAPPED_HOME} if asked.workspace is not None or is_strict else {}
+    home = {"HOME": MAPPED_HOME} if asked.writable or is_strict else {}
     env = QUIET_ENV | home | asked.ca_environment | asked.env
     if not asked.gpus and any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in facts.env):
         env = {"NVIDIA_VISIBLE_DEVICES": "void"} | env  # an engine whose default runtime is NVIDIA's obeys the image's
     if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
         env = {"LANG": "C.UTF-8"} | env
     check_environment(facts.env, env, whose=f"Image {asked.image!r} with env=")
-    identity = _identity(asked.workspace, engine)
+    identity = _identity(asked.bound, engine)
     user = asked.user or (identity.user if identity else facts.user)
     if is_strict:
         user = profiles.ordinary_user(asked, user, engine, is_bound=identity is not None)
     image_workdir = sane_workdir(facts.workdir)
-    if asked.workspace or asked.copy_of or is_strict or image_workdir in {None, "/"}:
+    if asked.workspaces:
+        image_workdir = asked.workspaces[0].target
+    elif asked.copy_of or is_strict or image_workdir in {None, "/"}:
         image_workdir = WORKSPACE
     workdir = sane_workdir(asked.workdir) or image_workdir or WORKSPACE
     labels = asked.labels | labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
@@ -355,13 +380,16 @@ def resolve(
         asked.labels or asked.checkpoint or asked.setup_key
     ):  # a checkpoint's image has the labels of the sandbox that it was made of
         labels[LABELS_LABEL] = " ".join(asked.labels)
-    if asked.workspace is not None:
+    if asked.writable:
         labels["ohsandbox.git"] = asked.git
+    if asked.bound or asked.checkpoint:
+        places = {name: [one.target for one in getattr(asked, name)] for name in ("workspaces", "mounts")}
+        labels[BINDS_LABEL] = json.dumps(places)
     return ContainerConfig(
         name=name, image=facts.id, workdir=workdir, user=user, env=env,
         unset=tuple(name for name in hostile_names(facts.env) if name not in asked.env), network=asked.network,
         limits=asked.limits, cpus=processors(asked.limits, engine),
-        open_files=open_files(asked.limits, engine), workspace=asked.workspace, guard=guard, identity=identity,
+        open_files=open_files(asked.limits, engine), binds=binds, identity=identity,
         architecture=facts.platform.split("/")[-1], labels=labels, hardening=asked.hardening,
         gpus=ALL_GPUS if asked.gpus == "all" else asked.gpus or 0, **profiles.oci_runtime(asked.runtime, engine),
     )  # fmt: skip
@@ -386,19 +414,23 @@ def open_files(limits: SandboxLimits, engine: Engine) -> int:
     return _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
 
 
-def _identity(workspace: str | None, engine: Engine) -> mount_policy.Identity | None:
-    if workspace is None:
+def _identity(bound: Sequence[Mount], engine: Engine) -> mount_policy.Identity | None:
+    """The user to whom what is written belongs; None where nothing of this machine is written."""
+    if not bound:
         return None
+    what = "workspace= and mounts="
     if not engine.address.is_local:
         raise UsageError(
-            f"workspace= needs an engine on this machine, and {engine.address} is another. "
+            f"{what} need an engine on this machine, and {engine.address} is another. "
             "Remedy: copy the files in with `upload`, or use a local engine."
         )
-    with engine_errors("asking the engine how it maps users"):
-        security = " ".join(engine.api.info().get("SecurityOptions") or [])
+    writable = [one.source for one in bound if not one.read_only]
+    if not writable:
+        return None
+    security = " ".join(engine.info().get("SecurityOptions") or [])
     if "name=userns" in security:
         raise UsageError(
-            "workspace= cannot give its files to you: this engine remaps users (userns-remap). "
+            f"{what} cannot give their files to you: this engine remaps users (userns-remap). "
             "Remedy: copy the files in with `upload`, or use an engine without userns-remap."
         )
-    return mount_policy.identity(workspace, rootless="name=rootless" in security)
+    return mount_policy.identity(writable[0], rootless="name=rootless" in security)

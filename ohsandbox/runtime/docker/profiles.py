@@ -43,11 +43,11 @@ def check(found: DockerOptions) -> None:
         raise UsageError(
             "build= makes an image for the engine's platform. Remedy: leave out platform=, or pass image=."
         )
-    if found.profile == "mapped" and found.workspace is None:
+    if found.profile == "mapped" and not found.writable:
         raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
-    if found.profile == "contained" and found.workspace is not None:
-        raise UsageError("profile='contained' binds no directory. Remedy: leave out workspace=, or pass copy=True.")
-    if found.profile == "trusted" and found.workspace is not None:
+    if found.profile == "contained" and found.writable:
+        raise UsageError("profile='contained' writes no directory. Remedy: leave out workspace=, or pass copy=True.")
+    if found.profile == "trusted" and found.writable:
         raise UsageError(
             "profile='trusted' gives root in the sandbox rights that on a bound directory are rights on this machine "
             "(setuid files, owners). Remedy: work on a copy (--copy, copy=True), or leave out profile=."
@@ -83,7 +83,7 @@ def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: 
     if is_rootless:  # its uid 0 is the caller, without a capability
         return user
     raise UsageError(
-        f"profile='strict' has no process of root's, and {asked.workspace!r} belongs to root. "
+        f"profile='strict' has no process of root's, and {asked.writable[0]!r} belongs to root. "
         "Remedy: give the directory to an ordinary user, or name one with user=."
     )
 

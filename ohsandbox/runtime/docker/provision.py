@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.errors import OhsandboxError, SandboxRefused, ToolError, UsageError
-from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, open_network, services, setups
+from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, mounts, open_network, services, setups
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container_config import MAPPED_HOME, PRIVATE_DIR
-from ohsandbox.runtime.docker.guard import WORKSPACE
 from ohsandbox.runtime.docker.inventory import WORKSPACE_LABEL, DockerInventory, of_workspace, orphans_here
 from ohsandbox.runtime.docker.inventory import digest as workspace_digest
 from ohsandbox.runtime.docker.options import CA_PATH, resolve
 from ohsandbox.runtime.docker.profiles import is_root
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.files import transfer
+from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
 from ohsandbox.runtime.workspace import copy_selection
 
@@ -53,10 +53,14 @@ mkdir -p "$home" && chmod 1777 "$home" || exit
 """
 """Adds a passwd and group entry, so that `whoami` works, and a home that the user can write. Root without capabilities
 can still write files of uid 0. Mode 1777, since it cannot chown."""
-MOUNTS = """
+_LOOK = """
 cat /proc/self/mountinfo 2>/dev/null || while read -r n; do printf '%s\\n' "$n"; done </proc/self/mountinfo
+echo
+command -v ls >/dev/null || exit 0
+for n; do ls -di "$n" 2>/dev/null || echo ?; done
 """
-"""A shell reads byte by byte: 0.3 s for 900 mounts, where cat takes 5 ms."""
+"""Mounts, an empty line, and the inode of each argument. A shell reads byte by byte: 0.3 s for 900 mounts, where cat
+takes 5 ms."""
 _OWN_WORKDIR = """
 workdir=$1 user=$2 home=$3 uid=${2%%:*}
 [ -e "$workdir" ] || mkdir -p "$workdir"
@@ -114,7 +118,7 @@ def create(
     has_own_network = networks is None and (options.network == "open" or bool(beside))
     held = lease.take(
         container=name, engine=engine.address.url, image=options.image, conversation=options.conversation,
-        keep=options.keep, workspace=options.workspace,
+        keep=options.keep, workspaces=options.writable,
         network_owner=open_network.owner_name(name) if has_own_network else None,
         services=tuple(beside),
     )  # fmt: skip
@@ -123,11 +127,11 @@ def create(
     try:
         owner = network.make(options)
         labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}
-        if options.workspace is not None:
-            labels[WORKSPACE_LABEL] = workspace_digest(options.workspace)
+        if options.writable:
+            labels[WORKSPACE_LABEL] = " ".join(map(workspace_digest, options.writable))
         if options.conversation:
             labels[CONVERSATION_LABEL] = options.conversation
-        config = resolve(options, facts, engine, name=name, labels=labels, guard=guard_mounts(options))
+        config = resolve(options, facts, engine, name=name, labels=labels, binds=binds_now(options))
         config = config.model_copy(update={"network_owner": owner})
         container = containers.create(engine, config, image_id=facts.id)
         if owner:
@@ -164,8 +168,8 @@ def _image(
         name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
         options = options.model_copy(update={"image": name})
     facts = images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
-    # what a setup puts into a database is not in a checkpoint
-    has_setup = options.setup_key is not None and not options.services
+    # what a setup puts into a database, or reads and writes in other directories of this machine, is not in a checkpoint
+    has_setup = options.setup_key is not None and not options.services and len(options.bound) <= 1
     return options, facts, setups.find(engine, options, facts) if has_setup else None
 
 
@@ -226,9 +230,9 @@ def listening_in(made: Sandbox) -> tuple[int, ...]:
     return parse_listeners(made.script(LIST_LISTENERS.decode()).encode())
 
 
-def guard_mounts(options: DockerOptions) -> tuple[guard.GuardMount, ...]:
-    """Return the nested mounts for the workspace as it is now; creates missing mount sources."""
-    return guard.guard(options.workspace, options.git) if options.workspace is not None else ()
+def binds_now(options: DockerOptions) -> tuple[mounts.Bind, ...]:
+    """Return what is bound, with the nested mounts for its contents as they are now; creates missing mount sources."""
+    return mounts.binds_of(options.bound, options.git)
 
 
 def release_workspace(
@@ -239,12 +243,11 @@ def release_workspace(
     config holds the guarded paths; None searches the whole workspace. gone: our container has been removed. Files that
     cannot be removed stay: they are harmless and say what they are.
     """
-    if options.workspace is None or options.git != "guarded":
-        return
-    with contextlib.suppress(OhsandboxError):
-        if len(of_workspace(engine, options.workspace)) <= (0 if gone else 1):
-            paths = None if config is None else [mount.path for mount in config.guard]
-            guard.release(options.workspace, paths, gone=gone)
+    guarded = {} if config is None else {bind.source: [mount.path for mount in bind.guard] for bind in config.binds}
+    for directory in options.writable if options.git == "guarded" else ():
+        with contextlib.suppress(OhsandboxError):
+            if len(of_workspace(engine, directory)) <= (0 if gone else 1):
+                guard.release(directory, guarded.get(directory), gone=gone)
 
 
 def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
@@ -254,14 +257,14 @@ def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
     config = made.config
     if config is not None and config.identity is not None:
         uid, gid, name = config.identity
+        arguments = str(uid), str(gid), name, MAPPED_HOME
         home = "" if config.hardening == "strict" else _MAPPED_HOME  # a tmpfs is there, and /etc is read-only
-        mounts = made.script(home + MOUNTS, str(uid), str(gid), name, MAPPED_HOME)
-        if not config.own_kernel:  # gVisor and Kata have their own mount table
-            guard.verify(config.guard, mounts)
-    elif config is not None and config.hardening == "strict":
-        pass  # nothing can be written but what is there
-    elif config is not None and not is_root(config.user):
-        made.script(_OWN_WORKDIR, made.workdir, made.user, MAPPED_HOME)
+        look_at_binds(made, f"{home}\nshift {len(arguments)}\n", *arguments)
+    elif config is not None:
+        # strict: nothing can be written but what is there
+        if config.hardening != "strict" and not is_root(config.user):
+            made.script(_OWN_WORKDIR, made.workdir, made.user, MAPPED_HOME)
+        look_at_binds(made)
     copy_ca_bundle(made)
     if made.options.platform is not None:
         _verify_platform(made, made.options.platform)
@@ -285,6 +288,26 @@ def _verify_platform(made: Sandbox, platform: str) -> None:
             f"Sandbox {made.container.name!r} is not for {platform}: its programs are for ELF machine {machine}. "
             "Remedy: name an image of that platform."
         )
+
+
+def look_at_binds(made: Sandbox, before: str = "", *arguments: str) -> None:
+    """Look from inside whether what was vetted is what is bound, and guarded as it is to be.
+
+    before is a script that runs first, in the same process, and takes the arguments away.
+
+    Raises:
+        SandboxUnavailable: it is not.
+    """
+    binds = () if made.config is None else made.config.binds
+    if not (binds or before):
+        return
+    mountinfo, _, inodes = made.script(before + _LOOK, *arguments, *(bind.target for bind in binds)).partition("\n\n")
+    if made.config is None or made.config.own_kernel:  # gVisor and Kata have their own mount table and inodes
+        return
+    for bind in binds:
+        guard.verify(bind.guard, mountinfo, target=bind.target, read_only=bind.read_only)
+    if made.container.engine.has_our_kernel():
+        mounts.verify_identity(binds, inodes)
 
 
 def copy_ca_bundle(target: Sandbox) -> None:
@@ -319,7 +342,7 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
     before = sandbox.container
     if sandbox.config is None:
         raise UsageError(f"Container {before.name!r} was joined, so it is not ours to replace.")
-    config = sandbox.config.model_copy(update={"guard": guard_mounts(sandbox.options)})
+    config = sandbox.config.model_copy(update={"binds": binds_now(sandbox.options)})
     anew = sandbox._replace(config=config)
 
     def prepare_again(container: Container) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import checkpoints, guard, images, lease, mount_policy, open_network, provision
+from ohsandbox.runtime.docker import checkpoints, images, lease, mounts, open_network, provision
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.container_config import ALL_GPUS, CAPABILITIES
 from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.docker.guard import WORKSPACE, GuardMount
+from ohsandbox.runtime.docker.guard import GuardMount
 from ohsandbox.runtime.docker.inventory import own_record
-from ohsandbox.runtime.docker.options import LABELS_LABEL, resolve, workdir_of
+from ohsandbox.runtime.docker.mounts import Bind, Mount
+from ohsandbox.runtime.docker.options import BINDS_LABEL, LABELS_LABEL, resolve, workdir_of
 from ohsandbox.runtime.docker.sandbox import Sandbox
+from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
@@ -87,16 +90,15 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
         real = real.model_copy(update={"network": "open" if is_open else _closed(options)})
     if options.build is not None:  # its image has another name for each content
         options = options.model_copy(update={"image": real.image})
-    if real.workspace is not None:
-        # older versions accepted more directories, and the contents may have changed
-        mount_policy.check_directory(real.workspace)
+    # older versions accepted more directories, and the contents may have changed
+    mounts.vetted(real.workspaces, real.mounts)
     image, platform = str(found["Image"]), f"{found.get('Platform', '?')}/?"
     facts = images.inspect(engine, image) or images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
-    config = resolve(real, facts, engine, name=container.name, labels=ours, guard=_guard_of(found))
+    config = resolve(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(real, found))
     config = config.model_copy(update={"workdir": workdir_of(found["Config"]), "network_owner": owner})
-    provision.guard_mounts(real)  # mount sources must exist when the container starts
-    afresh = real.workspace is not None and not held.record.keep
+    provision.binds_now(real)  # mount sources must exist when the container starts
+    afresh = bool(real.writable) and not held.record.keep
     afresh |= bool(owner) and not open_network.is_running(engine, owner)
     notes = [*_awaken(container, found["State"], afresh=afresh), *_differences(options, real, container.name)]
     if _is_outdated(engine, options, found):
@@ -114,7 +116,7 @@ def _as_made(
     """Return the options with the values that the container was created with."""
     host = found["HostConfig"]
     joined = {*((found.get("NetworkSettings") or {}).get("Networks") or {})} or {host.get("NetworkMode")}
-    workspace = _binds(found).get(WORKSPACE, {}).get("Source")
+    workspaces, others = _mounts(found, labels)
     sizes = [one.get("Hard") for one in host.get("Ulimits") or [] if one.get("Name") == "fsize"]
     limits = {
         "memory_bytes": host.get("Memory"),
@@ -130,7 +132,8 @@ def _as_made(
             "image": labels.get("ohsandbox.image", options.image),
             "user": labels.get("ohsandbox.user", options.user),
             "network": "open" if joined - {"none"} else _closed(options),
-            "workspace": None if workspace is None else str(workspace),
+            "workspaces": workspaces,
+            "mounts": others,
             "git": labels.get("ohsandbox.git", "rw"),
             "limits": options.limits.model_copy(update=kept),
             "profile": _profile_of(host),
@@ -162,17 +165,42 @@ def _binds(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
 
 
-def _guard_of(found: dict[str, Any]) -> tuple[GuardMount, ...]:
-    """Return the nested mounts that the container was created with."""
+def _mounts(found: dict[str, Any], labels: dict[str, str]) -> tuple[tuple[Mount, ...], tuple[Mount, ...]]:
+    """Return the workspaces and the mounts that the container was created with, without those nested in them."""
     binds = _binds(found)
-    root = str(binds.get(WORKSPACE, {}).get("Source"))
-    mounts = []
-    for target, bind in sorted(binds.items()):
-        path, source = target.removeprefix(f"{WORKSPACE}/"), str(bind.get("Source"))
+    try:
+        places = json.loads(labels.get(BINDS_LABEL) or json.dumps({"workspaces": [WORKSPACE]}))
+        workspaces, others = ([str(one) for one in places.get(name, [])] for name in ("workspaces", "mounts"))
+    except (ValueError, AttributeError, TypeError):
+        workspaces, others = [WORKSPACE], []
+
+    def made(targets: Sequence[str]) -> tuple[Mount, ...]:
+        there = [(target, binds[target]) for target in targets if target in binds]
+        return tuple(
+            Mount(source=str(one.get("Source")), target=target, read_only=not one.get("RW", True))
+            for target, one in there
+        )
+
+    return made(workspaces), made(others)
+
+
+def _binds_of(real: DockerOptions, found: dict[str, Any]) -> tuple[Bind, ...]:
+    """Return what the container was created with, as it is now."""
+    return tuple(
+        Bind(one.source, one.target, one.read_only, _guard_of(found, one), mounts.inode_of(one.source))
+        for one in real.bound
+    )
+
+
+def _guard_of(found: dict[str, Any], outer: Mount) -> tuple[GuardMount, ...]:
+    """Return the nested mounts of one that the container was created with."""
+    nested = []
+    for target, bind in sorted(_binds(found).items()):
+        path, source = target.removeprefix(f"{outer.target}/"), str(bind.get("Source"))
         if path != target:
-            own = "" if source == f"{root}/{path}" else source
-            mounts.append(GuardMount(path, read_only=not bind.get("RW", True), source=own))
-    return tuple(mounts)
+            own = "" if source == f"{outer.source}/{path}" else source
+            nested.append(GuardMount(path, read_only=not bind.get("RW", True), source=own))
+    return tuple(nested)
 
 
 def _awaken(container: Container, state: dict[str, Any], *, afresh: bool) -> list[str]:
@@ -197,8 +225,9 @@ def _differences(asked: DockerOptions, real: DockerOptions, name: str) -> list[s
     pairs = [
         ("image", asked.image, real.image),
         ("network", asked.network, real.network),
-        ("workspace", asked.workspace or "none", real.workspace or "none"),
-        ("--git", asked.git if real.workspace else real.git, real.git),
+        ("workspace", _named(asked.workspaces), _named(real.workspaces)),
+        ("mounts", _named(asked.mounts), _named(real.mounts)),
+        ("--git", asked.git if real.writable else real.git, real.git),
         ("user", asked.user or real.user, real.user),
         ("memory", f"{asked.limits.memory_bytes >> 20} MiB", f"{real.limits.memory_bytes >> 20} MiB"),
         ("processors", asked.limits.cpus or real.limits.cpus, real.limits.cpus),
@@ -217,6 +246,12 @@ def _differences(asked: DockerOptions, real: DockerOptions, name: str) -> list[s
     ]
 
 
+def _named(mounted: Sequence[Mount]) -> str:
+    if len(mounted) == 1 and mounted[0].target == WORKSPACE and not mounted[0].read_only:
+        return mounted[0].source
+    return ", ".join(map(str, mounted)) or "none"
+
+
 def _is_outdated(engine: Engine, options: DockerOptions, found: dict[str, Any]) -> bool:
     """Whether the image's name means another image now; a container made from a checkpoint is never outdated."""
     labels = found["Config"].get("Labels") or {}
@@ -228,11 +263,9 @@ def _is_outdated(engine: Engine, options: DockerOptions, found: dict[str, Any]) 
 
 def _mount_anew(found: Sandbox) -> None:
     """Restart a container whose workspace has lost a mount: a file that the host unlinks loses its mount."""
-    if found.config is None or not found.config.guard or found.config.own_kernel:
-        return
     try:
-        guard.verify(found.config.guard, found.script(provision.MOUNTS))
+        provision.look_at_binds(found)
     except SandboxUnavailable:
         found.container.restart()
         found.script(provision.PRIVATE_DIR_FOR_ALL)
-        guard.verify(found.config.guard, found.script(provision.MOUNTS))
+        provision.look_at_binds(found)

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from ohsandbox.arguments import expect_path, expect_texts, suggests_names, wrong
+from ohsandbox.arguments import expect, expect_path, expect_texts, suggests_names, wrong
 from ohsandbox.errors import (
     EngineUnavailable,
     SandboxGone,
@@ -27,6 +27,7 @@ from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID, PRIVATE_DIR, Network
 from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.mounts import Mount, asked_mounts, asked_workspaces, moved
 from ohsandbox.runtime.docker.network_control import NetworkControl
 from ohsandbox.runtime.docker.proxy_variables import told_network
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Workspace = str | os.PathLike[str] | Mount
+"""A directory of this machine; a text may end in ":ro"."""
+
 END_ALL = (
     b"ohs_i=0;while kill -KILL -1 2>/dev/null;ohs_n=0;for ohs_p in /proc/[0-9]*;do ohs_n=$((ohs_n+1));done;"
     b"[ $ohs_n -gt 3 ]&&[ $ohs_i -lt 2000 ];do ohs_i=$((ohs_i+1));done;:"
@@ -70,6 +74,11 @@ class DockerRuntime(NetworkControl):
         user: name or id for every process; default: the image's user, or with `workspace` the calling user.
         workdir: working directory of processes; created if missing. Default: the image's, or /workspace.
         workspace: a directory of this machine, bound read-write at /workspace; files created there belong to you.
+            "DIR:ro" is bound read-only. Of several, each after the first is at /workspaces/NAME; `Mount` names a place.
+        same_path: workspaces lie in the sandbox where they lie on this machine.
+        mounts: more of this machine's files, each "SOURCE:TARGET", "SOURCE:TARGET:ro" or a `Mount`: directories, and
+            read-only files too. They are vetted and guarded as workspaces are; reports of changes, diff and undo leave
+            them out.
         copy: copy the files of workspace to /workspace instead of binding it. Files that git ignores and files named
             like secrets are left out (see `left_out`); "all" includes them.
         git: protection of the workspace against the sandbox: "guarded" (commits work; configuration, hooks and info of
@@ -121,7 +130,9 @@ class DockerRuntime(NetworkControl):
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
         workdir: str | None = None,
-        workspace: str | os.PathLike[str] | None = None,
+        workspace: Workspace | Sequence[Workspace] | None = None,
+        same_path: bool = False,
+        mounts: Sequence[str | Mount] = (),
         copy: bool | Literal["all"] = False,
         git: Git | None = None,
         network: Network | None = None,
@@ -153,17 +164,17 @@ class DockerRuntime(NetworkControl):
             raise UsageError(f"build= and image={image!r} exclude each other. Remedy: leave one out.")
         if not isinstance(copy, bool) and copy != "all":
             raise wrong("copy", copy, "give True, False or 'all'")
-        expect_path("workspace", workspace)
+        expect("same_path", same_path, bool, optional=False)
         expect_path("ca_bundle", ca_bundle)
         expect_texts("credentials", credentials)
-        place = None if workspace is None else os.fspath(workspace)
-        if copy and place is None:
-            raise UsageError("copy= needs a directory to copy. Remedy: pass workspace=DIR.")
+        workspaces = asked_workspaces(workspace, same_path=same_path)
+        copied = _copied(workspaces) if copy else None
         bundle = None if ca_bundle is None else os.fspath(ca_bundle)
         self._use_credentials(credentials, ca_bundle=bundle, given=env or {})
         self._options = options.checked(
             image=image, env=env, user=None if user is None else str(user), workdir=workdir,
-            workspace=None if copy else place, copy_of=place if copy else None, copies_all=copy == "all", git=git,
+            workspaces=[] if copy else workspaces, copy_of=copied, copies_all=copy == "all", git=git,
+            same_path=same_path or None, mounts=asked_mounts(mounts) or None,
             network=network, allow=self._with_credential_hosts(allow), credentials=[*credentials] or None,
             profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=bundle,
             runtime=runtime or None, platform=platform, gpus=gpus,
@@ -221,8 +232,13 @@ class DockerRuntime(NetworkControl):
 
     @property
     def host_workspace(self) -> Path | None:
-        """The directory bound at /workspace."""
-        return Path(self._options.workspace) if self._options.workspace else None
+        """The first directory that is bound read-write as a workspace."""
+        return next(iter(self.host_workspaces.values()), None)
+
+    @property
+    def host_workspaces(self) -> Mapping[str, Path]:
+        """The directories bound read-write as workspaces, by their places in the sandbox."""
+        return {one.target: Path(one.source) for one in self._options.workspaces if not one.read_only}
 
     @property
     def workspace_notes(self) -> tuple[str, ...]:
@@ -295,15 +311,14 @@ class DockerRuntime(NetworkControl):
             engine = connect()
             engine.while_starting = self._while_starting
             try:
-                if self._options.workspace is not None:
-                    self.watch(Path(self._options.workspace))
+                self.watch(*self.host_workspaces.values())
                 begun = get(engine)
-                if begun.options.workspace not in {None, self._options.workspace}:
-                    self.watch(Path(str(begun.options.workspace)))
+                if begun.options.workspaces != self._options.workspaces:
+                    self._leave_watch()
+                    self.watch(*(Path(one.source) for one in begun.options.workspaces if not one.read_only))
             except BaseException:
                 engine.close()
-                if self._watch is not None:
-                    self._watch.leave()
+                self._leave_watch()
                 raise
             self.state_dir = begun.state_dir
             self._unchecked = begun.config is not None
@@ -365,7 +380,7 @@ class DockerRuntime(NetworkControl):
                     provision.release_network(gone.container.engine, held)
                 if self._networks is not None and gone.config is not None:
                     self._networks.give_back(gone.container.engine, gone.config.network_owner)
-            elif not self._options.keep and self._options.workspace is not None:
+            elif not self._options.keep and self._options.writable:
                 gone.container.kill()  # no process goes on changing the user's files
         except SandboxUnavailable as error:
             log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.container.name, error)
@@ -420,7 +435,7 @@ class DockerRuntime(NetworkControl):
 
         def room() -> int | None:
             return disk.writable_bytes(
-                disk.writable_file_systems(container.engine, container.inspect(), {}, None, self), least
+                disk.writable_file_systems(container.engine, container.inspect(), {}, (), self), least
             )
 
         return checkpoints.take(container, label=label, conversation=conversation, owner=owner, room=room)
@@ -454,14 +469,14 @@ class DockerRuntime(NetworkControl):
         Raises:
             UsageError: workspace cannot be bound, or only one of the two runtimes has one.
         """
-        if (workspace is None) != (self._options.workspace is None):
+        if (workspace is None) != (self.host_workspace is None):
             raise UsageError("A fork has a workspace where the original has one. Remedy: pass workspace=DIR, or none.")
         asked = dict(self._options) | {
             "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": None,
             "profile": self._options.hardening,
-            "git": None if workspace is None else self._options.git,
-            "workspace": None if workspace is None else os.fspath(workspace),
+            "git": self._options.git if self._options.writable else None,
         }  # fmt: skip
+        asked["workspace"] = moved(asked.pop("workspaces"), workspace)
         if (copy_of := asked.pop("copy_of")) is not None:
             asked["workspace"] = copy_of
         if self._options.build is not None:
@@ -591,7 +606,7 @@ class DockerRuntime(NetworkControl):
             self._unchecked = True
             raise
         self._unenforced = tuple(selfcheck.unenforced(channel.facts, made))
-        if made.workspace is not None and not self._options.keep:
+        if made.is_mapped and not self._options.keep:
             if self._watchdog is not None:
                 self._watchdog.leave()
             self._watchdog = OwnerWatchdog(self._the_sandbox())
@@ -602,7 +617,7 @@ class DockerRuntime(NetworkControl):
         if self._disk is not None or least == 0:
             return
         engine = self._the_sandbox().container.engine
-        where = disk.writable_file_systems(engine, found, facts, self.host_workspace, self)
+        where = disk.writable_file_systems(engine, found, facts, self._options.writable, self)
         if self._new and (short := disk.first_shortage(where, least)) is not None:
             raise SandboxRefused(
                 f"{short}. Remedy: free some (`docker system df` shows what the engine holds), "
@@ -639,7 +654,7 @@ class DockerRuntime(NetworkControl):
     def _revive(self) -> str:
         target = self._the_sandbox()
         if target.config is not None:
-            provision.guard_mounts(target.options)  # mount sources must exist
+            provision.binds_now(target.options)  # mount sources must exist
         try:
             notice = target.container.revive()
         except (SandboxGone, SandboxPaused, EngineUnavailable):
@@ -676,6 +691,18 @@ class DockerRuntime(NetworkControl):
         if (ours := self._sandbox) is None:
             raise _closed()
         return ours
+
+
+def _copied(workspaces: Sequence[Mount]) -> str:
+    """The one directory that is copied.
+
+    Raises:
+        UsageError: there are none, or several.
+    """
+    if len(workspaces) != 1:
+        which = "needs a directory to copy" if not workspaces else f"copies one directory, not {len(workspaces)}"
+        raise UsageError(f'copy= {which}. Remedy: pass workspace=DIR, and others as mounts=["DIR:/place:ro"].')
+    return workspaces[0].source
 
 
 def _closed() -> SandboxGone:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxGone, SandboxPaused, SandboxUnavailable
 from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
 from ohsandbox.runtime.docker.container_config import ALL_GPUS, GIB, PRIVATE_DIR
-from ohsandbox.runtime.docker.guard import WORKSPACE
+from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.workspace import git_layout
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.container_config import ContainerConfig
-    from ohsandbox.runtime.docker.guard import GuardMount
     from ohsandbox.runtime.docker.images import ImageFacts
     from ohsandbox.runtime.docker.lease import Lease
+    from ohsandbox.runtime.docker.mounts import Bind
     from ohsandbox.runtime.docker.options import DockerOptions
     from ohsandbox.runtime.docker.services import Pod
     from ohsandbox.runtime.docker.setups import Setup
@@ -145,13 +145,25 @@ class Sandbox(NamedTuple):
         if self.facts is not None:
             told |= {"platform": self.facts.platform, "digest": self.facts.digest or self.facts.id}
         told |= _options_told(config)
-        if asked.workspace:
-            told["workspace"] = f"{WORKSPACE} is a directory of the user's machine"
-            told |= _protection(config.guard, _GIT_READ_ONLY if asked.git == "ro" else _GIT_GUARDED)
+        told |= self._describe_binds(config)
         if asked.copy_of:
             without = "" if asked.copies_all else ", without files that git ignores and without secrets"
             told["workspace"] = f"{WORKSPACE} is a copy of a directory of the user's{without}"
         return told
+
+    def _describe_binds(self, config: ContainerConfig) -> dict[str, str]:
+        asked, count = self.options, len(self.options.workspaces)
+        workspaces, others = config.binds[:count], config.binds[count:]
+        told = {}
+        if workspaces:
+            first = workspaces[0]
+            told["workspace"] = f"{first.target} is a directory of the user's machine"
+            told["workspace"] += ", read-only" if first.read_only else ""
+        if workspaces[1:]:
+            told["more workspaces"] = _places(workspaces[1:])
+        if others:
+            told["mounts"] = f"{_places(others)}: files of the user's machine, which no undo covers"
+        return told | _protection(config.binds, _GIT_READ_ONLY if asked.git == "ro" else _GIT_GUARDED)
 
     def notes(self) -> Iterator[str]:
         """Yield warnings for the user about the workspace's protection, or an attached container's reach."""
@@ -162,14 +174,16 @@ class Sandbox(NamedTuple):
                 "--profile trusted: sudo and setuid programs work in the sandbox, and root has the engine's default "
                 "capabilities there; a hole in the kernel is easier to reach."
             )
-        elif self.options.workspace is None or self.config is None:
+        elif self.config is None or not self.options.writable:
             return
         elif self.options.git == "rw":
             yield "--git rw: the sandbox can change what git, editors and agents run from the workspace."
-        elif self.config.guard:
-            pointer = git_layout.pointed(self.options.workspace, ".git")
-            if pointer is not None and pointer.startswith("/"):
-                yield f"git does not work in the sandbox: .git names {pointer!r}, which is outside of the workspace."
+        else:
+            for bind in self.config.binds:
+                pointer = git_layout.pointed(bind.source, ".git") if bind.guard and not bind.read_only else None
+                if pointer is not None and pointer.startswith("/"):
+                    where = "the sandbox" if len(self.config.binds) == 1 else bind.target
+                    yield f"git does not work in {where}: .git names {pointer!r}, which is outside of the workspace."
 
 
 def _options_told(config: ContainerConfig) -> dict[str, str]:
@@ -180,12 +194,21 @@ def _options_told(config: ContainerConfig) -> dict[str, str]:
     return told | ({"OCI runtime": config.runtime} if config.runtime else {})
 
 
-def _protection(mounts: Sequence[GuardMount], git: str) -> dict[str, str]:
-    """Return which files of the workspace are protected, for the model."""
-    told = {"git": git} if any(".git" in mount.path.split("/") for mount in mounts) else {}
-    others = [mount for mount in mounts if mount.read_only and (mount.source or ".git" not in mount.path.split("/"))]
+def _places(binds: Sequence[Bind]) -> str:
+    return ", ".join(bind.target + (" (read-only)" if bind.read_only else "") for bind in binds)
+
+
+def _protection(binds: Sequence[Bind], git: str) -> dict[str, str]:
+    """Return which files of what is bound are protected, for the model."""
+    mounts = [(f"{bind.target}/" if len(binds) > 1 else "", mount) for bind in binds for mount in bind.guard]
+    told = {"git": git} if any(".git" in mount.path.split("/") for _, mount in mounts) else {}
+    others = [
+        (top + mount.path, bool(mount.source))
+        for top, mount in mounts
+        if mount.read_only and (mount.source or ".git" not in mount.path.split("/"))
+    ]
     for name, hidden in (("read-only files", False), ("hidden sockets", True)):
-        if found := [mount.path for mount in others if bool(mount.source) is hidden]:
+        if found := [path for path, is_hidden in others if is_hidden is hidden]:
             told[name] = ", ".join(found[:_MAX_TOLD]) + (", ..." if len(found) > _MAX_TOLD else "")
     return told
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxRefused
 from ohsandbox.runtime.docker.container_config import ALL_GPUS, CONNECTOR_DIR, PRIVATE_DIR, host_config
-from ohsandbox.runtime.docker.guard import WORKSPACE
+from ohsandbox.runtime.docker.guard import unescaped
 from ohsandbox.runtime.docker.profiles import is_root
 
 if TYPE_CHECKING:
@@ -162,8 +162,9 @@ def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
 
 def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
     """Yield missing mounts, and mounts that were not requested."""
-    if config.workspace is not None and WORKSPACE not in facts:
-        yield f"{WORKSPACE} is not mounted"
+    targets = {bind.target for bind in config.binds}
+    points = {unescaped(point): source for point, source in facts.items() if point.startswith("/")}
+    yield from (f"{target} is not mounted" for target in sorted(targets - points.keys()))
     if not facts.get(PRIVATE_DIR, "").startswith("tmpfs,"):
         yield f"{PRIVATE_DIR} is not a tmpfs"
     for point in config.tmpfs:
@@ -171,12 +172,12 @@ def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
             yield f"{point} is not a tmpfs"
     own = {"/tmp"} if config.own_kernel and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
     known = own | _ENGINE_MOUNTS | config.tmpfs.keys()
-    for point, source in facts.items():
-        if not point.startswith("/") or point in known or _VOLUME.fullmatch(source):
+    for point, source in points.items():
+        if point in known or _VOLUME.fullmatch(source):
             continue
         if config.gpus and _GPU_MOUNT.fullmatch(point):
             continue
-        if config.workspace is None or not (point == WORKSPACE or point.startswith(f"{WORKSPACE}/")):
+        if not any(point == target or point.startswith(f"{target}/") for target in targets):
             yield f"{point} is a mount that was not asked for ({source})"
 
 
@@ -194,8 +195,14 @@ def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none
     joined = {sent["NetworkMode"]}
     modes = ((kind, str(host.get(kind))) for kind in _MODES)
     yield from (f"{kind} is {mode!r}" for kind, mode in modes if _FOREIGN_NAMESPACE.match(mode) and mode not in joined)
-    binds = {str(one.get("Source")) for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
-    yield from (f"{one} is mounted, and was not asked for" for one in binds - {one["Source"] for one in sent["Mounts"]})
+    binds = [one for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
+    wanted = {one["Target"]: one for one in sent["Mounts"]}
+    sources = {one["Source"] for one in sent["Mounts"]}
+    for one in binds:
+        if one.get("Source") not in sources:
+            yield f"{one.get('Source')} is mounted, and was not asked for"
+        elif one.get("RW") and wanted.get(one.get("Destination"), {}).get("ReadOnly"):
+            yield f"{one.get('Destination')} is mounted writable, and was to be read-only"
     for kind, real, asked in (
         ("SecurityOpt", _without_filter(host.get("SecurityOpt")), _without_filter(sent["SecurityOpt"])),
         ("StorageOpt", host.get("StorageOpt"), sent.get("StorageOpt")),

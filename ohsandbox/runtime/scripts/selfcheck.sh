@@ -50,7 +50,7 @@ while read -r _ _ _ r p o t; do
   case $p:$t in
     /proc:proc | /proc/*:proc | /proc/*:tmpfs | /proc/*:devtmpfs | /proc/*:fuse.lxcfs) ;;
     /sys:sysfs | /sys/*:sysfs | /sys/*:tmpfs | /sys/*:cgroup | /sys/*:cgroup2) ;;
-    /workspace/*:*) ;; # the guard's own: docker/guard.py has looked at them; they may be thousands
+    /workspace/*:* | /workspaces/*/*:*) ;; # the guard's own: docker/guard.py has looked at them; they may be thousands
     /dev/pts:devpts | /dev/console:devpts | /dev/mqueue:mqueue) ;;
     *) f="$f $p:$t,$r" ;;
   esac

@@ -24,7 +24,7 @@ from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.sensitive_paths import is_obeyed, runs_when_opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MAX_HELD = 50_000
 """Changes stored by name per kind, 10 MB; further ones are only counted. One kind cannot displace another."""
@@ -138,6 +138,20 @@ def compare(root: Path, before: WorkspaceScan, after: WorkspaceScan) -> Workspac
             held.append(change)
     more = tuple((kind, count - MAX_HELD) for kind, count in sorted(counts.items()) if count > MAX_HELD)
     return WorkspaceReport(before.at, tuple(sorted(held)), more)
+
+
+def merged(reports: Sequence[WorkspaceReport], roots: Sequence[Path]) -> WorkspaceReport:
+    """One report of several directories; the paths in all but the first become absolute. None: an empty one."""
+    if not reports:
+        return WorkspaceReport(0.0)
+    changes = [*reports[0].changes]
+    for report, root in zip(reports[1:], roots[1:], strict=True):
+        changes += [change._replace(path=f"{root}/{change.path}") for change in report.changes]
+    counts = Counter[ChangeKind]()
+    for report in reports:
+        counts.update(dict(report.not_held))
+    since = min(report.since for report in reports)
+    return WorkspaceReport(since, tuple(sorted(changes)), tuple(sorted(counts.items())))
 
 
 def _changes(top: str, before: WorkspaceScan, after: WorkspaceScan) -> Iterator[WorkspaceChange]:

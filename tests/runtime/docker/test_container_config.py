@@ -8,6 +8,7 @@ import pytest
 
 from ohsandbox.runtime.docker import container_config
 from ohsandbox.runtime.docker.mount_policy import Identity
+from ohsandbox.runtime.docker.mounts import Bind
 from ohsandbox.runtime.docker.seccomp import profile_json
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -27,14 +28,14 @@ def sent(**changes: Any) -> dict[str, Any]:
     [
         ("contained", {"env": {"TERM": "dumb"}, "unset": ("LD_PRELOAD",), "labels": {"ohsandbox": "1"}}),
         ("contained-open", {"network": "open", "network_owner": "0123456789ab"}),
-        ("mapped", {"workspace": "/work/project", "identity": Identity(1000, 1000, "me")}),
+        ("mapped", {"binds": (Bind("/work/project", "/workspace"),), "identity": Identity(1000, 1000, "me")}),
     ],
 )
 def test_the_create_call_is_exactly_the_golden_one(name: str, changes: dict[str, Any]) -> None:
     assert sent(**changes) == json.loads((GOLDEN / f"{name}.json").read_text())
 
 
-@pytest.mark.parametrize("changes", [{}, {"workspace": "/w"}, {"network": "open"}])
+@pytest.mark.parametrize("changes", [{}, {"binds": (Bind("/w", "/workspace"),)}, {"network": "open"}])
 def test_nothing_that_opens_the_host_is_ever_sent(changes: dict[str, Any]) -> None:
     config = sent(**changes)["HostConfig"]
     forbidden = {
@@ -54,7 +55,7 @@ def test_nothing_that_opens_the_host_is_ever_sent(changes: dict[str, Any]) -> No
 
 def test_the_capability_mask_is_what_the_kernel_prints() -> None:
     assert container_config.ContainerConfig(**PLAIN).capability_mask == "00000000000000eb"
-    assert container_config.ContainerConfig(**PLAIN, workspace="/w").capability_mask == "0" * 16
+    assert container_config.ContainerConfig(**PLAIN, binds=(Bind("/w", "/workspace"),)).capability_mask == "0" * 16
 
 
 def test_an_architecture_without_our_filter_gets_the_engines() -> None:
