@@ -46,7 +46,9 @@ def check(found: DockerOptions) -> None:
     if found.profile == "mapped" and not found.writable:
         raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
     if found.profile == "contained" and found.writable:
-        raise UsageError("profile='contained' writes no directory. Remedy: leave out workspace=, or pass copy=True.")
+        raise UsageError(
+            "profile='contained' binds no directory to be written. Remedy: leave out workspace=, or pass copy=True."
+        )
     if found.profile == "trusted" and found.writable:
         raise UsageError(
             "profile='trusted' gives root in the sandbox rights that on a bound directory are rights on this machine "
