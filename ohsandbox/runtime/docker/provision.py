@@ -168,7 +168,7 @@ def _image(
         name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
         options = options.model_copy(update={"image": name})
     facts = images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
-    # what a setup puts into a database, or reads and writes in other directories of this machine, is not in a checkpoint
+    # what a setup puts into a database, or does in other directories of this machine, is in no checkpoint
     has_setup = options.setup_key is not None and not options.services and len(options.bound) <= 1
     return options, facts, setups.find(engine, options, facts) if has_setup else None
 
