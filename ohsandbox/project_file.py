@@ -20,7 +20,7 @@ from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import open_regular, write_atomically
-from ohsandbox.runtime.factory import DEFAULT_ALLOW, build_digest
+from ohsandbox.runtime.factory import DEFAULT_ALLOW, build_digest, project_services
 from ohsandbox.runtime.mount_text import parse_mount
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
@@ -76,6 +76,10 @@ class ProjectSandbox(ConfigModel):
     """Commands for the sandbox's shell, one after another, when a sandbox starts."""
     setup_inputs: tuple[str, ...] | None = None
     """Files and patterns below the file's directory on whose content it depends what they do; None: the usual ones."""
+    services: str | dict[str, Any] | tuple[dict[str, Any], ...] | None = None
+    """What runs beside the sandbox: tables by name, as `Service` takes them, or a Compose file below the project."""
+    services_only: tuple[str, ...] = ()
+    """Of a Compose file the services that are started, with those that they depend on."""
 
 
 class Project(NamedTuple):
@@ -88,8 +92,15 @@ class Project(NamedTuple):
     values: dict[str, Any]
     """Settings by name, as the file has them; paths are absolute."""
     options: ProjectSandbox
+    notes: tuple[str, ...] = ()
+    """What of its Compose file has no meaning here."""
     contents: Mapping[str, bytes] = MappingProxyType({})
     """Of the files that settings name, by the setting, as they were read once: what is trusted is what is used."""
+
+    @property
+    def services(self) -> tuple[dict[str, Any], ...]:
+        """What runs beside the sandbox, each by the fields of `Service`."""
+        return self.options.services if isinstance(self.options.services, tuple) else ()
 
     @property
     def directory(self) -> Path:
@@ -128,6 +139,9 @@ class Project(NamedTuple):
                     digest.update(hashlib.sha256(self.contents[name]).digest())
             if self.options.build is not None:
                 digest.update(build_digest(self.options.build).encode())
+            for service in self.services:
+                if "build" in service:
+                    digest.update(build_digest(service["build"]).encode())
         except OSError as error:
             raise _fault(self.path, f"{error.filename!r} cannot be read: {error.strerror}. Correct it.") from None
         return digest.hexdigest()
@@ -214,8 +228,25 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
     if options.build is not None:
         options = options.model_copy(update={"build": _below(options.build, "build", path, root)})
     values |= {name: [_absolute(one, path) for one in values[name]] for name in ("mounts",) if name in values}
+    options, notes = _with_services(options, path, root)
     contents = {name: _content(values[name], name, path) for name in _FILES if name in values}
-    return Project(path, root, values, options, contents)
+    return Project(path, root, values, options, notes, contents)
+
+
+def _with_services(options: ProjectSandbox, path: Path, root: Path) -> tuple[ProjectSandbox, tuple[str, ...]]:
+    """The options with the services that the file or its Compose file describes, and notes on the latter."""
+    told = options.services
+    if isinstance(told, tuple) or (options.services_only and not isinstance(told, str)):
+        raise _fault(path, "'services' is a table or the name of a Compose file, and services_only is for the latter.")
+    if not told:
+        return options, ()
+    if isinstance(told, str):
+        told = os.path.relpath(_below(told, "services", path, root), path.parent)
+    try:
+        found, notes = project_services(told, directory=path.parent, root=root, only=options.services_only)
+    except UsageError as error:
+        raise _fault(path, str(error)) from None
+    return options.model_copy(update={"services": found, "services_only": ()}), notes
 
 
 def _content(named: str, key: str, path: Path) -> bytes:

@@ -15,7 +15,7 @@ import ohsandbox
 
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
-    ("errors", "review_text", "strict_json", "text"),
+    ("errors", "review_text", "strict_json", "strict_yaml", "text"),
     ("arguments", "html_page", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MEANINGS = {
     "image": "code from elsewhere: what you let the sandbox see, it sees",
     "build": "its Dockerfile runs with a network, outside the sandbox",
+    "services": "programs that run beside the sandbox, in its network",
     "setup": "runs in each new sandbox first, unasked",
     "workspace": "bind: the sandbox writes your files; copy: it reads them",
     "mounts": "files of yours that the sandbox reads, or writes without :ro",
@@ -85,6 +86,7 @@ class UsedProject(NamedTuple):
         )
         if is_resumed:
             return where
+        where = replace(where, services=self.project.services)
         has_image = where.image or where.build or os.environ.get(Settings.variables()["image"])
         if options.build is not None and not has_image:
             where = replace(where, build=Path(options.build))
@@ -221,6 +223,8 @@ def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
     yield from _row("file", str(project.path))
     for name, value in wide.items():
         yield from _row(f"{name} ({MEANINGS[name]})" if name in MEANINGS else name, value)
+    if project.notes:
+        yield from _row("not used of its Compose file", project.notes)
 
 
 def _row(label: str, value: Any) -> Iterator[str]:

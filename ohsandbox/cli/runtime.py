@@ -154,7 +154,10 @@ def place_of(runtime: Runtime, options: SandboxOptions) -> str:
     name = getattr(runtime, "name", "") or runtime.id
     if options.attach:
         return f"Container {name}, attached, network: its owner's"
-    return f"Container {name} of {options.image}, network: {network_words(options.network, options.allowed or ())}"
+    beside = runtime.describe().get("services", "").partition(". ")[0]
+    services = f", services: {beside}" if beside else ""
+    network = network_words(options.network, options.allowed or ())
+    return f"Container {name} of {options.image}, network: {network}{services}"
 
 
 def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Callable[[str], None]) -> None:

@@ -14,6 +14,7 @@ from ohsandbox.runtime.mount_text import parse_mount, parse_path
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
@@ -222,17 +223,38 @@ def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None)
     return backend_info(settings.runtime).create(settings, progress)
 
 
-def build_digest(directory: str | Path) -> str:
-    """The hash of all files that a build of the directory's Dockerfile is sent.
+def project_services(
+    told: str | Mapping[str, Any], *, directory: Path, root: Path, only: Sequence[str] = ()
+) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """The services of a project's file, by the fields of `Service`, and what of a Compose file has no meaning here.
+
+    told: tables by name, or the path of a Compose file below root; only: of a Compose file these and what they need.
+
+    Raises:
+        UsageError: a service is wrong, or the file asks for what no service is given.
+    """
+    from ohsandbox.runtime.docker import compose_file  # noqa: PLC0415 - only who has services imports it
+
+    if isinstance(told, str):
+        found = compose_file.services_of_compose(directory / told, root, only=only)
+    else:
+        found = compose_file.services_of_tables(told, directory, root)
+    dumped = (one.model_dump(mode="json", exclude_defaults=True) for one in found.services)
+    return tuple(dumped), found.notes
+
+
+def build_digest(directory: Any) -> str:
+    """The hash of all files that a build of the directory's Dockerfile, or of a `Build`, is sent.
 
     Raises:
         UsageError: there is no Dockerfile, or the files cannot be a build's.
         OSError: one cannot be read.
     """
-    from ohsandbox.runtime.docker.build import checked  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.build import Build, checked  # noqa: PLC0415 - only who uses docker imports it
     from ohsandbox.runtime.docker.build_context import BuildContext  # noqa: PLC0415 - as above
 
-    return BuildContext(checked(directory)).digest()
+    build = Build(*directory) if isinstance(directory, list) else directory
+    return BuildContext(checked(build)).digest()
 
 
 def open_inventory(name: str | None = None) -> Inventory:

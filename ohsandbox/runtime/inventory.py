@@ -7,6 +7,8 @@ from collections.abc import Mapping  # noqa: TC003 - as the next
 from datetime import datetime  # noqa: TC003 - a NamedTuple's annotations are read by whoever prints it
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
+from ohsandbox.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -32,6 +34,23 @@ class SandboxInfo(NamedTuple):
     """An unfinished conversation worked in it; `collect_garbage` leaves it for three days."""
     labels: Mapping[str, str] = {}
     """Those that its creator gave it."""
+
+
+class ServiceInfo(NamedTuple):
+    """One service beside a sandbox of this state directory."""
+
+    sandbox: str
+    """The sandbox's name."""
+    name: str
+    image: str
+    state: str
+    """The engine's word: running, exited, ..."""
+    ports: tuple[int, ...]
+    conversation: str | None
+    id: str
+    """Of its container."""
+    detail: str = ""
+    """How it ended, where it does not run."""
 
 
 class SandboxUsage(NamedTuple):
@@ -93,6 +112,18 @@ class Inventory(ABC):
 
         labels: only those that have all of these.
         """
+
+    def list_services(self) -> list[ServiceInfo]:
+        """The services of all sandboxes of this state directory, by sandbox and name; empty where there are none."""
+        return []
+
+    def service_log(self, service_id: str, *, lines: int | None = None) -> str:
+        """What a service has printed: its last lines, or all that is kept.
+
+        Raises:
+            UsageError: there is no such service.
+        """
+        raise UsageError(f"There is no service {service_id[:12]!r} (last {lines} lines). Remedy: list them.")
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:  # noqa: ARG002
         """What running sandboxes use, by id; those that are gone, or not answered for in time, are missing.

@@ -1,45 +1,17 @@
-"""YAML, read strictly: no key twice, no tags of Python, bounded depth and size, and the line of every key."""
+"""YAML files of tasks, read strictly, with the line of every key."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-import yaml
-
+from ohsandbox import strict_yaml
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
+from ohsandbox.strict_yaml import InvalidYaml, YamlFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-MAX_DEPTH = 64
-"""The parser that libyaml brings ends the whole process at some thousand levels."""
-MAX_NODES = 5_000_000
-"""After aliases: a list of 10,000 tasks has 500,000; a "billion laughs" file of one kilobyte has 10^9."""
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_OPENING, _CLOSING = (yaml.MappingStartEvent, yaml.SequenceStartEvent), (yaml.MappingEndEvent, yaml.SequenceEndEvent)
-
-
-class YamlFile(NamedTuple):
-    """The one document of a file."""
-
-    value: Any
-    node: Any
-
-    def at(self, number: int) -> YamlFile:
-        """Return an item of the list that the document is."""
-        return YamlFile(self.value[number], self.node.value[number])
-
-    def line(self, location: Sequence[int | str]) -> int:
-        """Return the line of a key or item; of its nearest parent where it has none itself."""
-        node, line = self.node, 1 if self.node is None else int(self.node.start_mark.line) + 1
-        for part in location:
-            found = _child(node, part)
-            if found is None:
-                break
-            mark, node = found
-            line = int(mark.line) + 1
-        return line
+__all__ = ["YamlFile", "parse_yaml"]
 
 
 def parse_yaml(text: str, file: Path) -> YamlFile:
@@ -48,74 +20,7 @@ def parse_yaml(text: str, file: Path) -> YamlFile:
     Raises:
         InvalidTask: it is not one YAML document, or a hostile one.
     """
-    text = text.removeprefix("\ufeff")
     try:
-        _bound_depth(text, file)
-        loader = _LOADER(text)
-        try:
-            node = loader.get_single_node()
-            _check(node, file)
-            value = None if node is None else loader.construct_document(node)
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        told = f"not YAML: {error.problem or error.context}"
-        raise InvalidTask([Problem(file, mark.line + 1 if mark else None, told)]) from None
-    except (yaml.YAMLError, ValueError) as error:
-        line = text.count("\n", 0, getattr(error, "position", 0)) + 1 if hasattr(error, "position") else None
-        raise InvalidTask([Problem(file, line, f"not YAML: {str(error).splitlines()[0]}")]) from None
-    return YamlFile(value, node)
-
-
-def _bound_depth(text: str, file: Path) -> None:
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        depth += isinstance(event, _OPENING) - isinstance(event, _CLOSING)
-        if depth > MAX_DEPTH:
-            told = f"is nested more than {MAX_DEPTH} levels deep"
-            raise InvalidTask([Problem(file, event.start_mark.line + 1, told)])
-
-
-def _check(node: Any, file: Path) -> None:
-    sizes, problems = dict[int, int](), list[Problem]()
-
-    def size(one: Any) -> int:
-        if (known := sizes.get(id(one))) is not None:
-            if not known:
-                raise InvalidTask([Problem(file, one.start_mark.line + 1, "refers to itself by an alias")])
-            return known
-        sizes[id(one)] = 0
-        total = 1
-        if isinstance(one, yaml.SequenceNode):
-            total += sum(map(size, one.value))
-        elif isinstance(one, yaml.MappingNode):
-            problems.extend(_repeated(one, file))
-            total += sum(size(key) + size(value) for key, value in one.value)
-        sizes[id(one)] = total
-        return total
-
-    if node is not None and size(node) > MAX_NODES:
-        problems.append(Problem(file, 1, f"has more than {MAX_NODES:,} values once its aliases are put in"))
-    if problems:
-        raise InvalidTask(problems)
-
-
-def _repeated(node: Any, file: Path) -> list[Problem]:
-    found, seen = list[Problem](), dict[tuple[str, str], int]()
-    for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-        line, name = key.start_mark.line + 1, (key.tag, key.value)
-        if name in seen:
-            found.append(Problem(file, line, f"key {key.value!r} is there twice, first in line {seen[name]}"))
-        seen.setdefault(name, line)
-    return found
-
-
-def _child(node: Any, part: int | str) -> tuple[Any, Any] | None:
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part].start_mark, node.value[part]
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value == str(part):
-                return key.start_mark, value
-    return None
+        return strict_yaml.parse_yaml(text)
+    except InvalidYaml as error:
+        raise InvalidTask([Problem(file, line, message) for line, message in error.faults]) from None

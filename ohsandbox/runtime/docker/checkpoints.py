@@ -21,7 +21,7 @@ from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, 
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker import container as containers
-from ohsandbox.runtime.docker import images
+from ohsandbox.runtime.docker import images, service_checkpoints
 from ohsandbox.runtime.docker.container_config import GIB
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.results import Checkpoint
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.container_config import ContainerConfig
     from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.services import Pod
 
 REPOSITORY = "ohsandbox-checkpoint"
 LABEL = "ohsandbox.checkpoint"
@@ -50,13 +51,19 @@ _TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 
 
 def take(
-    container: Container, *, label: str, conversation: str | None, owner: Path | None, room: Callable[[], int | None]
+    container: Container,
+    *,
+    label: str,
+    conversation: str | None,
+    owner: Path | None,
+    room: Callable[[], int | None],
+    pod: Pod | None = None,
 ) -> Checkpoint:
     """Commit the container; it is paused meanwhile (0.1 s for a few files, 0.8 s for 5,000).
 
-    Checkpoints over the retention limits are released. owner is a directory: the checkpoint may be removed once it is
-    gone. room returns the bytes that may be written, None if unknown: the engine also writes the holes of sparse files,
-    so a sandbox that wrote nothing (`truncate -s 16G`) could fill the disk.
+    Checkpoints over the retention limits are released. The services of pod are a part of it. owner is a directory: the
+    checkpoint may be removed once it is gone. room returns the bytes that may be written, None if unknown: the engine
+    also writes the holes of sparse files, so a sandbox that wrote nothing (`truncate -s 16G`) could fill the disk.
 
     Raises:
         SandboxUnavailable: the engine failed: no space, or the container is gone.
@@ -66,17 +73,30 @@ def take(
         raise UsageError(f"A checkpoint's label is one line of at most {MAX_LABEL_CHARS} characters, not {label!r}.")
     api, name = container.engine.api, container.name
     marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
-    record = begin(container.engine, owner=owner)
+    record = begin(container.engine, owner=owner, pod=pod)
+    beside = 0
     try:
-        with container.paused(), engine_errors(f"keeping the files of sandbox {name!r}"):
-            _require_room(container, room())
+        with (
+            container.paused(),
+            contextlib.nullcontext() if pod is None else pod.paused(),
+            engine_errors(f"keeping the files of sandbox {name!r}"),
+        ):
+            space = room()
+            _require_room(container, space)
+            services = ""
+            if pod is not None:
+                left = None if space is None else space - container.written_bytes()
+                services, beside = service_checkpoints.commit(pod, REPOSITORY, record.tag, room=left)
+            marks.append(f'LABEL {service_checkpoints.LABEL}="{services}"')
             made = api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
             found, layers = api.inspect_image(made["Id"]), api.history(made["Id"])
     except SandboxUnavailable:
-        forget(record)
+        _discard(container.engine, record)
         raise
     made_at = datetime.fromisoformat(str(found["Created"]).rstrip("Z")[:26]).replace(tzinfo=UTC)
-    done = Checkpoint(str(found["Id"]), str(found.get("Comment") or ""), made_at, int(layers[0].get("Size") or 0))
+    done = Checkpoint(
+        str(found["Id"]), str(found.get("Comment") or ""), made_at, int(layers[0].get("Size") or 0) + beside
+    )
     _write(record.model_copy(update={"id": done.id, "size_bytes": done.size_bytes}))
     with contextlib.suppress(SandboxUnavailable):  # the next checkpoint tries again
         prune(container.engine, owner=owner)
@@ -125,7 +145,7 @@ def drop(engine: Engine, checkpoint: str) -> None:
             engine.api.remove_image(image, force=True)
     for record in records(engine):
         if record.id == checkpoint:
-            forget(record)
+            _discard(engine, record)
 
 
 def require(engine: Engine, checkpoint: str) -> str:
@@ -172,6 +192,8 @@ class CheckpointRecord(BaseModel):
     id: str = ""
     """Image id; empty until the image is created."""
     size_bytes: int = 0
+    services: tuple[str, ...] = ()
+    """Tags of the images with the files of its services."""
 
     @property
     def name(self) -> str:
@@ -185,11 +207,14 @@ class CheckpointRecord(BaseModel):
         return unfinished or (self.owner is not None and not Path(self.owner).is_dir())
 
 
-def begin(engine: Engine, *, owner: Path | None) -> CheckpointRecord:
+def begin(engine: Engine, *, owner: Path | None, pod: Pod | None = None) -> CheckpointRecord:
     """Write a record for a checkpoint before it is created."""
     tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     place = None if owner is None else str(owner.absolute())
-    return _write(CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=place))
+    services = () if pod is None else service_checkpoints.names_of(tag, pod)
+    return _write(
+        CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=place, services=services)
+    )
 
 
 def _write(record: CheckpointRecord) -> CheckpointRecord:
@@ -222,12 +247,18 @@ def records(engine: Engine) -> list[CheckpointRecord]:
 def also_for(engine: Engine, image: str, *, owner: Path) -> None:
     """Keep a checkpoint for one more owner; a checkpoint that no longer exists is skipped."""
     size = max((record.size_bytes for record in records(engine) if record.id == image), default=0)
+    before = next((record for record in records(engine) if record.id == image), None)
     record = begin(engine, owner=owner)
+    if before is not None and before.services:
+        tags = tuple(record.tag + one.removeprefix(before.tag) for one in before.services)
+        record = _write(record.model_copy(update={"services": tags}))
     try:
         with engine_errors(f"keeping checkpoint {image[:19]!r}"):
             engine.api.tag(image, REPOSITORY, record.tag)
+            for tag, old in zip(record.services, before.services if before else (), strict=True):
+                engine.api.tag(f"{REPOSITORY}:{old}", REPOSITORY, tag)
     except ImageUnavailable:
-        forget(record)
+        _discard(engine, record)
     else:
         _write(record.model_copy(update={"id": image, "size_bytes": size}))
 
@@ -244,8 +275,16 @@ def release(engine: Engine, record: CheckpointRecord) -> bool:
             if engine.api.containers(all=True, filters={"ancestor": record.id or record.name}):
                 return False
         raise
-    forget(record)
+    _discard(engine, record)
     return True
+
+
+def _discard(engine: Engine, record: CheckpointRecord) -> None:
+    """Remove the record, and the images with the files of its services; one that a container uses loses its name."""
+    for tag in record.services:
+        with contextlib.suppress(SandboxUnavailable, ImageUnavailable), engine_errors(f"removing checkpoint {tag!r}"):
+            engine.api.remove_image(f"{REPOSITORY}:{tag}", force=True)
+    forget(record)
 
 
 def prune(engine: Engine, *, owner: Path | None) -> None:

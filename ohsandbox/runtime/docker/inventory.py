@@ -21,7 +21,7 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import LABELS_LABEL
 from ohsandbox.runtime.docker.project import remove_shared
 from ohsandbox.runtime.docker.usage import MAX_STATS_REQUESTS, STATS_TIMEOUT_S, read_stats
-from ohsandbox.runtime.inventory import GcResult, Inventory, Removal, SandboxInfo
+from ohsandbox.runtime.inventory import GcResult, Inventory, Removal, SandboxInfo, ServiceInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,18 @@ class DockerInventory(Inventory):
         found = (_info(one) for one in self._labelled() if open_network.OWNER_LABEL not in (one.get("Labels") or {}))
         wanted = [info for info in found if (labels or {}).items() <= dict(info.labels).items()]
         return sorted(wanted, key=lambda info: info.created_at)
+
+    def list_services(self) -> list[ServiceInfo]:
+        """See `Inventory.list_services`."""
+        records = (lease.read(one) for one in lease.all_ids())
+        here = self._engine.address.url
+        return sorted(
+            info for one in records if one and one.engine == here for info in services.infos(self._engine, one)
+        )
+
+    def service_log(self, service_id: str, *, lines: int | None = None) -> str:
+        """See `Inventory.service_log`."""
+        return services.read_log(self._engine, service_id, lines=lines)
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:
         """See `Inventory.usage`. At most timeout_s and the time of one request, for any number of them."""

@@ -113,7 +113,7 @@ def create(
     options, facts, setup = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
     if setup is not None and setup.checkpoint is not None:
         checkpoint, facts = setup.checkpoint, checkpoints.facts(engine, setup.checkpoint)
-    beside = services.find_images(engine, options.services, progress=progress, cancel=cancel)
+    beside = services.find_images(engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel)
     name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
     has_own_network = networks is None and (options.network == "open" or bool(beside))
     held = lease.take(
@@ -351,4 +351,11 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
             container.join_open_network()
         prepare(anew._replace(container=container), from_checkpoint=True)
 
-    return anew._replace(container=checkpoints.restore(before, config, checkpoint, prepare=prepare_again))
+    def restored() -> Container:
+        return checkpoints.restore(before, config, checkpoint, prepare=prepare_again)
+
+    if sandbox.pod is None:
+        return anew._replace(container=restored())
+    listening = partial(listening_in, sandbox)
+    with services.replaced(sandbox.pod, checkpoint, sandbox.options, listening=listening) as pod:
+        return anew._replace(container=restored(), pod=pod)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import checkpoints, images, lease, mounts, open_network, provision
+from ohsandbox.runtime.docker import checkpoints, images, lease, mounts, open_network, provision, services
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.container_config import ALL_GPUS, CAPABILITIES
 from ohsandbox.runtime.docker.error_mapping import engine_errors
@@ -54,10 +55,31 @@ def resume(
         adopted, notes = _adopt(engine, options, found, held)
         _mount_anew(adopted)
         notes += adopted.end_processes()
+        adopted, told = _with_services(adopted, options)
+        notes += told
     except BaseException:
         held.leave()
         raise
     return adopted, ResumeReport("same", tuple(notes), name)
+
+
+def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, list[str]]:
+    """The sandbox with the services that it was made with, all running; and notes."""
+    name, held, config = adopted.container.name, adopted.lease, adopted.config
+    if held is None or config is None or not (held.record.services or asked.services):
+        return adopted, []
+    notes = []
+    if missing := {one.name for one in asked.services} - {*held.record.services}:
+        notes.append(
+            f"Sandbox {name} was made without service {', '.join(sorted(missing))}, and stays so. "
+            f"To change it, remove the sandbox and its files: docker rm -f {name}"
+        )
+    pod = services.find(adopted.container.engine, held.record, owner=config.network_owner)
+    if gone := {*held.record.services} - pod.running.keys():
+        notes.append(f"Service {', '.join(sorted(gone))} of sandbox {name} was removed from outside, with its files.")
+    notes += services.bring_back(pod, listening=partial(provision.listening_in, adopted))
+    real = adopted.options.model_copy(update={"services": tuple(one.service for one in pod.running.values())})
+    return adopted._replace(pod=pod, options=real), notes
 
 
 def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -20,7 +21,18 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.runtime.aio import waited
-from ohsandbox.runtime.docker import attach, checkpoints, disk, options, provision, resume, selfcheck, setups, usage
+from ohsandbox.runtime.docker import (
+    attach,
+    checkpoints,
+    disk,
+    options,
+    provision,
+    resume,
+    selfcheck,
+    services,
+    setups,
+    usage,
+)
 from ohsandbox.runtime.docker import network as networks
 from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.channel import ProcessRequest
@@ -47,6 +59,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.options import Profile
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.docker.service_options import Service
+    from ohsandbox.runtime.docker.service_watch import ServiceWatch
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
 
 log = logging.getLogger(__name__)
@@ -197,6 +210,7 @@ class DockerRuntime(NetworkControl):
         self._unenforced: tuple[str, ...] = ()
         self._disk: disk.DiskMonitor | None = None
         self._watchdog: OwnerWatchdog | None = None
+        self._service_watch: ServiceWatch | None = None
         self._networks: NetworkPool | None = None
         self._new = True
         """No process has run in the sandbox yet."""
@@ -370,6 +384,9 @@ class DockerRuntime(NetworkControl):
             watch.stop()
         if self._watchdog is not None:
             self._watchdog.leave()
+        service_watch, self._service_watch = self._service_watch, None
+        if service_watch is not None:
+            service_watch.leave()
 
     def _dispose(self, gone: Sandbox) -> None:
         keep, held = self._options.keep or self._left, gone.lease
@@ -438,7 +455,8 @@ class DockerRuntime(NetworkControl):
                 disk.writable_file_systems(container.engine, container.inspect(), {}, (), self), least
             )
 
-        return checkpoints.take(container, label=label, conversation=conversation, owner=owner, room=room)
+        pod = self._the_sandbox().pod
+        return checkpoints.take(container, label=label, conversation=conversation, owner=owner, room=room, pod=pod)
 
     def keep_setup(self, setup_key: str | None) -> str:
         """Keep the files for the next sandbox of this `setup_key`; call it right after the setup.
@@ -606,10 +624,21 @@ class DockerRuntime(NetworkControl):
             self._unchecked = True
             raise
         self._unenforced = tuple(selfcheck.unenforced(channel.facts, made))
+        self._watch_services()
         if made.is_mapped and not self._options.keep:
             if self._watchdog is not None:
                 self._watchdog.leave()
             self._watchdog = OwnerWatchdog(self._the_sandbox())
+
+    def _watch_services(self) -> None:
+        """Have services that end started again, and tell it with the next result."""
+        ours = self._the_sandbox()
+        if ours.pod is None or self._service_watch is not None:
+            return
+        from ohsandbox.runtime.docker.service_watch import ServiceWatch  # noqa: PLC0415 - few sandboxes have services
+
+        listening = partial(provision.listening_in, ours)
+        self._service_watch = ServiceWatch(ours.pod, listening=listening, tell=self.tell)
 
     def _watch_disk(self, found: Mapping[str, Any], facts: Mapping[str, str]) -> None:
         """Start monitoring the disks that the sandbox writes to; a new sandbox does not start below the minimum."""
@@ -634,8 +663,10 @@ class DockerRuntime(NetworkControl):
         self._notices.append(notice)
 
     def end_processes(self) -> None:
-        """Kill every process of the sandbox except PID 1 and one shell of ours."""
+        """Kill every process of the sandbox except PID 1 and one shell of ours, and its services, which start again."""
         target = self._the_sandbox()
+        if target.pod is not None:
+            target.pod.kill()
         if target.config is not None and target.config.capabilities:  # else root lacks CAP_KILL
             with contextlib.suppress(SandboxUnavailable):
                 # kill(2) with -1 spares the caller, and no fork(2) escapes it: 0.2 ms, without a new process
@@ -672,7 +703,13 @@ class DockerRuntime(NetworkControl):
                 if target.config.hardening == "strict":
                     provision.copy_ca_bundle(target)
                     self._install_credentials(target)
-        return notice
+        return " ".join([notice, *self._revive_services(target)])
+
+    def _revive_services(self, target: Sandbox) -> list[str]:
+        if target.pod is None:
+            return []
+        self._stop_watching()
+        return services.bring_back(target.pod, listening=partial(provision.listening_in, target))
 
     def _restart(self) -> str:
         if self._options.attach:

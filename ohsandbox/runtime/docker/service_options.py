@@ -163,7 +163,7 @@ class Service(ConfigModel):
     @classmethod
     def _are_directories(cls, volumes: tuple[str, ...]) -> tuple[str, ...]:
         for path in volumes:
-            if not path.startswith("/") or path != os.path.normpath(path) or path.count("/") < 1 or "\0" in path:
+            if not path.startswith("/") or path != os.path.normpath(path) or {*path} & {":", "\0"}:
                 raise ValueError(
                     f"{path[:80]!r} is no absolute path of the service; directories of the host are not bound"
                 )

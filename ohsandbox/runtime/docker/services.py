@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxRefused, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import build, images, selfcheck
+from ohsandbox.runtime.docker import build, images, selfcheck, service_checkpoints
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.container_config import ContainerConfig, SandboxLimits, create_payload, podman_payload
@@ -23,13 +24,14 @@ from ohsandbox.runtime.docker.options import hostile_names, open_files, processo
 from ohsandbox.runtime.docker.proxy_variables import proxy_environment
 from ohsandbox.runtime.docker.service_options import Service, check_ports
 from ohsandbox.runtime.docker.wire import wrap
+from ohsandbox.runtime.inventory import ServiceInfo
 from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress
 from ohsandbox.secrets import Secrets
 from ohsandbox.text import quoted_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import LeaseRecord
@@ -42,6 +44,7 @@ SERVICE_LABEL = "ohsandbox.service"
 LOG_LINES = 8
 """Of a service that failed, in the message."""
 MAX_LOG_CHARS = 800
+EACH_NAME = ". Each name is 127.0.0.1, which they share with the sandbox"
 STOP_S = 10
 """For a service to write what it holds in memory, as databases do on their stop signal."""
 _LOG_DRIVER = "json-file"
@@ -61,20 +64,8 @@ class ServiceImage(NamedTuple):
     ports: tuple[int, ...]
     healthcheck: tuple[str, ...]
     """Its words; empty: none."""
-
-
-class ServiceStatus(NamedTuple):
-    """One service, as the engine has it."""
-
-    name: str
-    image: str
-    state: str
-    """The engine's word: running, exited, ..."""
-    ports: tuple[int, ...]
-    container: str
-    """Its container's name."""
-    detail: str = ""
-    """How it ended, where it does not run."""
+    volumes: tuple[str, ...] = ()
+    """Of a checkpoint: ids of the images with the files of its volumes."""
 
 
 class ServiceContainer(NamedTuple):
@@ -110,6 +101,7 @@ class Pod:
             made = self.engine.api.create_container_from_config(payload, config.name)
         container = Container(self.engine, str(made["Id"]), name=config.name)
         try:
+            service_checkpoints.fill(self.engine, container.id, image.volumes)
             container.start(image_id=image.facts.id)
             container.note_start()
             _refuse_weaker(service, container.found, config)
@@ -126,7 +118,8 @@ class Pod:
             open_files=options.limits.open_files, enforced=options.limits.enforced,
         )  # fmt: skip
         env = {**_way_out(options, service), **service.env, **Secrets.load(service.secrets).environment()}
-        described = service.model_dump(mode="json", exclude_defaults=True)
+        resolved = service.model_copy(update={"ports": image.ports, "healthcheck": image.healthcheck})
+        described = resolved.model_dump(mode="json", exclude_defaults=True)
         return ContainerConfig(
             name=container_name(self.sandbox, service.name), image=facts.id, workdir="/", env=env,
             user=facts.user if service.user is None else service.user,
@@ -190,6 +183,22 @@ class Pod:
         """Names and ports, for a system prompt."""
         return describe_services({name: one.ports for name, one in self.running.items()})
 
+    def ended(self) -> list[str]:
+        """The services that do not run, and should.
+
+        Raises:
+            SandboxUnavailable: the engine fails.
+        """
+        return [name for name, one in self.running.items() if _how_it_ended(one) is not None]
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context in which all services are paused, as far as the engine can."""
+        with contextlib.ExitStack() as held:
+            for one in self.running.values():
+                held.enter_context(one.container.paused())
+            yield
+
     def kill(self) -> None:
         """End all services at once."""
         for one in self.running.values():
@@ -236,14 +245,127 @@ def start(
     return pod
 
 
+def find(engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:
+    """The services of a sandbox that is resumed, running or not; owner as for `Pod`.
+
+    Raises:
+        SandboxUnavailable: the engine fails.
+    """
+    pod = Pod(engine, record.id, sandbox=record.container, owner=owner)
+    for one in found_services(engine, record):
+        service = described_service(one.get("Labels") or {})
+        if service is not None:
+            container = Container(engine, str(one["Id"]), name=str(one["Names"][0]).lstrip("/"))
+            pod.running[service.name] = ServiceContainer(
+                service, container, service.ports or (), service.healthcheck or ()
+            )
+    return pod
+
+
+def bring_back(pod: Pod, *, listening: Callable[[], Collection[int]], only: Collection[str] | None = None) -> list[str]:
+    """Start the services that have ended, or whose network is an earlier one; a sentence for each.
+
+    Raises:
+        SandboxUnavailable: one does not start, or the engine fails.
+    """
+    with engine_errors("looking at the network of the services"):
+        since = str(pod.engine.api.inspect_container(pod.owner)["State"].get("StartedAt"))
+    notes = []
+    wanted = [one for one in pod.running.values() if only is None or one.service.name in only]
+    for stage in _stages([one.service for one in wanted]):
+        started = []
+        for one in [pod.running[service.name] for service in stage]:
+            how = _how_it_ended(one, since=since)
+            if how is None:
+                continue
+            one.container.restart()
+            started.append(one.service.name)
+            notes.append(
+                f"Service {one.service.name!r} {how} and was started again: its files are kept, what it held in memory "
+                "and connections to it are lost."
+            )
+        pod.await_ready(started, listening=listening, tell=lambda *_: None, cancel=None)
+    return notes
+
+
+@contextlib.contextmanager
+def replaced(
+    pod: Pod, checkpoint: str, options: DockerOptions, *, listening: Callable[[], Collection[int]]
+) -> Iterator[Pod]:
+    """Context in which a checkpoint's services run in the place of those of pod, as those of the pod that is yielded.
+
+    At its end the others are removed; on an error they come back, and the new ones are removed. A checkpoint without
+    services leaves them as they are.
+
+    Raises:
+        SandboxUnavailable: the engine fails, or a service does not start.
+    """
+    kept = service_checkpoints.kept(pod.engine, checkpoint)
+    if not kept:
+        yield pod
+        return
+    new = Pod(pod.engine, pod.lease_id, sandbox=pod.sandbox, owner=pod.owner)
+    aside = [one.container for one in pod.running.values()]
+    with contextlib.ExitStack() as undo:
+        for container in aside:
+            container.kill()
+            undo.callback(_put_back, container, container.name)
+            with engine_errors(f"putting service {container.name!r} aside"):
+                pod.engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
+        undo.callback(_remove_all, new)
+        services = [one.service for one in pod.running.values() if one.service.name in kept]
+        start(
+            new, images_of_checkpoint(pod.engine, kept, services),
+            options.model_copy(update={"services": tuple(services)}), listening=listening, progress=None, cancel=None,
+        )  # fmt: skip
+        yield new
+        undo.pop_all()
+    for container in aside:
+        with contextlib.suppress(OhsandboxError):
+            container.remove()
+
+
+def _put_back(container: Container, name: str) -> None:
+    with contextlib.suppress(OhsandboxError), engine_errors(f"putting service {name!r} back"):
+        container.engine.api.rename(container.id, name)
+        container.start()
+
+
+def _remove_all(pod: Pod) -> None:
+    for one in pod.running.values():
+        with contextlib.suppress(OhsandboxError):
+            one.container.remove()
+
+
+def images_of_checkpoint(
+    engine: Engine, kept: Mapping[str, service_checkpoints.KeptService], services: Sequence[Service]
+) -> dict[str, ServiceImage]:
+    """What services that a checkpoint has are made from; the others are missing.
+
+    Raises:
+        ImageUnavailable: one is not here any more.
+    """
+    found = {}
+    for service in services:
+        if (one := kept.get(service.name)) is None:
+            continue
+        with engine_errors(f"looking for the files of service {service.name!r}"):
+            described = engine.api.inspect_image(one.image)
+        was = described_service((described.get("Config") or {}).get("Labels") or {}) or service
+        facts = images.facts_of_image(described)
+        found[service.name] = ServiceImage(facts, was.ports or (), was.healthcheck or (), one.volumes)
+    return found
+
+
 def find_images(
     engine: Engine,
     services: Sequence[Service],
     *,
+    checkpoint: str | None,
     progress: Callable[[PullProgress], None] | None,
     cancel: threading.Event | None,
 ) -> dict[str, ServiceImage]:
-    """The services' images, pulled or built first where they are not here.
+    """The services' images, pulled or built first where they are not here; those that a checkpoint has are its.
 
     Raises:
         SandboxRefused: Podman answers.
@@ -251,8 +373,11 @@ def find_images(
     """
     if services and engine.is_podman:
         raise SandboxRefused("Services are not to be had from Podman. Remedy: use a Docker engine.")
-    found = {}
+    kept = service_checkpoints.kept(engine, checkpoint) if services and checkpoint else {}
+    found = images_of_checkpoint(engine, kept, services)
     for service in services:
+        if service.name in found:
+            continue
         name = service.image
         if service.build is not None:
             name = build.ensure(engine, service.build, progress=progress, cancel=cancel)
@@ -313,7 +438,7 @@ def describe_services(ports: Mapping[str, tuple[int, ...]]) -> str:
         f"{name} at {', '.join(f'{name}:{port}' for port in own)}" if own else f"{name} (no port)"
         for name, own in ports.items()
     ]
-    return f"{'; '.join(told)} (each name is 127.0.0.1, shared with the sandbox)"
+    return f"{'; '.join(told)}{EACH_NAME}"
 
 
 def found_services(engine: Engine, record: LeaseRecord) -> list[dict[str, Any]]:
@@ -338,20 +463,18 @@ def remove(engine: Engine, record: LeaseRecord) -> None:
             pass
 
 
-def statuses(engine: Engine, record: LeaseRecord) -> list[ServiceStatus]:
-    """How each service of a lease is, by name."""
+def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:
+    """How each service of a lease is."""
     found = []
     for one in found_services(engine, record):
-        service = described_service(one.get("Labels") or {})
-        if service is None:
+        if (service := described_service(one.get("Labels") or {})) is None:
             continue
-        name = str(one["Names"][0]).lstrip("/")
-        image = image_of(engine, str(one["ImageID"]), service)
+        image = service.image or f"built from {service.build.context if service.build else ''}"
         state = str(one.get("State") or "")
         detail = "" if state == "running" else str(one.get("Status") or "")
-        shown = service.image or f"built from {service.build.context if service.build else ''}"
-        found.append(ServiceStatus(service.name, shown, state, image.ports, name, detail))
-    return sorted(found)
+        place = record.container, service.name, image, state
+        found.append(ServiceInfo(*place, service.ports or (), record.conversation, str(one["Id"]), detail))
+    return found
 
 
 def described_service(labels: Mapping[str, str]) -> Service | None:
@@ -389,6 +512,14 @@ def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> 
     except (SandboxUnavailable, OSError):
         return None
     return None if code is None else int(code)
+
+
+def _how_it_ended(one: ServiceContainer, *, since: str = "") -> str | None:
+    """How a service ended, or that its network is an earlier one than since; None where it is as it should be."""
+    state = one.container.inspect()["State"]
+    if state.get("Running"):
+        return "had lost its network" if str(state.get("StartedAt")) < since else None
+    return None if one.service.run_once and state.get("ExitCode") == 0 else how_it_ended(state)
 
 
 def _refuse_weaker(service: Service, found: Mapping[str, Any], config: ContainerConfig) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import services
+from ohsandbox.runtime.docker import checkpoints, services
 from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.runtime.docker.service_options import Service
@@ -63,6 +64,7 @@ def test_a_service_is_ready_reached_by_name_contained_and_gone_with_its_sandbox(
 
 
 @docker
+@pytest.mark.one_engine
 def test_a_service_that_fails_is_told_with_its_last_lines_and_nothing_stays(engine: Engine) -> None:
     broken = Service(
         "db",
@@ -84,6 +86,7 @@ def test_a_service_that_fails_is_told_with_its_last_lines_and_nothing_stays(engi
 
 
 @docker
+@pytest.mark.one_engine
 def test_garbage_collection_takes_services_whose_owner_is_dead(
     sandbox: Callable[..., DockerRuntime], engine: Engine
 ) -> None:
@@ -91,7 +94,7 @@ def test_garbage_collection_takes_services_whose_owner_is_dead(
     ours = runtime._the_sandbox()
     assert ours.lease is not None
     record = ours.lease.record
-    assert [one.name for one in services.statuses(engine, record)] == ["web"]
+    assert [one.name for one in services.infos(engine, record)] == ["web"]
     with DockerInventory(engine) as inventory:
         inventory.collect_garbage()
         assert len(containers_of(engine, runtime.name)) == 3, "its owner is alive"
@@ -138,3 +141,78 @@ def test_what_a_service_cannot_be_is_refused(options: dict[str, Any], told: str)
 def test_services_that_cannot_be_together_are_refused(given: list[Service], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         DockerRuntime(DEBIAN, services=given, network="allowlist")
+
+
+def write(runtime: DockerRuntime, text: str) -> None:
+    """Change a file of the service's own layer, one of its volume, and one of the sandbox."""
+    pod = runtime._the_sandbox().pod
+    assert pod is not None
+    script = 'echo "$0" >/srv/layer && echo "$0" >/data/volume'
+    assert services.exit_code(pod.running["web"].container, ["/bin/sh", "-c", script, text], limit_s=10) == 0
+    assert runtime.execute(f"echo {text} >/root/own").exit_code == 0
+
+
+def all_files(runtime: DockerRuntime) -> list[str]:
+    script = f"{fetch('http://web:8000/srv/layer')}; {fetch('http://web:8000/data/volume')}; cat /root/own"
+    return runtime.execute(script).output.split()
+
+
+@docker
+@pytest.mark.one_engine
+def test_checkpoints_undo_fork_and_resume_hold_the_files_of_services_and_their_volumes(
+    sandbox: Callable[..., DockerRuntime], engine: Engine
+) -> None:
+    service = web(volumes="/data", secrets={"KEY": "env:HOME"}).model_copy(update={"workdir": "/"})
+    runtime = sandbox(services=[service], conversation="of-a-test")
+    write(runtime, "one")
+    kept = runtime.checkpoint("one")
+    write(runtime, "two")
+    runtime.restore(kept.id)
+    assert all_files(runtime) == ["one"] * 3
+    assert len(containers_of(engine, runtime.name)) == 3
+    write(runtime, "three")
+    with runtime.fork(kept.id, conversation="a-fork") as fork:
+        assert all_files(fork) == ["one"] * 3
+    runtime.leave(at_once=True)
+    engine.api.kill(f"{runtime.name}-web")
+    again = DockerRuntime(DEBIAN, conversation="of-a-test", services=[service, web("more", 1)])
+    report = again.resume()
+    try:
+        assert (report.how, report.place) == ("same", runtime.name)
+        assert "was made without service more" in report.notes[0]
+        assert "Service 'web' was killed (exit code 137) and was started again" in report.notes[1]
+        assert all_files(again) == ["three"] * 3
+    finally:
+        again.close()
+    record = next(one for one in checkpoints.records(engine) if one.id == kept.id)
+    assert record.services == (f"{record.tag}-web", f"{record.tag}-web.0")
+    checkpoints.drop(engine, kept.id)
+    left = {tag for one in engine.api.images() for tag in one.get("RepoTags") or []}
+    assert not [tag for tag in left if record.tag in tag]
+
+
+@docker
+@pytest.mark.one_engine
+def test_a_service_that_dies_is_started_again_and_that_is_told(
+    sandbox: Callable[..., DockerRuntime], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = sandbox(services=[web()])
+    assert runtime.execute(fetch("http://web:8000/hostname")).exit_code == 0
+    told = threading.Event()
+    notices: list[str] = []
+
+    def hear(notice: str) -> None:
+        notices.append(notice)
+        told.set()
+
+    monkeypatch.setattr(runtime, "tell", hear)
+    runtime._stop_watching()
+    runtime._watch_services()  # with what hears it
+    engine.api.kill(f"{runtime.name}-web")
+    assert told.wait(30)
+    assert notices[0].startswith("Service 'web' was killed (exit code 137) and was started again: its files are kept")
+    assert runtime.execute(fetch("http://web:8000/hostname")).exit_code == 0
+    engine.api.kill(f"{runtime.name}-network")
+    engine.api.kill(runtime.name)
+    assert "Service 'web'" in str(runtime.execute("true").notice), "its network is another one now"
+    assert runtime.execute(fetch("http://web:8000/hostname")).exit_code == 0
