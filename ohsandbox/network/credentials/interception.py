@@ -293,6 +293,7 @@ class _Exchanges:
             await self._sandbox.send(h11.Data(data=data))
 
     async def _from(self, side: _Side) -> Any:
+        await asyncio.sleep(0)  # a body of a million chunks holds up no other sandbox of this process
         async with asyncio.timeout(IDLE_S):
             return await side.next_event()
 
@@ -306,10 +307,11 @@ class _Exchanges:
                 await other.write(change(data))
                 data = await side.stream.read()
 
-        ways = [
-            asyncio.create_task(carry(self._sandbox, upstream.stream, bytes)),
-            asyncio.create_task(carry(upstream, self._sandbox.stream, mask.feed)),
-        ]
+        async def answers() -> None:
+            await carry(upstream, self._sandbox.stream, mask.feed)
+            await self._sandbox.stream.write(mask.flush())
+
+        ways = [asyncio.create_task(carry(self._sandbox, upstream.stream, bytes)), asyncio.create_task(answers())]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -22,7 +22,10 @@ _HOP = frozenset(
 _FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding", b"trailer", b"expect"))
 """Say how a message is read; a `Connection` that names one does not remove it."""
 _CREDENTIALS = frozenset(
-    b"authorization x-api-key api-key x-goog-api-key private-token job-token deploy-token x-auth-token".split()
+    (
+        b"authorization x-api-key api-key x-goog-api-key private-token job-token deploy-token x-auth-token x-auth-key "
+        b"x-access-token x-api-token x-vault-token"
+    ).split()
 )
 """Where a sandbox could put a key of somebody else's, to take data out to another account of the same host."""
 _REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"CONNECT"))

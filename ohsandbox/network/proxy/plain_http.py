@@ -133,6 +133,7 @@ class PlainHTTP:
 
     async def _forward_body(self, server: h11.Connection, outside: _Outside) -> None:
         while True:
+            await asyncio.sleep(0)  # a body of a million chunks holds up no other sandbox of this process
             try:
                 event = server.next_event()
                 if event is h11.NEED_DATA:
@@ -148,6 +149,7 @@ class PlainHTTP:
 
     async def _forward_response(self, server: h11.Connection, outside: _Outside) -> None:
         while True:
+            await asyncio.sleep(0)  # as above
             event = outside.connection.next_event()
             if event is h11.NEED_DATA:
                 data = await outside.streams[0].read(CHUNK_BYTES)

@@ -219,6 +219,24 @@ async def test_an_echo_of_the_key_is_masked_with_its_length_kept(form: str, wher
     assert where != "body" or (b"before " in answer and answer.endswith(b" after"))
 
 
+async def test_a_body_of_many_chunks_holds_up_nobody() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with inside() as (sandbox, host):
+        beside = asyncio.create_task(other())
+        chunked = get("/", "transfer-encoding: chunked", method="POST")
+        assert (await sandbox.ask(chunked + "1\r\na\r\n" * 5000 + "0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        beside.cancel()
+    assert host.seen[0].body == b"a" * 5000
+    assert turns > 5000
+
+
 async def test_an_echo_that_comes_byte_by_byte_is_masked() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -238,12 +256,13 @@ async def test_an_echo_by_websocket_is_masked() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")
-        writer.write(head + b"!end")
+        writer.write(head + b"!end" + KEY[:2].encode())
 
     async with inside(serve=serve) as (sandbox, _):
         reader, writer = await sandbox.connect()
         writer.write(get("/", "connection: Upgrade", "upgrade: websocket").encode())
         answer = await asyncio.wait_for(reader.readuntil(b"!end"), 10)
+        assert await asyncio.wait_for(reader.read(), 10) == KEY[:2].encode()  # it was no beginning of an echo
     assert b"Bearer " + b"*" * len(KEY) in answer
 
 

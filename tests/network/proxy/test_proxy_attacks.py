@@ -182,6 +182,23 @@ async def test_chunk_of_no_size_ends_the_connection(chunk: bytes) -> None:
         assert b" 200 " not in answer
 
 
+async def test_body_of_many_chunks_holds_up_nobody() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with world(GOOD, servers={80: echo_http}) as outside:
+        beside = asyncio.create_task(other())
+        request = head(f"POST http://{GOOD}/ HTTP/1.1", f"Host: {GOOD}", "Transfer-Encoding: chunked")
+        assert b" 200 " in await outside.ask(request + b"1\r\na\r\n" * 5000 + b"0\r\n\r\n")
+        beside.cancel()
+    assert turns > 5000
+
+
 async def test_hop_by_hop_headers_go_no_further_and_framing_cannot_be_taken_off() -> None:
     async with world(GOOD, servers={80: echo_http}) as outside:
         headers = [
