@@ -332,8 +332,11 @@ class SandboxOptions:
 
         if not self.backend.isolated and (given := self._given("forward", "expose_host")):
             raise UsageError(f"{given[0]} needs a container: on this machine, programs reach its ports by themselves.")
-        for one in self.forward or ():
-            parse_port_pair(one)
+        here = [parse_port_pair(one).host_port for one in self.forward or ()]
+        if twice := [port for port in here if port and here.count(port) > 1]:
+            raise UsageError(f"--forward names port {twice[0]} of this machine twice. Give one of them another port.")
+        if twice := [port for port in self.expose_host or () if (self.expose_host or []).count(port) > 1]:
+            raise UsageError(f"--expose-host names port {twice[0]} twice. Leave one out.")
         if self.allow and self.network == "none":
             raise UsageError("--allow and --network none exclude each other. Leave one out.")
         if self.credential and self.network not in {None, "allowlist"}:

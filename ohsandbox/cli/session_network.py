@@ -28,6 +28,8 @@ def change_or_show(context: CommandContext, arguments: Sequence[str]) -> None:
         case []:
             pass
         case ["allow", *rules] if rules:
+            if context.session.network == "none":
+                context.show("The list has what you name alone. /net allowlist brings back what it had besides.")
             _allow(context.session, rules)
         case ["disallow", *rules] if rules:
             _disallow(context.session, rules)

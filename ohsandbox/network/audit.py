@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import logging
 import os
 import re
 import secrets
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ohsandbox import paths
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import MAX_HOST_CHARS
+from ohsandbox.network.listeners import Listeners
 from ohsandbox.private_files import open_regular, write_all
 from ohsandbox.text import encodable, quoted_line
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Protocol = Literal["https", "http", "tcp", "forward", "host port"]
 """`tcp` is a connection at a port of its own, whose bytes are not known."""
 
-_logger = logging.getLogger(__name__)
 
 KEPT = 1000
 """Decisions that stay in memory; older ones are summed up by host, and the totals are of all."""
@@ -106,7 +105,7 @@ class AuditLog:
         self._kept: OrderedDict[int, NetworkDecision] = OrderedDict()
         self._sums: _Sums = {}
         self._totals = NetworkTotals()
-        self._listeners: list[Callable[[NetworkDecision], None]] = []
+        self._listeners: Listeners[[NetworkDecision]] = Listeners()
         self.problem = ""
         """Why decisions are in memory only, where the file could not be written; one line."""
 
@@ -140,12 +139,7 @@ class AuditLog:
                 _sum_up(self._sums, self._kept.popitem(last=False)[1])
             self._add(allowed=int(allowed), refused=int(not allowed))
             self._write("decision", decision)
-            listeners = self._listeners
-        for listener in listeners:
-            try:
-                listener(decision)
-            except Exception:  # what is recorded is decided; a caller's own code changes nothing in it
-                _logger.exception("A listener of network decisions failed")
+        self._listeners.tell(decision)  # what is recorded is decided
         return decision
 
     def finish(self, decision: NetworkDecision, *, sent_bytes: int, received_bytes: int) -> None:
@@ -175,14 +169,7 @@ class AuditLog:
 
         The listener must return at once; what it raises is logged.
         """
-        with self._guard:
-            self._listeners = [*self._listeners, listener]
-
-        def remove() -> None:
-            with self._guard:
-                self._listeners = [one for one in self._listeners if one is not listener]
-
-        return remove
+        return self._listeners.add(listener)
 
     def close(self) -> None:
         """Close the file; decisions that come later open it again."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
+from ohsandbox.network.listeners import Listeners
 from ohsandbox.network.packages.package_hosts import PackageHosts, shared_package_hosts
 from ohsandbox.text import did_you_mean, nearest, quoted_line
 
@@ -144,7 +145,7 @@ class NetworkPolicy:
         self._guard = threading.Lock()
         self._package_hosts = package_hosts
         self._rules: dict[str, NetworkRule] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: Listeners[[]] = Listeners()
         self.allow(*rules)
 
     @property
@@ -164,7 +165,7 @@ class NetworkPolicy:
             self._rules = {**self._rules, **{one.text: one for one in parsed if one.text not in self._rules}}
         if PACKAGES in self._rules:
             self.package_hosts.start_soon()
-        self._changed()
+        self._listeners.tell()
 
     def disallow(self, *rules: str) -> None:
         """Take rules back. Connections that none of the rest allows end (see `on_change`).
@@ -180,7 +181,7 @@ class NetworkPolicy:
                 self._rules = {text: rule for text, rule in self._rules.items() if text not in gone}
         if missing:
             raise UsageError("\n".join(self._no_such_rule(one) for one in missing))
-        self._changed()
+        self._listeners.tell()
 
     def _no_such_rule(self, rule: NetworkRule) -> str:
         verdict = self.decide(rule.host, rule.port or HTTPS_PORT) if rule.host and not rule.below else None
@@ -238,18 +239,7 @@ class NetworkPolicy:
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call listener, in the thread of the change, after each one; what is returned ends that."""
-        with self._guard:
-            self._listeners = [*self._listeners, listener]
-
-        def remove() -> None:
-            with self._guard:
-                self._listeners = [one for one in self._listeners if one is not listener]
-
-        return remove
-
-    def _changed(self) -> None:
-        for listener in self._listeners:
-            listener()
+        return self._listeners.add(listener)
 
 
 def _all_parsed(rules: Iterable[str]) -> list[NetworkRule]:

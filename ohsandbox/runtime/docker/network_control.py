@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ohsandbox.arguments import wrong
 from ohsandbox.errors import SandboxFileError, UsageError
+from ohsandbox.network.listeners import Listeners
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker.proxy_variables import (
     JAVA_OPTIONS,
@@ -75,7 +76,7 @@ class NetworkControl(Runtime):
         self._earlier: tuple[NetworkDecision, ...] = ()
         """Of lists that have ended, as by `set_network`."""
         self._here = _OfThread()
-        self._decision_listeners: list[Callable[[NetworkDecision], object]] = []
+        self._decision_listeners: Listeners[[NetworkDecision]] = Listeners()
         self._credentials: CredentialSetup | None = None
         self.adds_credentials = True
         """False leaves the credentials out of the next list that `set_network` makes."""
@@ -121,12 +122,7 @@ class NetworkControl(Runtime):
 
         It may be given at any time, also before the sandbox is started.
         """
-        self._decision_listeners = [*self._decision_listeners, listener]
-
-        def remove() -> None:
-            self._decision_listeners = [one for one in self._decision_listeners if one is not listener]
-
-        return remove
+        return self._decision_listeners.add(listener)
 
     def channel(
         self,
@@ -140,7 +136,7 @@ class NetworkControl(Runtime):
         self._bring_in_list()
         with self._here.starting():
             opened = super().channel(argv, tty=tty, env=env, user=user)
-        self._wait_for_way_out()
+        self._wait_for_proxy()
         return opened
 
     def _begin_call(self, call: WorkerCall) -> Exchange | None:
@@ -149,7 +145,7 @@ class NetworkControl(Runtime):
 
     def _call_once(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
         if call.is_program:
-            self._wait_for_way_out()
+            self._wait_for_proxy()
             return super()._call_once(call, begun)
         with self._here.starting():  # our own, as of a file
             return super()._call_once(call, begun)
@@ -189,7 +185,7 @@ class NetworkControl(Runtime):
         """See `Backend.with_recovery`; the connector, which is started again and again, restarts no sandbox."""
         return attempt() if self._here.is_connecting else super().with_recovery(attempt, failing)
 
-    def _wait_for_way_out(self) -> None:
+    def _wait_for_proxy(self) -> None:
         """A program finds the proxy from its first moment on."""
         self._bring_in_list()
         if self._allowlist is not None and not self._here.is_starting:
@@ -207,10 +203,6 @@ class NetworkControl(Runtime):
         """Lead the connections of a new sandbox to its list, beside what is done there next."""
         if self._allowlist is not None:
             self._allowlist.begin(self.tunnel)
-
-    def _tell_decision(self, decision: NetworkDecision) -> None:
-        for listener in self._decision_listeners:
-            listener(decision)
 
     def _while_starting(self) -> None:
         """What is begun while the engine starts the container: the list's modules are imported."""
@@ -236,7 +228,7 @@ class NetworkControl(Runtime):
             from ohsandbox.network.audit import AuditLog  # noqa: PLC0415 - as `_ALLOWLIST`
 
             audit = self._port_audit = AuditLog(self._options.conversation or getattr(self, "name", None) or None)
-            audit.on_decision(self._tell_decision)
+            audit.on_decision(self._decision_listeners.tell)
         reason = "forwarded port of the sandbox" if one.protocol == "forward" else "exposed port of this machine"
         reason += f", which did not answer: {one.error}" if one.error else ""
         decision = audit.record("127.0.0.1", one.port, one.protocol, allowed=True, reason=reason)
@@ -252,7 +244,7 @@ class NetworkControl(Runtime):
 
             name = self._options.conversation or name
             self._allowlist = Allowlist(
-                self._options.allow, name=name, listener=self._tell_decision,
+                self._options.allow, name=name, listener=self._decision_listeners.tell,
                 interceptor=None if self._credentials_now is None else self._credentials_now.broker.interceptor,
             )  # fmt: skip
         if not self._unchecked:
@@ -308,7 +300,7 @@ class NetworkControl(Runtime):
         if self._credentials is not None and self._options.network == "allowlist":
             self._credentials.install(sandbox)
 
-    def _way_out_variables(self) -> Mapping[str, str]:
+    def _proxy_variables(self) -> Mapping[str, str]:
         """The variables that lead processes to the list, and to the placeholders of credentials."""
         if self._options.network != "allowlist":
             return {}
@@ -328,7 +320,7 @@ class NetworkControl(Runtime):
         return self._options.ca_bundle is not None and self._credentials_now is None
 
     @property
-    def _way_out_names(self) -> frozenset[str]:
+    def _proxy_variable_names(self) -> frozenset[str]:
         return frozenset(PROXY_VARIABLES) | frozenset(
             {} if self._credentials is None else self._credentials.variables()
         )
@@ -346,7 +338,7 @@ class NetworkControl(Runtime):
         given = self._options.env
         change = {
             name: exec_env.get(name, given.get(name, ""))
-            for name in self._way_out_names
+            for name in self._proxy_variable_names
             if name not in given or name == JAVA_OPTIONS
         }
         with self._lock:

@@ -239,7 +239,7 @@ def _with_network(found: DockerOptions, asked: Mapping[str, object]) -> DockerOp
     if not found.allow:
         return found
     if found.network == "none" and asked.get("network"):
-        raise UsageError("allow= needs a way out, and network='none' has none. Remedy: network='allowlist'.")
+        raise UsageError("allow= needs egress, and network='none' has none. Remedy: network='allowlist'.")
     if found.network == "none":
         found = found.model_copy(update={"network": "allowlist"})
     return found.model_copy(update={"allow": checked_rules(found.network, found.allow)})

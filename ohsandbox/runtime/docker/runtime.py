@@ -340,11 +340,11 @@ class DockerRuntime(NetworkControl):
             engine.while_starting = None
 
     def _take(self, sandbox: Sandbox) -> None:
-        """Work in this sandbox from now on, with the way out that its options name."""
+        """Work in this sandbox from now on, with the egress that its options name."""
         self._options = sandbox.options
-        ours = self._way_out_names
+        ours = self._proxy_variable_names
         kept = {name: value for name, value in sandbox.exec_env.items() if name not in ours}
-        self._sandbox = self._known = sandbox._replace(exec_env={**kept, **self._way_out_variables()})
+        self._sandbox = self._known = sandbox._replace(exec_env={**kept, **self._proxy_variables()})
         self._begin_allowlist(sandbox.container.name)
         self._install_credentials(sandbox)
 
@@ -580,7 +580,7 @@ class DockerRuntime(NetworkControl):
             UsageError: an argument holds a NUL or is over 128 KiB.
             SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than requested.
         """
-        self._wait_for_way_out()
+        self._wait_for_proxy()
         name = None if user is None else str(user)
         request = ProcessRequest(argv, tty, env or {}, name, workdir)
         with self._checking:  # no second process begins before the first has been checked and has made its workdir

@@ -1,0 +1,40 @@
+"""`Listeners`: who is told when something happens."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Generic, ParamSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+_logger = logging.getLogger(__name__)
+
+
+class Listeners(Generic[P]):
+    """Functions that are called with what happens, in the order in which they were added; from any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._all: tuple[Callable[P, object], ...] = ()
+
+    def add(self, listener: Callable[P, object]) -> Callable[[], None]:
+        """Call listener from now on; what is returned ends that."""
+        with self._guard:
+            self._all = (*self._all, listener)
+
+        def remove() -> None:
+            with self._guard:
+                self._all = tuple(one for one in self._all if one is not listener)
+
+        return remove
+
+    def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call all that there are now, in this thread; what one raises is logged, and changes nothing."""
+        for listener in self._all:
+            try:
+                listener(*args, **kwargs)
+            except Exception:
+                _logger.exception("A listener of the network failed")
