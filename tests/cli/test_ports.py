@@ -83,6 +83,15 @@ def test_a_wrong_port_is_one_line_before_anything_starts(
     assert (ended.code, ended.err.count("\n")) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("flag", "ports"), [("--forward", ["8000:80", "8000:81"]), ("--expose-host", ["5432", "5432"])]
+)
+def test_one_port_for_two_is_told_before_a_sandbox_is_made(invoke: Invoke, flag: str, ports: list[str]) -> None:
+    ended = invoke("exec", flag, ports[0], flag, ports[1], "--", "true")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert f"{flag} names port {ports[0].partition(':')[0]}" in ended.err
+
+
 def test_ports_need_a_container(invoke: Invoke) -> None:
     ended = invoke("exec", "--runtime", "cli", "--forward", "3000", "--", "true")
     assert ended.code == 2

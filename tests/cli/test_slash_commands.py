@@ -376,9 +376,10 @@ def test_clear_keeps_the_sandbox_and_a_fork_has_its_own(talk: Talk, write_script
 def test_the_network_of_a_running_sandbox_is_taken_away_and_never_opened_unasked(
     talk: Talk, write_script: WriteScript, image: str
 ) -> None:
-    lines = ("/net open", "/net none", "/net", "hi", "/net open")
+    lines = ("/net open", "/net none", "/net", "hi", "/net allow a.example.org", "/net open")
     ended = talk(*lines, model=write_script(("x", None)), how=_in_container(image, "--network", "open"))
     assert "network none" in ended.out
+    assert "The list has what you name alone" in ended.out
     assert "The network would be opened, and there is no terminal to confirm at" in ended.out
 
 
