@@ -303,7 +303,7 @@ def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
     if name in _WIDEST_FIRST:
         order = _WIDEST_FIRST[name]
         return order.index(value) >= order.index(before)
-    if name in {"allow", "mounts"}:
+    if name in {"allow", "mounts", "forward", "expose_host"}:
         return isinstance(before, tuple) and isinstance(value, tuple) and {*value} <= {*before}
     if name == "profile":
         return value == "strict"

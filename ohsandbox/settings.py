@@ -20,6 +20,7 @@ from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.price import GivenPrice  # noqa: TC001 - pydantic reads it
 from ohsandbox.runtime.factory import DEFAULT_IMAGE, NetworkMode
 from ohsandbox.runtime.mount_text import parse_mount
+from ohsandbox.runtime.port_numbers import parse_port_pair
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.settings_file import read_object
 from ohsandbox.text import MAX_BYTES, byte_size, nearest
@@ -45,6 +46,11 @@ Names = Annotated[
     tuple[str, ...], BeforeValidator(lambda value: value.replace(",", " ").split() if isinstance(value, str) else value)
 ]
 """A list; a variable has it as one text, separated by commas or blanks."""
+Ports = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=65535)], ...],
+    BeforeValidator(lambda value: value.replace(",", " ").split() if isinstance(value, str) else value),
+]
+"""Likewise, of ports."""
 MIN_MEMORY_BYTES, MIN_DISK_BYTES = 32 * 1024**2, 64 * 1024**2
 """As `SandboxLimits` has them, which is loaded with docker only."""
 _OTHER_VARIABLES = (STATE_VARIABLE, "OHSANDBOX_DEBUG")
@@ -112,6 +118,10 @@ class Settings(ConfigModel):
     """None is the default of what asks: the allowlist for commands at a terminal, nothing for evaluation and Python."""
     allow: Names | None = None
     """What the allowlist holds: a host, `*.host`, `host:port`, or `packages`; None is `packages` for commands."""
+    forward: Names | None = None
+    """Ports of the sandbox at ports of this machine, as `--forward` takes them; one that is taken here gets another."""
+    expose_host: Ports | None = None
+    """Ports of services of this machine that the sandbox reaches."""
     git: Literal["guarded", "ro", "rw"] = "guarded"
     """What of a workspace is guarded against the sandbox; see `DockerRuntime`."""
     mounts: tuple[str, ...] = ()
@@ -197,6 +207,11 @@ class Settings(ConfigModel):
         for one in mounts:
             parse_mount(one)
         return mounts
+
+    @field_validator("forward")
+    @classmethod
+    def _port_pairs(cls, forward: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if forward is None else tuple(str(parse_port_pair(pair)) for pair in forward)
 
     @classmethod
     def default_path(cls) -> Path:

@@ -158,6 +158,8 @@ def test_what_only_narrows_needs_no_trust(repository: Path, text: str, base: dic
         ("network = 'allowlist'", {"network": "none"}),
         ("allow = ['packages', 'a.example.org']", {}),
         ("allow = ['packages']", {"allow": []}),
+        ("forward = ['8000:80']", {}),
+        ("expose_host = [5432]", {"expose_host": [6379]}),
         ("image = 'evil:1'", {}),
         ("build = '.'", {}),
         ("setup = ['true']", {}),

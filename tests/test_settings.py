@@ -124,6 +124,8 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "image": ("file", "variable", "flag"),
     "network": ("none", "open", "allowlist"),
     "allow": (("packages",), "a.example.org, *.b.example.org", ("c.example.org:8443",)),
+    "forward": (("3000",), "8000:80, 3000", ("0:80",)),
+    "expose_host": ((5432,), "6379, 5432", (80,)),
     "git": ("ro", "rw", "guarded"),
     "instructions": ("/file", "/variable", "/flag"),
     "memory": (64 << 20, "1g", 2 << 30),

@@ -271,6 +271,8 @@ class SandboxOptions:
         "--no-setup-cache",
         rich_help_panel="Sandbox",
     )
+    any_port: bool = False
+    """Ports of this machine are those of the settings: one that is taken gets another."""
     setup: tuple[str, ...] = ()
     """Commands of the project's file that run when the sandbox starts."""
     setup_inputs: tuple[str, ...] | None = None
@@ -376,6 +378,7 @@ class SandboxOptions:
             image=settings.image if self.image is None and self.build is None else self.image,
             network=network,
             allowed=self._allowed(settings),
+            **(self._ports_of(settings) if self.backend.isolated else {}),
             git=self.git or settings.git,
             ca_bundle=bundle,
             mount=self._mounts(settings),
@@ -385,6 +388,14 @@ class SandboxOptions:
         """Those of the settings, and over them the flags'."""
         listed = settings.mounts if "mount" in self.backend.options and not self.attach else ()
         return [*dict.fromkeys([*listed, *(self.mount or ())])] or None
+
+    def _ports_of(self, settings: Settings) -> dict[str, Any]:
+        """Those of the flags, else of the settings."""
+        return {
+            "forward": self.forward or [*(settings.forward or ())] or None,
+            "expose_host": self.expose_host or [*(settings.expose_host or ())] or None,
+            "any_port": self.any_port or not (self.forward or self.expose_host),
+        }
 
     def _network(self, settings: Settings) -> NetworkMode:
         """What was asked for, else what the settings say, else the list."""

@@ -112,10 +112,12 @@ class SandboxPorts:
 def open_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], None], *, or_any: bool) -> SandboxPorts:
     """Open what the options name, and tell where. or_any: see `SandboxPorts.forward`; what still fails is told.
 
+    What the settings name is opened so in any case.
+
     Raises:
         UsageError: a port cannot be had, unless or_any.
     """
-    ports = SandboxPorts(runtime)
+    ports, or_any = SandboxPorts(runtime), or_any or where.any_port
     if not runtime.isolated:
         return ports
     opening = [partial(ports.forward, parse_port_pair(text), or_any=or_any) for text in where.forward or ()]

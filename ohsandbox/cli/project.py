@@ -35,6 +35,8 @@ MEANINGS = {
     "mounts": "files of yours that the sandbox reads, or writes without :ro",
     "network": "open, allowlist: what the sandbox sees can leave this machine",
     "allow": "hosts to which what the sandbox sees can be sent",
+    "forward": "programs of this machine can be led to the sandbox's servers",
+    "expose_host": "services of this machine that the sandbox reaches",
     "model": "asked with your key, at your cost",
     "env": "variables of every command",
     "user": "root is the strongest in the sandbox",

@@ -46,7 +46,7 @@ _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
 _SETUP = {"setup", "setup_inputs", "setup_directory"}
 _NOT_MADE_OF = _SETUP | {
     "workspace", "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache", "forward",
-    "expose_host",
+    "expose_host", "any_port",
 }  # fmt: skip
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {

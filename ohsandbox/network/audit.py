@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ohsandbox import paths
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import MAX_HOST_CHARS
-from ohsandbox.network.listeners import Listeners
+from ohsandbox.network.listeners import NetworkListeners
 from ohsandbox.private_files import open_regular, write_all
 from ohsandbox.text import encodable, quoted_line
 
@@ -105,7 +105,7 @@ class AuditLog:
         self._kept: OrderedDict[int, NetworkDecision] = OrderedDict()
         self._sums: _Sums = {}
         self._totals = NetworkTotals()
-        self._listeners: Listeners[[NetworkDecision]] = Listeners()
+        self._listeners: NetworkListeners[[NetworkDecision]] = NetworkListeners()
         self.problem = ""
         """Why decisions are in memory only, where the file could not be written; one line."""
 

@@ -1,4 +1,4 @@
-"""`Listeners`: who is told when something happens."""
+"""`NetworkListeners`: who is told when something happens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ P = ParamSpec("P")
 _logger = logging.getLogger(__name__)
 
 
-class Listeners(Generic[P]):
+class NetworkListeners(Generic[P]):
     """Functions that are called with what happens, in the order in which they were added; from any thread."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
-from ohsandbox.network.listeners import Listeners
+from ohsandbox.network.listeners import NetworkListeners
 from ohsandbox.network.packages.package_hosts import PackageHosts, shared_package_hosts
 from ohsandbox.text import did_you_mean, nearest, quoted_line
 
@@ -145,7 +145,7 @@ class NetworkPolicy:
         self._guard = threading.Lock()
         self._package_hosts = package_hosts
         self._rules: dict[str, NetworkRule] = {}
-        self._listeners: Listeners[[]] = Listeners()
+        self._listeners: NetworkListeners[[]] = NetworkListeners()
         self.allow(*rules)
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Invoke
 
 
-PORTS = {"forward", "expose_host"}
+PORTS = {"forward", "expose_host", "any_port"}
 """Opened in a sandbox that runs: it is not made of them."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import urllib.request
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from ohsandbox.cli.ports import SandboxPorts, open_ports
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime import Runtime
 from ohsandbox.runtime.port_numbers import PortPair, parse_port_pair
+from ohsandbox.settings import Settings
 from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:
@@ -90,6 +92,22 @@ def test_one_port_for_two_is_told_before_a_sandbox_is_made(invoke: Invoke, flag:
     ended = invoke("exec", flag, ports[0], flag, ports[1], "--", "true")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert f"{flag} names port {ports[0].partition(':')[0]}" in ended.err
+
+
+def test_ports_of_the_settings_are_opened_where_no_flag_names_others_and_another_free_one_will_do(
+    sandbox: Sandbox, server: int
+) -> None:
+    settings = Settings.model_validate({"forward": f"{server}:3000", "expose_host": [5432]})
+    full = SandboxOptions().with_settings(settings)
+    assert (full.forward, full.expose_host, full.any_port) == ([f"{server}:3000"], [5432], True)
+    told: list[str] = []
+    opened = open_ports(sandbox, replace(full, expose_host=None), told.append, or_any=False)
+    assert "is taken" in told[0]
+    assert opened.forwarded == (3000,)
+    asked = SandboxOptions(forward=["80"]).with_settings(settings)
+    assert (asked.forward, asked.expose_host, asked.any_port) == (["80"], [5432], False)
+    with pytest.raises(UsageError, match="Invalid port"):
+        Settings.model_validate({"forward": "x"})
 
 
 def test_ports_need_a_container(invoke: Invoke) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ohsandbox.arguments import wrong
 from ohsandbox.errors import SandboxFileError, UsageError
-from ohsandbox.network.listeners import Listeners
+from ohsandbox.network.listeners import NetworkListeners
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker.proxy_variables import (
     JAVA_OPTIONS,
@@ -76,7 +76,7 @@ class NetworkControl(Runtime):
         self._earlier: tuple[NetworkDecision, ...] = ()
         """Of lists that have ended, as by `set_network`."""
         self._here = _OfThread()
-        self._decision_listeners: Listeners[[NetworkDecision]] = Listeners()
+        self._decision_listeners: NetworkListeners[[NetworkDecision]] = NetworkListeners()
         self._credentials: CredentialSetup | None = None
         self.adds_credentials = True
         """False leaves the credentials out of the next list that `set_network` makes."""

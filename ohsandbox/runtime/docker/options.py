@@ -6,7 +6,7 @@ import json
 import re
 import resource
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
@@ -27,6 +27,7 @@ from ohsandbox.runtime.docker.guard import Git  # noqa: TC001 - as above
 from ohsandbox.runtime.docker.mounts import Bind, Mount  # noqa: TC001 - as above
 from ohsandbox.runtime.docker.service_options import Service, check_services
 from ohsandbox.runtime.mount_text import WORKSPACE
+from ohsandbox.runtime.port_numbers import MAX_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +85,7 @@ _IMAGE = re.compile(
 """[registry[:port]/]path[:tag][@digest], by the grammar of the distribution specification."""
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _MAX_IMAGE_NAME = 255
-_OF_ANY_CONTAINER = frozenset({"attach", "env", "user", "workdir", "keep", "ca_bundle", "conversation"})
+_OF_ANY_CONTAINER = frozenset({"attach", "env", "user", "workdir", "keep", "ca_bundle", "conversation", "expose_host"})
 """Options that a container can be joined with; the others are for a new one."""
 _LABEL_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_./-]{0,126}[a-zA-Z0-9])?")
 """Without `=`, at which the engine's filter splits name from value."""
@@ -114,6 +115,8 @@ class DockerOptions(BaseModel):
     """Rules of the allowlist; of an open network, addresses that it leads to besides the public ones."""
     credentials: tuple[str, ...] = ()
     """As `network.credentials` reads them: where each value is, never the value."""
+    expose_host: tuple[Annotated[int, Field(strict=True, ge=1, le=MAX_PORT)], ...] = ()
+    """Services of this machine that the sandbox reaches from its start on."""
     profile: Profile | None = None
     """What the caller says; between `contained` and `mapped` what is bound read-write alone decides."""
     platform: str | None = None

@@ -106,6 +106,8 @@ class DockerRuntime(NetworkControl):
         credentials: keys that stay outside: "HOST=env:NAME" (with ",header:NAME" or ",basic:USER" for another form than
             a bearer token), or a word such as "github" or "anthropic". They are added to requests to that host on
             their way, and the host is allowed; inside is a placeholder.
+        expose_host: ports of this machine's loopback that the sandbox reaches at 127.0.0.1:PORT from its start on; see
+            `expose_host()`.
         profile: "strict": the root file system is read-only (/tmp, /workspace and the home are a tmpfs each), no
             process is root or has a capability. "trusted": setuid programs such as sudo work, and root has the engine's
             default capabilities; not with a bound workspace. "contained" and "mapped" follow from workspace anyway.
@@ -151,6 +153,7 @@ class DockerRuntime(NetworkControl):
         network: Network | None = None,
         allow: Sequence[str] | None = None,
         credentials: Sequence[str] = (),
+        expose_host: Sequence[int] = (),
         profile: Profile | None = None,
         limits: SandboxLimits | None = None,
         name: str | None = None,
@@ -189,6 +192,7 @@ class DockerRuntime(NetworkControl):
             workspaces=[] if copy else workspaces, copy_of=copied, copies_all=copy == "all", git=git,
             same_path=same_path or None, mounts=asked_mounts(mounts) or None,
             network=network, allow=self._with_credential_hosts(allow), credentials=[*credentials] or None,
+            expose_host=expose_host or None,
             profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=bundle,
             runtime=runtime or None, platform=platform, gpus=gpus,
             conversation=conversation, checkpoint=checkpoint, labels=labels or None,
@@ -299,6 +303,7 @@ class DockerRuntime(NetworkControl):
             )
 
         self._begin(join_or_make)
+        self._expose_ports()
         return self
 
     def share_networks(self, networks: NetworkPool) -> None:
@@ -316,7 +321,17 @@ class DockerRuntime(NetworkControl):
             return begun
 
         self._begin(find_or_make)
+        self._expose_ports()
         return self.resumed or ResumeReport("same", (), self.name)
+
+    def _expose_ports(self) -> None:
+        """Open the services of this machine that the options name; without one of them the sandbox is closed again."""
+        try:
+            for port in {*self._options.expose_host} - {*(self._ports.listening if self._options.expose_host else ())}:
+                self.expose_host(port)
+        except BaseException:
+            self.close()
+            raise
 
     def _begin(self, get: Callable[[Engine], Sandbox]) -> None:
         with self._life:

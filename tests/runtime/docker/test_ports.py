@@ -120,9 +120,8 @@ def test_the_connector_has_no_right_and_only_root_can_end_it(
 def test_ports_outlast_a_restart_a_restore_and_the_death_of_everything_inside(
     sandbox: Callable[..., DockerRuntime], host_service: int
 ) -> None:
-    runtime = sandbox()
+    runtime = sandbox(expose_host=[host_service])
     here = runtime.forward(host_service)
-    runtime.expose_host(host_service)
     checkpoint = runtime.checkpoint()
     runtime.end_processes()
     assert until_it_answers(here.port) == b"from the host"
