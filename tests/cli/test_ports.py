@@ -106,7 +106,7 @@ def test_ports_of_the_settings_are_opened_where_no_flag_names_others_and_another
     assert opened.forwarded == (3000,)
     asked = SandboxOptions(forward=["80"]).with_settings(settings)
     assert (asked.forward, asked.expose_host, asked.any_port) == (["80"], [5432], False)
-    with pytest.raises(UsageError, match="Invalid port"):
+    with pytest.raises(ValueError, match="Invalid port"):
         Settings.model_validate({"forward": "x"})
 
 
