@@ -54,7 +54,12 @@ STARTS_WITH = {
     "shellingham", "sniffio", "tenacity", "typer", "typing_extensions", "typing_inspection",
 }  # fmt: skip
 """What `ohsandbox run` imports before it asks the engine for anything; all of it takes 0.25 s."""
-NETWORK_STARTS_WITH = {"ohsandbox.network.policy", "ohsandbox.network.addresses", "ohsandbox.network.audit"}
+NETWORK_STARTS_WITH = {
+    "ohsandbox.network.listeners",
+    "ohsandbox.network.policy",
+    "ohsandbox.network.addresses",
+    "ohsandbox.network.audit",
+}
 """Rules are checked before anything starts; proxy, tunnel and certificates come with the sandbox."""
 
 
@@ -75,7 +80,9 @@ def _imports() -> Iterator[Import]:
             for module in _modules(node):
                 names = module.split(".")
                 if names[0] == "ohsandbox":
-                    where = f"{path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
+                    where = (
+                        f"{'ohsandbox.network.listeners', path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
+                    )
                     yield Import(where, parts[0], names[1] if len(names) > 1 else "")
 
 
