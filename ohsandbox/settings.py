@@ -184,6 +184,9 @@ class Settings(ConfigModel):
     skill_servers: Literal["ask", "allow", "never"] | None = None
     """Whether MCP servers that a repository's skills bring start; None is ask, and without an answer they do not."""
 
+    bell: bool = True
+    """Whether a session rings the terminal's bell: a question waits, or a run has ended, that the person waited for."""
+
     _warnings: tuple[str, ...] = PrivateAttr(default=())
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _key_refusal: str = PrivateAttr(default="")

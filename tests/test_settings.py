@@ -143,6 +143,7 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
     "stuck_after": (7, "8", 9),
     "confirm": ("never", "always", "risky"),
     "skill_servers": ("ask", "allow", "never"),
+    "bell": (True, "false", True),
 }
 
 

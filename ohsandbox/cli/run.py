@@ -22,7 +22,7 @@ from ohsandbox.cli.run_settings import settings_of
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
 from ohsandbox.cli.session import RunSession
 from ohsandbox.cli.session_travel import resumable, row_of
-from ohsandbox.cli.slash_commands import HELP_LINE, SessionContext, is_command, run_command
+from ohsandbox.cli.slash_commands import HELP_LINE, SessionContext, is_command, message_of, run_command
 from ohsandbox.cli.typer_options import CHOOSE
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
@@ -162,5 +162,5 @@ def _talk(session: RunSession, ask: Callable[[], str]) -> int:
             if not run_command(context, text):
                 return code
         elif text.strip():
-            code = session.say(text.strip(), in_talk=True)
+            code = session.say(message_of(text).strip(), in_talk=True)
             interrupted = session.conversation.status() is ConversationStatus.CANCELED

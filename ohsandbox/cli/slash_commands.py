@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import shlex
@@ -11,11 +12,12 @@ from rich.text import Text
 
 from ohsandbox.cli import confirm, session_network, session_reports, session_travel
 from ohsandbox.cli.modes import MODES
+from ohsandbox.cli.own_commands import own_commands, own_message
 from ohsandbox.cli.picker import pick
 from ohsandbox.cli.ports import forward_command, port_words
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.tables import aligned
-from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.rendering.text import cut, safe_line
 from ohsandbox.conversation.approvals import POLICIES
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"/[A-Za-z?][\w?-]*")
 """A path has another slash, and is a message."""
 MAX_ROWS_SHOWN = 30
+MAX_OWN_CHARS = 80
 KEYS = "Ctrl-C stops what the agent does, Ctrl-D leaves. Anything else goes to the agent."
 
 
@@ -108,9 +111,22 @@ class SessionContext:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is for the program: `/word` at its beginning. A path is a message, as is `/` after a blank."""
+    """Whether a line is for the program: `/word` at its beginning, but for a command of the person's own.
+
+    A path is a message, as is `/` after a blank.
+    """
     word = line.split(maxsplit=1)[0] if line[:1] == "/" else ""
-    return _NAME.fullmatch(word) is not None
+    return _NAME.fullmatch(word) is not None and message_of(line) == line
+
+
+def message_of(line: str) -> str:
+    """What the agent is told for a line: of the person's own command the text of its file, else the line itself."""
+    word = line.split(maxsplit=1)[0].lower() if line[:1] == "/" else ""
+    if not word or any(word in {one.name, *one.aliases} for one in COMMANDS):
+        return line
+    with contextlib.suppress(UsageError):  # `find_command` says why
+        return own_message(line) or line
+    return line
 
 
 def find_command(word: str) -> SlashCommand:
@@ -123,8 +139,10 @@ def find_command(word: str) -> SlashCommand:
     for command in COMMANDS:
         if word in {command.name, *command.aliases}:
             return command
-    beginning = [command.name for command in COMMANDS if command.name.startswith(word)]
-    near = beginning or difflib.get_close_matches(word, [one.name for one in COMMANDS], n=3, cutoff=0.7)
+    own_message(word)  # says what is wrong with its file
+    names = [*(command.name for command in COMMANDS), *own_commands()]
+    beginning = [name for name in names if name.startswith(word)]
+    near = beginning or difflib.get_close_matches(word, names, n=3, cutoff=0.7)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(
         f"There is no command {safe_line(word)!r}.{meant} /help lists them; a blank before it sends it to the agent."
@@ -167,7 +185,7 @@ def completions(session: RunSession | None, before_cursor: str) -> list[str]:
     """What the last word before the cursor may become, of a line that begins with `/`."""
     word, blank, rest = before_cursor.partition(" ")
     if not blank:
-        return [command.name for command in COMMANDS if command.name.startswith(word)]
+        return [name for name in (*(one.name for one in COMMANDS), *own_commands()) if name.startswith(word)]
     last = rest.rpartition(" ")[2]
     try:
         command = find_command(word)
@@ -191,6 +209,9 @@ def _help(context: CommandContext, arguments: Sequence[str]) -> None:
     width = max(len(f"{one.name} {one.arguments}") for one in shown)
     lines = [Text.assemble((f"{f'{one.name} {one.arguments}':<{width}}", "bold"), f"  {one.help}") for one in shown]
     context.show(Text("\n").join(lines))
+    if not arguments and (own := own_commands()):
+        rows = [(name, cut(safe_line(text), MAX_OWN_CHARS)) for name, text in own.items()]
+        context.show(Text("Your own:\n", style="bold").append_text(aligned(rows)))
     if not arguments:
         context.show(Text(context.keys, style="dim"))
 

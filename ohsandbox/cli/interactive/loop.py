@@ -19,13 +19,14 @@ from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.modes import MODES, next_mode
 from ohsandbox.cli.networks import bar_words, network_words
+from ohsandbox.cli.own_commands import own_commands
 from ohsandbox.cli.prompt import answer_yes_no
 from ohsandbox.cli.remembered import remember, remembered
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import print_wrapped
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.cli.session import RunSession
-from ohsandbox.cli.slash_commands import COMMANDS, SessionContext, completions, is_command, run_command
+from ohsandbox.cli.slash_commands import COMMANDS, SessionContext, completions, is_command, message_of, run_command
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 
@@ -62,7 +63,8 @@ class InteractiveSession:
         screen.read_paste = pasted_file
         screen.change_mode = self._change_mode
         screen.completer.list_dir = self._list_dir
-        screen.completer.commands = [CommandHelp(one.name, one.help) for one in COMMANDS]
+        own = [CommandHelp(name, safe_line(text)) for name, text in own_commands().items()]
+        screen.completer.commands = [*(CommandHelp(one.name, one.help) for one in COMMANDS), *own]
         screen.completer.arguments = lambda before: completions(self._session, before)
 
     def work(
@@ -95,10 +97,12 @@ class InteractiveSession:
         self._bar.mode = MODES[self._session.policy_name].short
         self._bar.open(conversation, getattr(runtime, "name", "") or ("this host" if not runtime.isolated else ""))
         self._show_network()
-        return ScreenPresenter(
+        presenter = ScreenPresenter(
             conversation, self._view, screen=self._screen, bar=self._bar, answer=self._answer,
             command=self._do, message=self._message, each_tick=lambda: self._told(self._show_command),
         )  # fmt: skip
+        presenter.rings = self._session.settings.bell
+        return presenter
 
     def _answer(self, conversation: Conversation) -> bool:
         with self._screen.suspended():  # for all of it: keys between two of its questions are discarded as well
@@ -145,7 +149,9 @@ class InteractiveSession:
         assert self._session is not None  # noqa: S101 - it talks
         ran, self._ran = self._ran, []
         runtime = self._session.runtime
-        return with_attachments(line.text, ran, runtime, lambda text: self._view.info(f"  {text}"), typed=line.shown)
+        return with_attachments(
+            message_of(line.text), ran, runtime, lambda text: self._view.info(f"  {text}"), typed=line.shown
+        )
 
     def _do(self, line: SentLine) -> bool:
         """A line that is not for the agent; whether the session goes on. What fails is told.

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MAX_LIVE_ROWS = 8
 """Of what a running call prints."""
 WAITS_FOR_MODEL = "waits for the model"
+LONG_S = 15.0
+"""Who waits so long looks at something else: the bell rings."""
 PAINT_S = 0.15
 """An answer that is being written is laid out anew at most so often."""
 
@@ -142,6 +144,10 @@ class ScreenPresenter(Presenter):
         """
         self._screen, self._bar, self._command, self._message = screen, bar, command, message
         self._each_tick = each_tick
+        self.rings = False
+        """Rings the terminal's bell when a question waits, or a run has ended, for which the person waited long."""
+        self._since = time.monotonic()
+        """The person's last word to the agent."""
         super().__init__(conversation, view, echo=False, answer=answer)
 
     def tell(self, line: str) -> None:
@@ -153,8 +159,11 @@ class ScreenPresenter(Presenter):
 
     def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
         self._screen.region.can_stop = self._screen.keeps_height = True
+        self._since = time.monotonic()
         try:
-            return super()._shown(begin, word=word)
+            ended = super()._shown(begin, word=word)
+            self._ring()
+            return ended
         finally:
             self._screen.region.can_stop = self._screen.keeps_height = False
             self._screen.show_live("")
@@ -165,7 +174,15 @@ class ScreenPresenter(Presenter):
 
     def _is_answered(self) -> bool:
         self._bar.waits_for = "waits for your answer"
-        return super()._is_answered()
+        if self.conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
+            self._ring()
+        is_answered = super()._is_answered()
+        self._since = time.monotonic()
+        return is_answered
+
+    def _ring(self) -> None:
+        if self.rings and time.monotonic() - self._since >= LONG_S:
+            self._screen.ring()
 
     def _hear(self) -> None:
         self._each_tick()

@@ -32,6 +32,7 @@ KEYS = (
     ("Ctrl-R", "searches earlier texts"),
     ("Esc, Ctrl-C", "stop; the draft stays"),
     ("Ctrl-O", "shows folded output"),
+    ("Ctrl-X Ctrl-E", "opens $EDITOR"),
     ("Ctrl-D", "leaves; Ctrl-Z: the shell"),
     ("/", "a command, as in /help"),
     ("!", "runs it in the sandbox"),

@@ -181,6 +181,12 @@ class Screen:
             self._renderer.add(text)
             self._app.invalidate()
 
+    def ring(self) -> None:
+        """Ring the terminal's bell, whatever that is set to be."""
+        with contextlib.suppress(OSError):  # the terminal has gone
+            self._out.write("\a")
+            self._out.flush()
+
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """The terminal as it was before, for a question: nothing is drawn, and no key is read here.
@@ -295,6 +301,7 @@ class Screen:
             (("c-d",), self._ctrl_d, is_empty),
             (("c-z",), self._ctrl_z, True),
             (("c-o",), self._ctrl_o, True),
+            (("c-x", "c-e"), self._edit, True),
             (("s-tab",), self._shift_tab, True),
             (("?",), self._question_mark, is_empty),
             (("up",), self._take_back, is_empty & has_queued),
@@ -361,6 +368,13 @@ class Screen:
                 self._show_hint("Nothing is folded.")
 
         event.app.create_background_task(unfold())
+
+    def _edit(self, event: KeyPressEvent) -> None:
+        """Open the draft in $VISUAL or $EDITOR, with what was pasted; what is printed meanwhile comes afterwards."""
+        buffer = event.current_buffer
+        buffer.text = self._pastes.unfold(buffer.text)
+        buffer.cursor_position = len(buffer.text)
+        buffer.open_in_editor()
 
     def _shift_tab(self, event: KeyPressEvent) -> None:
         if event.current_buffer.complete_state is not None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.cli.interactive.conftest import Turns
 
 ENTER, ESCAPE, CTRL_C, CTRL_D, ALT_ENTER = "\r", "\x1b", "\x03", "\x04", "\x1b\r"
+CTRL_X_CTRL_E = "\x18\x05"
 DOWN = "\x1b[B"
 SLOW = "touch began; sleep 60"
 
@@ -94,6 +95,20 @@ def test_a_paste_of_10000_lines_is_shown_folded_and_sent_whole(talk: Turns, home
     assert terminal.end() == 0
     assert messages(home) == [f"see {text} end"]
     assert "line 77\n" not in terminal.scrollback
+
+
+def test_the_draft_is_opened_in_an_editor(
+    talk: Turns, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed -i s/draft/text/ "$1"; printf "more\\n" >> "$1"\n')
+    editor.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(editor))
+    terminal, text = talk(("ok", None)), "pasted\n" * 10
+    terminal.type("my draft ").type(f"\x1b[200~{text}\x1b[201~").wait("[pasted 10 lines]")
+    terminal.type(CTRL_X_CTRL_E).wait("> my text pasted").type(ENTER).wait("Answered").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+    assert messages(home) == [f"my text {text}more"]
 
 
 @pytest.mark.parametrize("key", [ESCAPE, CTRL_C])

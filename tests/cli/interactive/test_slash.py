@@ -124,3 +124,18 @@ def test_the_page_stays_at_its_address_when_a_new_conversation_begins(talk: Turn
     assert json.loads(second.read_text())["address"] == address
     terminal.type(f"/exit{ENTER}")
     assert terminal.end() == 0
+
+
+def test_a_command_of_the_persons_own_is_a_message(talk: Turns, home: Path) -> None:
+    own = home / ".ohsandbox" / "commands"
+    own.mkdir(parents=True)
+    (own / "review.md").write_text("Review $ARGUMENTS.\nName each risk.\n")
+    (own / "status.md").write_text("Ours comes first.")
+    (own / "empty.md").write_text("")
+    terminal = talk(("I looked.", None))
+    terminal.type("/rev").wait("Review $ARGUMENTS").type(CTRL_C).wait("your turn")
+    terminal.type(f"/empty{ENTER}").wait("is empty").type(f"/status{ENTER}").wait("asks about")
+    terminal.type(f"/help{ENTER}").wait("Your own:").wait("/review")
+    terminal.type(f"/review src/a.py{ENTER}").wait("I looked.").wait("your turn").type(CTRL_D)
+    assert terminal.end() == 0
+    assert _messages(home) == [["Review src/a.py.\nName each risk."]]
