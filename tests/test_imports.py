@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,6 +123,24 @@ def test_imports_point_down() -> None:
 
 def test_the_test_above_sees_imports_inside_functions() -> None:
     assert any(found.importer == "settings" and found.imported == "llm" for found in _imports())
+
+
+def test_modules_of_the_command_line_import_each_other_in_no_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in (ROOT / "cli").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        typing = {id(one) for node in ast.walk(tree) if _is_for_types(node) for one in ast.walk(node)}
+        name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        found = [one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and id(one) not in typing]
+        graph[name] = {f"{one.module}" for one in found} | {
+            f"{one.module}.{a.name}" for one in found for a in one.names
+        }
+    assert "ohsandbox.cli.init" in graph["ohsandbox.cli.run_settings"], "imports inside functions count"
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 @pytest.mark.parametrize("statement", ["import ohsandbox", "from ohsandbox.cli.app import app"])

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ohsandbox.cli.prompt import is_agreed, person_present
 from ohsandbox.cli.rendering.cost import cost_fields, cost_table
-from ohsandbox.cli.rendering.headless import json_line, line_schema
+from ohsandbox.cli.rendering.headless import json_line, line_schema, open_view
 from ohsandbox.cli.rendering.images import IMAGES_NAME
 from ohsandbox.cli.rendering.markdown import MarkdownExport
 from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
 from ohsandbox.cli.rendering.text import age, cut, safe_line, size
-from ohsandbox.cli.rendering.view import open_view
 from ohsandbox.cli.viewer.page import write_page
 from ohsandbox.conversation.cost import cost_of
 from ohsandbox.conversation.storage import (

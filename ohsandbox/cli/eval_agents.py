@@ -115,9 +115,8 @@ def _refuse(agent: str, names: Iterable[str]) -> None:
 
 
 def _own(what: RunOptions) -> OhsandboxAgent:
-    from ohsandbox.cli.model import complete  # noqa: PLC0415 - other agents do without, and it is slow
-    from ohsandbox.cli.model_check import check_model_name  # noqa: PLC0415 - as above
-    from ohsandbox.cli.run_settings import settings_of  # noqa: PLC0415 - as above
+    from ohsandbox.cli.model_check import check_model_name  # noqa: PLC0415 - other agents do without, and it is slow
+    from ohsandbox.cli.run_settings import complete, settings_of  # noqa: PLC0415 - as above
     from ohsandbox.cli.session_inputs import instructions_of  # noqa: PLC0415 - as above
     from ohsandbox.evaluation.agents.own import OhsandboxAgent  # noqa: PLC0415 - as above
 

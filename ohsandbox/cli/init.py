@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ohsandbox.cli.config import checked, file_to_change, tell_what_is_above
-from ohsandbox.cli.model import ADDRESS, key_name, provider_variables
+from ohsandbox.cli.model import ADDRESS, is_offline, key_name, provider_variables
 from ohsandbox.cli.model_check import calls_tools, models_of, providers, try_model, with_suggestion
 from ohsandbox.cli.options import InitOptions
 from ohsandbox.cli.prompt import ask, ask_secret, ask_with_default_yes, person_present
@@ -115,7 +115,7 @@ def _model_answers(how: InitOptions, values: dict[str, Any], *, person: bool) ->
         settings = answers.settings(values)
         if answers.key:
             hide(Secrets({}, hidden={"api_key": answers.key}).masker)
-        if how.no_check or answers.model.startswith(("scripted:", "replay:")):
+        if how.no_check or is_offline(answers.model):
             return answers
         answers = _checked(settings, answers, person=person)
         if answers.is_checked:
@@ -161,7 +161,7 @@ def _given(how: InitOptions) -> Answers:
     if provider is not None:
         provider, base_url = _provider(provider, base_url)
     model = how.model
-    if model and provider and not model.startswith((f"{provider}/", "scripted:", "replay:")):
+    if model and provider and not (model.startswith(f"{provider}/") or is_offline(model)):
         model = _with_provider(model, provider)
     if model is None and provider is not None and how.yes and provider in USUAL_MODELS and not base_url:
         model = _with_provider(USUAL_MODELS[provider], provider)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ohsandbox.cli.rendering.text import say
-from ohsandbox.errors import UsageError
-from ohsandbox.key_store import is_reference, stored_reference
+from ohsandbox.key_store import is_reference
 from ohsandbox.private_files import write_atomically
-from ohsandbox.settings import Settings, addresses_of_provider, without_user
+from ohsandbox.settings import Settings, without_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +43,6 @@ _NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 MAX_KEY_NAME_CHARS = 64
 _OF_ONE_MODEL = ("price", "context_tokens", "native_tool_calling", "vision", "prompt_cache")
 _OF_ONE_PROVIDER = ("api_key", "base_url", "api_version", "custom_llm_provider")
-_OFFLINE = ("scripted:", "replay:")
 SERVER_NAME = "base_url"
 """Beside the log."""
 _FLAG = "the command line"
@@ -59,51 +57,6 @@ def read_settings(file: Path | None, *, project: SettingsLayer | None = None, **
     for warning in settings.warnings:
         say(f"warning: {warning}")
     return settings
-
-
-def complete(settings: Settings, *, person: bool, file: Path | None = None) -> Settings:
-    """The settings with a model and, where the provider needs one, a key. A person is asked for what is missing.
-
-    A key that was asked for can be saved in the settings file; None is the default one.
-
-    Raises:
-        UsageError: it is missing, and nobody is there to be asked; or the setting's variable is not set.
-    """
-    model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
-    if not model and person:
-        from ohsandbox.cli.init import ask_for_model  # noqa: PLC0415 - it imports the model's client
-
-        settings = ask_for_model(settings, file)
-        model = str(settings.model)
-    if not model:
-        raise UsageError(
-            "No model is named. Run `ohsandbox init`, use --model PROVIDER/MODEL, put "
-            f'"model" into {str(file or Settings.default_path())!r}, or set {MODEL_VARIABLE}. `ohsandbox demo` '
-            "needs none."
-        )
-    settings = settings.with_flags(model=model)
-    if settings.base_url is not None and ADDRESS.fullmatch(settings.base_url) is None:
-        raise UsageError(
-            f"Invalid base URL {settings.base_url!r}: expected an address, as in http://localhost:8000/v1."
-        )
-    source = key_source(settings)
-    if source == _named(KEY_VARIABLE):
-        return settings.with_flags(api_key=os.environ[KEY_VARIABLE])
-    if source is not None:
-        return settings
-    if (stored := stored_reference(key_name(model))) is not None:
-        for name, value in addresses_of_provider(provider_of(model)).items():
-            say(f"warning: {_named(name)}, {without_user(value)!r}, says where the stored key is sent. `unset {name}`.")
-        return settings.with_flags(api_key=stored)
-    if person:
-        from ohsandbox.cli.init import ask_for_key  # noqa: PLC0415 - it imports the model's client
-
-        return ask_for_key(settings, file)
-    variable = provider_variables(model)[0]
-    raise UsageError(
-        f"No API key for model {model!r}. Set {variable}, run `ohsandbox init`, "
-        f'put "api_key": "env:{variable}" into {str(file or Settings.default_path())!r}, or use --api-key.'
-    )
 
 
 def with_model_of(settings: Settings, model: str | None) -> Settings:
@@ -164,15 +117,15 @@ def settings_of_one(model: str, *, other: str) -> list[str]:
 def key_source(settings: Settings) -> str | None:
     """Where the key comes from, in words; None where the provider needs one and none was found."""
     model = settings.model or ""
-    if model.startswith(_OFFLINE):
+    if is_offline(model):
         return "none needed"
     if settings.api_key is not None and (key := settings.api_key.get_secret_value()).strip():
         if key == os.environ.get(KEY_VARIABLE):
-            return _named(KEY_VARIABLE)
+            return named_variable(KEY_VARIABLE)
         return f"{key}, by the settings" if is_reference(key) else "settings"
     variables = provider_variables(model)
     if found := next((name for name in (KEY_VARIABLE, *variables) if os.environ.get(name)), None):
-        return _named(found)
+        return named_variable(found)
     return "none given; the server may need none" if settings.base_url or not variables else None
 
 
@@ -183,13 +136,19 @@ def key_name(model: str | None, base_url: str | None = None) -> str:
     return provider_of(model or "") or "default"
 
 
-def _named(variable: str) -> str:
+def named_variable(variable: str) -> str:
+    """How an environment variable is told."""
     return f"environment variable {variable}"
 
 
 def provider_variables(model: str) -> tuple[str, ...]:
     """The environment variables that hold the key for the model's provider; none where that is not known."""
     return _PROVIDER_VARIABLES.get(provider_of(model), ())
+
+
+def is_offline(model: str) -> bool:
+    """Whether no server is asked: it follows a script, or a recording."""
+    return model.startswith(("scripted:", "replay:"))
 
 
 def provider_of(model: str) -> str:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ohsandbox.cli.model import is_offline
 from ohsandbox.cli.remembered import is_remembered_model, remember_model
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.llm import LLM, ModelAuthenticationError, ModelNotFoundError, ModelRequestError, open_model
@@ -29,7 +30,6 @@ LIKENESS = 0.75
 """Of a name to one on the list, to be taken for a slip, as `claude-sonet-4-5`; a newer model's name mostly is none."""
 _PROVIDERS_FILE = "provider_endpoints_support_backup.json"
 """Of litellm 1.106: its table of providers."""
-_OFFLINE = ("scripted:", "replay:")
 _KINDS = ("chat", "responses", "completion")
 
 
@@ -73,8 +73,8 @@ def calls_tools(settings: Settings) -> bool | None:
     """
     model = settings.model or ""
     provider, _, name = model.partition("/")
-    entry = {} if model.startswith(_OFFLINE) else model_list().get(model) or entry_of(name, provider) or {}
-    if model.startswith(_OFFLINE) or entry.get("supports_function_calling") is not None:
+    entry = {} if is_offline(model) else model_list().get(model) or entry_of(name, provider) or {}
+    if is_offline(model) or entry.get("supports_function_calling") is not None:
         return None
     try:
         answer = _ask(settings, "Call the tool `ready`.", _READY_TOOL, native_tool_calling=True)
@@ -96,7 +96,7 @@ def check_model_name(settings: Settings) -> str:
     """
     model = settings.model or ""
     provider, _, name = model.partition("/")
-    if model.startswith(_OFFLINE) or settings.custom_llm_provider or _is_known(settings):
+    if is_offline(model) or settings.custom_llm_provider or _is_known(settings):
         return ""
     config = settings.llm_config()
     from ohsandbox.llm.direct_provider import served_models  # noqa: PLC0415 - slow
@@ -124,7 +124,7 @@ def _is_known(settings: Settings) -> bool:
 def slip_in(settings: Settings) -> str:
     """What the name of the settings' model may be a slip of, by litellm's list alone; "" where it looks right."""
     model = settings.model or ""
-    if model.startswith(_OFFLINE) or settings.base_url or settings.custom_llm_provider or is_listed(model):
+    if is_offline(model) or settings.base_url or settings.custom_llm_provider or is_listed(model):
         return ""
     provider, slash, _ = model.partition("/")
     if slash and provider not in providers():

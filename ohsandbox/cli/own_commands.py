@@ -1,4 +1,4 @@
-"""A person's own slash commands: `commands/NAME.md` of the state directory is a message for the agent, `/NAME`.
+"""A person's own slash commands: `commands/review.md` of the state directory is a message for the agent, `/review`.
 
 They are read from the state directory alone, which no sandbox reaches: a repository brings none.
 """

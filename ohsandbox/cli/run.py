@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ohsandbox.cli import confirm
-from ohsandbox.cli.model import complete, read_settings, with_kept_server, with_model_of
+from ohsandbox.cli.model import read_settings, with_kept_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options import RunOptions, SandboxOptions
 from ohsandbox.cli.picker import pick
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import open_prompt, person_present, read_task
-from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView
+from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView, open_view
 from ohsandbox.cli.rendering.text import say
-from ohsandbox.cli.rendering.view import open_view
-from ohsandbox.cli.run_settings import settings_of
+from ohsandbox.cli.run_settings import complete, settings_of
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
 from ohsandbox.cli.session import RunSession
 from ohsandbox.cli.session_travel import resumable, row_of

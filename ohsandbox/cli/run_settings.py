@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.mcp_servers import with_mcp_file
-from ohsandbox.cli.model import read_settings, without_key_of_another
+from ohsandbox.cli.model import (
+    ADDRESS,
+    KEY_VARIABLE,
+    MODEL_VARIABLE,
+    key_name,
+    key_source,
+    named_variable,
+    provider_of,
+    provider_variables,
+    read_settings,
+    without_key_of_another,
+)
 from ohsandbox.cli.rendering.text import say
+from ohsandbox.errors import UsageError
+from ohsandbox.key_store import stored_reference
 from ohsandbox.secrets import parse_flags
+from ohsandbox.settings import Settings, addresses_of_provider, without_user
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ohsandbox.cli.options import RunOptions
     from ohsandbox.cli.project import UsedProject
-    from ohsandbox.settings import Settings
 
 _ASKED = ("api_key", "base_url", "native_tool_calling")
 """What a person may have been asked for, beside the model."""
@@ -45,3 +61,49 @@ def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: 
         return settings
     asked = {name: getattr(given, name) for name in _ASKED if getattr(settings, name) is None}
     return settings.model_copy(update={"model": given.model, **asked})
+
+
+def complete(settings: Settings, *, person: bool, file: Path | None = None) -> Settings:
+    """The settings with a model and, where the provider needs one, a key. A person is asked for what is missing.
+
+    A key that was asked for can be saved in the settings file; None is the default one.
+
+    Raises:
+        UsageError: it is missing, and nobody is there to be asked; or the setting's variable is not set.
+    """
+    model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
+    if not model and person:
+        from ohsandbox.cli.init import ask_for_model  # noqa: PLC0415 - it imports the model's client
+
+        settings = ask_for_model(settings, file)
+        model = str(settings.model)
+    if not model:
+        raise UsageError(
+            "No model is named. Run `ohsandbox init`, use --model PROVIDER/MODEL, put "
+            f'"model" into {str(file or Settings.default_path())!r}, or set {MODEL_VARIABLE}. `ohsandbox demo` '
+            "needs none."
+        )
+    settings = settings.with_flags(model=model)
+    if settings.base_url is not None and ADDRESS.fullmatch(settings.base_url) is None:
+        raise UsageError(
+            f"Invalid base URL {settings.base_url!r}: expected an address, as in http://localhost:8000/v1."
+        )
+    source = key_source(settings)
+    if source == named_variable(KEY_VARIABLE):
+        return settings.with_flags(api_key=os.environ[KEY_VARIABLE])
+    if source is not None:
+        return settings
+    if (stored := stored_reference(key_name(model))) is not None:
+        for name, value in addresses_of_provider(provider_of(model)).items():
+            where = f"{named_variable(name)}, {without_user(value)!r}"
+            say(f"warning: {where}, says where the stored key is sent. `unset {name}`.")
+        return settings.with_flags(api_key=stored)
+    if person:
+        from ohsandbox.cli.init import ask_for_key  # noqa: PLC0415 - it imports the model's client
+
+        return ask_for_key(settings, file)
+    variable = provider_variables(model)[0]
+    raise UsageError(
+        f"No API key for model {model!r}. Set {variable}, run `ohsandbox init`, "
+        f'put "api_key": "env:{variable}" into {str(file or Settings.default_path())!r}, or use --api-key.'
+    )

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
-from ohsandbox.cli.model import complete, keep_server, with_model_of
+from ohsandbox.cli.model import keep_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.port_watch import PortWatch
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.rendering.text import say
+from ohsandbox.cli.run_settings import complete
 from ohsandbox.cli.runtime import (
     ResumedConversation,
     leave_on_exit,

@@ -182,8 +182,6 @@ def show_tools(context: CommandContext, arguments: Sequence[str]) -> None:
     """The tools that the agent has; of one, what the model is told."""
     session = context.session
     tools = session.conversation.tools
-    if len(arguments) > 1:
-        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: /tools [NAME]")
     if not tools:
         names = [one if isinstance(one, str) else one.name for one in session.conversation.agent.tools]
         context.show(Text(f"They are made with the first message, of: {safe_line(', '.join(names), limit_chars=2000)}"))

@@ -1,4 +1,4 @@
-"""Slash commands that go elsewhere in time: `/diff`, `/undo`, `/redo`, `/fork`, `/resume`, and `/net` changed."""
+"""Slash commands that go elsewhere in time: `/diff`, `/undo`, `/redo`, `/fork` and `/resume`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import age, cut, safe_line
 from ohsandbox.cli.run_settings import settings_elsewhere
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
-from ohsandbox.cli.time_travel import change_lines, patch_lines, shortened, sizes_of, split_binaries, stat_lines
+from ohsandbox.cli.time_travel import change_lines, coloured_patch, shortened, sizes_of, split_binaries, stat_lines
 from ohsandbox.conversation.storage import find_conversation, list_stored, nearest_first
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
@@ -62,7 +62,7 @@ def show_diff(context: CommandContext, arguments: Sequence[str]) -> None:
         else:
             texts, binaries = split_binaries(work)
             binary = (Text(f"binary: {safe_line(one.path)}: {sizes_of(one)}") for one in binaries)
-            lines = [*patch_lines(texts, work), *binary]
+            lines = [*coloured_patch(texts, work), *binary]
             context.show(Text("\n", no_wrap=True).join(lines[:MAX_DIFF_LINES]))
             if len(lines) > MAX_DIFF_LINES:
                 more = len(lines) - MAX_DIFF_LINES
@@ -87,8 +87,6 @@ def _check_begun(session: RunSession) -> None:
 
 def undo_turns(context: CommandContext, arguments: Sequence[str]) -> None:
     """Take back the last turns: go on in a fork before them, with the files of then."""
-    if len(arguments) > 1:
-        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: /undo [N]")
     session = context.session
     turns = _count(arguments[0], "/undo [N]") if arguments else 1
     _check_begun(session)
@@ -106,10 +104,8 @@ def undo_turns(context: CommandContext, arguments: Sequence[str]) -> None:
         context.show("What `ohsandbox apply` wrote to your own directory stays there.")
 
 
-def redo_undone(context: CommandContext, arguments: Sequence[str]) -> None:
+def redo_undone(context: CommandContext, _arguments: Sequence[str]) -> None:
     """Bring back what an undo took, and go on in the conversation of before."""
-    if arguments:
-        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: /redo")
     session = context.session
     _check_begun(session)
     plan = undo.plan_redo(session.conversation.directory)
@@ -123,8 +119,6 @@ def redo_undone(context: CommandContext, arguments: Sequence[str]) -> None:
 
 def fork_here(context: CommandContext, arguments: Sequence[str]) -> None:
     """Go on in a copy of the conversation; the one of before stays as it is now."""
-    if len(arguments) > 1:
-        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: /fork [DIR]")
     session = context.session
     _check_begun(session)
     bound = session.runtime.host_workspace
@@ -186,8 +180,6 @@ def _resumed(conversation_id: str, session: RunSession, where: SandboxOptions) -
 
 def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     """Go on with another conversation: the one that is named, or one of a list."""
-    if len(arguments) > 1:
-        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: /resume [ID]")
     session, root = context.session, conversations_dir()
     if arguments:
         wanted = find_conversation(root, arguments[0])

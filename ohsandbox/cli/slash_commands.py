@@ -66,6 +66,8 @@ class SlashCommand(NamedTuple):
     """As in its line of help."""
     help: str
     run: Callable[[CommandContext, Sequence[str]], None]
+    most: int | None = 0
+    """So many arguments at most; None is a matter of the command itself."""
     while_running: bool = False
     """It may be given while the agent works."""
     complete: Callable[[RunSession], Iterable[str]] = lambda _: ()
@@ -167,6 +169,9 @@ def run_command(context: CommandContext, line: str) -> bool:
             arguments = shlex.split(rest)
         except ValueError:
             arguments = rest.split()
+        if command.most is not None and len(arguments) > command.most:
+            usage = f"{command.name} {command.arguments}".rstrip()
+            raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: {usage}")
         command.run(context, arguments)
     except Leave:
         return False
@@ -195,16 +200,10 @@ def completions(session: RunSession | None, before_cursor: str) -> list[str]:
     return [one for one in found if one.startswith(last)]
 
 
-def _only(arguments: Sequence[str], usage: str, *, most: int = 0) -> None:
-    if len(arguments) > most:
-        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: {usage}")
-
-
 # --- the commands -----------------------------------------------------------------------------------
 
 
 def _help(context: CommandContext, arguments: Sequence[str]) -> None:
-    _only(arguments, "/help [COMMAND]", most=1)
     shown = [find_command(f"/{arguments[0].lstrip('/')}")] if arguments else COMMANDS
     width = max(len(f"{one.name} {one.arguments}") for one in shown)
     lines = [Text.assemble((f"{f'{one.name} {one.arguments}':<{width}}", "bold"), f"  {one.help}") for one in shown]
@@ -216,8 +215,7 @@ def _help(context: CommandContext, arguments: Sequence[str]) -> None:
         context.show(Text(context.keys, style="dim"))
 
 
-def _exit(context: CommandContext, arguments: Sequence[str]) -> None:
-    _only(arguments, "/exit")
+def _exit(context: CommandContext, _arguments: Sequence[str]) -> None:
     context.session.presenter.leave()
     raise Leave
 
@@ -226,13 +224,11 @@ def _approvals(context: CommandContext, arguments: Sequence[str]) -> None:
     confirm.list_or_revoke_live(context.session.conversation, arguments, context.show)
 
 
-def _compact(context: CommandContext, arguments: Sequence[str]) -> None:
-    _only(arguments, "/compact")
+def _compact(context: CommandContext, _arguments: Sequence[str]) -> None:
     context.session.compact()
 
 
-def _clear(context: CommandContext, arguments: Sequence[str]) -> None:
-    _only(arguments, "/clear")
+def _clear(context: CommandContext, _arguments: Sequence[str]) -> None:
     session = context.session
     before, had_begun = session.conversation.id, session.has_begun
     session.begin_anew()
@@ -241,7 +237,6 @@ def _clear(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def _model(context: CommandContext, arguments: Sequence[str]) -> None:
-    _only(arguments, "/model [PROVIDER/MODEL]", most=1)
     session = context.session
     if arguments:
         session.use_model(arguments[0])
@@ -249,7 +244,6 @@ def _model(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def _mode(context: CommandContext, arguments: Sequence[str]) -> None:
-    _only(arguments, f"/mode [{'|'.join(POLICIES)}]", most=1)
     session = context.session
     if arguments:
         if (name := next((one for one in POLICIES if one == arguments[0]), None)) is None:
@@ -260,16 +254,14 @@ def _mode(context: CommandContext, arguments: Sequence[str]) -> None:
     context.show(aligned(rows))
 
 
-def _view(context: CommandContext, arguments: Sequence[str]) -> None:
-    _only(arguments, "/view")
+def _view(context: CommandContext, _arguments: Sequence[str]) -> None:
     context.session.serve_page()
 
 
-def _report(text: Callable[[RunSession], Text], usage: str) -> Callable[[CommandContext, Sequence[str]], None]:
+def _report(text: Callable[[RunSession], Text]) -> Callable[[CommandContext, Sequence[str]], None]:
     """A command without arguments that only shows something."""
 
-    def run(context: CommandContext, arguments: Sequence[str]) -> None:
-        _only(arguments, usage)
+    def run(context: CommandContext, _arguments: Sequence[str]) -> None:
         context.show(text(context.session))
 
     return run
@@ -281,24 +273,24 @@ def _approval_words(session: RunSession) -> list[str]:
 
 COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand(
-        "/help", "[COMMAND]", "this list", _help, while_running=True,
+        "/help", "[COMMAND]", "this list", _help, most=1, while_running=True,
         complete=lambda _: [one.name for one in COMMANDS], aliases=("/?",),
     ),
     SlashCommand(
         "/status", "", "model, context, cost, files, container, network, what asks",
-        _report(session_reports.status_text, "/status"), while_running=True,
+        _report(session_reports.status_text), while_running=True,
     ),
     SlashCommand(
         "/cost", "", "tokens and dollars, by turn and in all",
-        _report(session_reports.cost_report, "/cost"), while_running=True,
+        _report(session_reports.cost_report), while_running=True,
     ),
     SlashCommand(
         "/why", "", "why the last call failed, was refused or was stopped, and what would help",
-        _report(session_reports.why_text, "/why"), while_running=True,
+        _report(session_reports.why_text), while_running=True,
     ),
     SlashCommand(
         "/diff", "[last|N] [--stat]", "what changed in all, in the last turn, or in the last N turns",
-        session_travel.show_diff, while_running=True, complete=lambda _: ["last", "--stat"],
+        session_travel.show_diff, most=2, while_running=True, complete=lambda _: ["last", "--stat"],
     ),
     SlashCommand(
         "/view", "", "this conversation as a page in the browser, which can answer, stop and steer", _view,
@@ -306,52 +298,54 @@ COMMANDS: tuple[SlashCommand, ...] = (
     ),
     SlashCommand(
         "/undo", "[N]", "take back the last turn, or N: what was said, and the files",
-        session_travel.undo_turns, complete=session_travel.turn_numbers,
+        session_travel.undo_turns, most=1, complete=session_travel.turn_numbers,
     ),
     SlashCommand("/redo", "", "bring back what /undo took", session_travel.redo_undone),
     SlashCommand(
-        "/model", "[NAME]", "which model it is, or go on with another one", _model, complete=session_reports.model_names
+        "/model", "[NAME]", "which model it is, or go on with another one", _model, most=1,
+        complete=session_reports.model_names,
     ),
     SlashCommand(
         "/mode", "[NAME]", "what is asked before it runs; plan: the agent only looks, and presents a plan",
-        _mode, while_running=True, complete=lambda _: POLICIES,
+        _mode, most=1, while_running=True, complete=lambda _: POLICIES,
     ),
     SlashCommand("/compact", "", "sum up the older part of the conversation for the model", _compact),
     SlashCommand("/clear", "", "begin a new conversation in the same sandbox", _clear, aliases=("/new",)),
     SlashCommand(
         "/resume", "[ID]", "go on with another conversation, chosen from a list",
-        session_travel.resume, complete=session_travel.conversation_ids,
+        session_travel.resume, most=1, complete=session_travel.conversation_ids,
     ),
     SlashCommand(
         "/fork", "[DIR]", "go on in a copy; DIR, an empty one, is for the files of a mounted directory",
-        session_travel.fork_here,
+        session_travel.fork_here, most=1,
     ),
     SlashCommand(
         "/tools", "[NAME]", "the tools that the agent has, or what one is told to be",
-        session_reports.show_tools, while_running=True, complete=lambda session: sorted(session.conversation.tools),
+        session_reports.show_tools, most=1, while_running=True,
+        complete=lambda session: sorted(session.conversation.tools),
     ),
     SlashCommand(
-        "/mcp", "", "the MCP servers and their state", _report(session_reports.servers_text, "/mcp"), while_running=True
+        "/mcp", "", "the MCP servers and their state", _report(session_reports.servers_text), while_running=True
     ),
     SlashCommand(
         "/net", "[allow|disallow HOST, none|allowlist|open]", "what the sandbox reaches, what was blocked; changes it",
-        session_network.change_or_show, while_running=True, complete=session_network.words,
+        session_network.change_or_show, most=None, while_running=True, complete=session_network.words,
     ),
     SlashCommand(
         "/forward", "[PORT|HOST:PORT]", "a port of the sandbox on this machine; close PORT closes it; alone lists them",
-        forward_command, while_running=True, complete=port_words,
+        forward_command, most=None, while_running=True, complete=port_words,
     ),
     SlashCommand(
         "/secrets", "", "names of the secrets that commands have",
-        _report(session_reports.secrets_text, "/secrets"), while_running=True,
+        _report(session_reports.secrets_text), while_running=True,
     ),
     SlashCommand(
         confirm.COMMAND, "[revoke N|all]", "what you allowed from now on, and taking it back",
-        _approvals, while_running=True, complete=_approval_words,
+        _approvals, most=None, while_running=True, complete=_approval_words,
     ),
     SlashCommand(
         "/instructions", "", "the files that instruct the agent",
-        _report(session_reports.instructions_text, "/instructions"), while_running=True,
+        _report(session_reports.instructions_text), while_running=True,
     ),
     SlashCommand("/exit", "", "leave", _exit, aliases=("/quit",)),
 )  # fmt: skip

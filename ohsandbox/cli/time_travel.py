@@ -181,7 +181,7 @@ def show_diff(
         if not everything and (binaries or any(IGNORED in why for why in work.left_out.values())):
             say("`ohsandbox diff --all` has what was left out as well.")
         if sys.stdout.isatty():
-            print_paged(patch_lines(texts, work))
+            print_paged(coloured_patch(texts, work))
         else:
             sys.stdout.flush()
             for part in patch_of(texts, work.store.content):
@@ -281,11 +281,11 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
 def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
     """The patch for a person, who may be about to agree to it."""
     console = open_console()
-    for line in patch_lines(changes, work):
+    for line in coloured_patch(changes, work):
         console.print(line, soft_wrap=True)
 
 
-def patch_lines(changes: Sequence[FileChange], work: WorkspaceDiff) -> Iterator[Text]:
+def coloured_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> Iterator[Text]:
     """The lines of the patch, coloured; nothing in them is hidden."""
     for part in patch_of(changes, work.store.content):
         for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:

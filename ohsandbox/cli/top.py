@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, cut, safe_line, say, size
-from ohsandbox.cli.top_survey import Survey, TopRow
+from ohsandbox.cli.top_survey import Survey, TopRow, dollars, percent
 from ohsandbox.paths import conversations_dir
 
 if TYPE_CHECKING:
@@ -84,16 +84,6 @@ def fields(row: TopRow) -> dict[str, Any]:
         "created_at": row.began.isoformat(),
         "updated_at": row.since.isoformat(),
     }
-
-
-def percent(row: TopRow) -> str:
-    """Of one processor."""
-    return "" if row.cpu is None else f"{row.cpu:.0%}"
-
-
-def dollars(row: TopRow) -> str:
-    """What it cost, as far as prices are known."""
-    return "" if row.cost_usd is None else f"${row.cost_usd:.2f}"
 
 
 def _cells(row: TopRow) -> tuple[str, ...]:

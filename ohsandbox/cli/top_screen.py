@@ -26,7 +26,7 @@ from rich.cells import cell_len, set_cell_size
 from ohsandbox.cli.entrypoint import Terminated
 from ohsandbox.cli.prompt import ask, ask_yes_no
 from ohsandbox.cli.rendering.text import age, safe_line, say, size
-from ohsandbox.cli.top import dollars, percent
+from ohsandbox.cli.top_survey import dollars, percent
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.runtime.sandboxes import remove_sandbox
 

@@ -302,3 +302,13 @@ def _doing(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
     if status is ConversationStatus.RUNNING:
         return problem or "the model works"
     return problem if status is ConversationStatus.ERROR else said
+
+
+def percent(row: TopRow) -> str:
+    """Of one processor."""
+    return "" if row.cpu is None else f"{row.cpu:.0%}"
+
+
+def dollars(row: TopRow) -> str:
+    """What it cost, as far as prices are known."""
+    return "" if row.cost_usd is None else f"${row.cost_usd:.2f}"

@@ -12,6 +12,7 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.cli.interactive import presenter as screen_presenter
+from ohsandbox.cli.interactive.attachments import Message
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.rendering.view import PlainView
@@ -55,13 +56,18 @@ def test_the_bell_rings_for_a_question_and_for_the_end_where_a_person_waited_lon
         region=SimpleNamespace(can_stop=False), keeps_height=False, ring=lambda: heard.append("ring"),
         show_live=lambda _: None, poll=lambda: None,
     )  # fmt: skip
+
+    def allow(one: Conversation) -> bool:
+        one.confirm()
+        return True
+
     bash = [answer("", call("execute_bash", {"command": "ls"}, call_id=name)) for name in "ab"]
     agent = Agent(FakeModel(*bash, answer("There.")), ["execute_bash"])
     view: Any = PlainView(io.StringIO())
     with Conversation(agent, RecordingRuntime(), tmp_path, confirmation="always") as conversation:
         presenter = screen_presenter.ScreenPresenter(
-            conversation, view, screen=screen, bar=StatusBar(), answer=lambda one: one.confirm() is None,
-            command=lambda _: None, message=lambda line: (line.text, []), each_tick=lambda: None,
+            conversation, view, screen=screen, bar=StatusBar(), answer=allow,
+            command=lambda _: None, message=lambda line: Message(line.text), each_tick=lambda: None,
         )  # fmt: skip
         presenter.rings = rings
         presenter.run("look")

@@ -1,4 +1,4 @@
-"""What `ohsandbox run` prints for programs: its answer alone on stdout, or every event as a line of JSON."""
+"""Views for programs: the answer alone on stdout, or every event as a line of JSON; `open_view` chooses a person's."""
 
 from __future__ import annotations
 
@@ -150,3 +150,13 @@ def _print_answer(result: RunResult) -> None:
     """The answer with its tabs: it may be a file."""
     if result.answer is not None:
         print("\t".join(map(safe, result.answer.split("\t"))), flush=True)  # noqa: T201 - the output of the command
+
+
+def open_view(*, no_tui: bool, stored: bool = False) -> View:
+    """Colors at a terminal, else lines; stored: for a conversation that is read from disk."""
+    also = Form.STORED if stored else Form.NOWHERE
+    if no_tui or not sys.stdout.isatty():
+        return PlainView(forms=Form.PLAIN | also)
+    from ohsandbox.cli.rendering.terminal import RichView  # noqa: PLC0415 - rich's Markdown is slow to import
+
+    return RichView(forms=Form.TERMINAL | also)

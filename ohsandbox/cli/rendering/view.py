@@ -96,16 +96,6 @@ class View(ABC):
         """Time passes; called some times a second while the view has nothing to show."""
 
 
-def open_view(*, no_tui: bool, stored: bool = False) -> View:
-    """Colors at a terminal, else lines; stored: for a conversation that is read from disk."""
-    also = Form.STORED if stored else Form.NOWHERE
-    if no_tui or not sys.stdout.isatty():
-        return PlainView(forms=Form.PLAIN | also)
-    from ohsandbox.cli.rendering.terminal import RichView  # noqa: PLC0415 - rich's Markdown is slow to import
-
-    return RichView(forms=Form.TERMINAL | also)
-
-
 _KIND_COLUMNS = 8
 
 MAX_CALL_CHARS = 200
