@@ -51,7 +51,7 @@ FORBIDDEN = {
 mcp_server knows no model and no event, for its clients have their own; going back asks no model."""
 SLOW = ("litellm", "fastmcp", "docker")
 STARTS_WITH = {
-    "annotated_doc", "annotated_types", "anyio", "ohsandbox", "pathspec", "pydantic", "pydantic_core", "rich",
+    "annotated_doc", "annotated_types", "anyio", "ohsandbox", "pydantic", "pydantic_core", "rich",
     "shellingham", "sniffio", "tenacity", "typer", "typing_extensions", "typing_inspection",
 }  # fmt: skip
 """What `ohsandbox run` imports before it asks the engine for anything; all of it takes 0.25 s."""

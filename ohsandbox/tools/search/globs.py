@@ -11,8 +11,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from pathspec.patterns.gitignore import GitIgnorePatternError
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 from pydantic import AfterValidator, PlainSerializer
 
 from ohsandbox.errors import ToolError
@@ -171,6 +169,9 @@ def translate(pattern: str) -> tuple[str, bool] | None:
 
     None for a comment, an empty line and a malformed rule. The whole path must match, so `a/**` has to be `a/**/*`.
     """
+    from pathspec.patterns.gitignore import GitIgnorePatternError  # noqa: PLC0415 - most runs search for nothing
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # noqa: PLC0415 - as above
+
     try:
         translated, excludes = GitIgnoreSpecPattern.pattern_to_regex(pattern)
     except GitIgnorePatternError:
