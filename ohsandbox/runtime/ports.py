@@ -8,7 +8,7 @@ import secrets
 import shlex
 from typing import TYPE_CHECKING, cast
 
-from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxUnavailable
+from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxPaused, SandboxUnavailable
 from ohsandbox.runtime.aio import waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
@@ -92,7 +92,13 @@ class PortForwarding(Backend):
             return self._ports_made
 
     def _open_connector(self) -> Channel:
-        """See `open_connector`."""
+        """See `open_connector`.
+
+        Raises:
+            SandboxPaused: it may be started in a moment, as after a checkpoint.
+        """
+        if isinstance(loss := self._loss(), SandboxPaused):
+            raise loss
         return open_connector(cast("Runtime", self))
 
     def _close_ports(self) -> None:

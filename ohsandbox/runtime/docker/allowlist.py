@@ -11,7 +11,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from ohsandbox.errors import OhsandboxError
+from ohsandbox.errors import OhsandboxError, SandboxPaused
 from ohsandbox.network.audit import AuditLog
 from ohsandbox.network.loop import get_loop, run
 from ohsandbox.network.policy import NetworkPolicy
@@ -81,14 +81,17 @@ class Allowlist:
         """Listen, at the first attempt or a later one: a sandbox may be paused just now, as for a checkpoint."""
         pause_s = PAUSE_S
         while tunnel is self._tunnel:
+            is_paused = False  # nothing runs inside meanwhile, so whoever waits for us may wait on
             try:
                 await tunnel.listen(PROXY_PORT, self._serve)
             except (OhsandboxError, OSError) as error:
+                is_paused = isinstance(error, SandboxPaused)
                 log.info("the allowlist is not served in the sandbox yet: %s", error)
             else:
                 return
             finally:
-                self._tried.set()
+                if not is_paused:
+                    self._tried.set()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import SandboxPaused, UsageError
 from ohsandbox.network.audit import read_decisions
 from ohsandbox.network.proxy.proxy import Proxy
 from ohsandbox.network.proxy.upstream import Dialer, connected
@@ -302,3 +302,24 @@ def test_without_its_host_process_a_sandbox_reaches_nothing(engine: Engine) -> N
         engine.api.remove_container(name, force=True)
         owner.stdin.close()
         owner.stdout.close()
+
+
+def test_files_are_there_before_the_connector_and_a_program_waits_for_it_also_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, may_begin = DockerRuntime._open_connector, threading.Event()
+    failures: list[Exception] = [SandboxPaused("The sandbox is paused, as for a checkpoint.")]
+
+    def open_connector(self: DockerRuntime) -> Any:
+        may_begin.wait()
+        if failures:
+            raise failures.pop()
+        return begun(self)
+
+    monkeypatch.setattr(DockerRuntime, "_open_connector", open_connector)
+    with DockerRuntime(IMAGE, network="allowlist", allow=[GOOD]) as runtime:
+        runtime.write_bytes("file", b"text")
+        assert runtime.read_bytes("file") == b"text"
+        may_begin.set()
+        assert f"this is {GOOD}" in ask(runtime, GOOD)
+        assert failures == []
