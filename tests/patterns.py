@@ -61,8 +61,19 @@ def uses_by_name(tree: ast.Module) -> dict[str, frozenset[str]]:
     return {name: frozenset(uses) for name, uses in found.items()}
 
 
+def calls_of_re(tree: ast.Module) -> Iterator[tuple[ast.Call, str]]:
+    """Calls of functions of `re` that take a pattern, with the function's name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            used = node.func.attr
+            if getattr(node.func.value, "id", "") == "re" and used in {*USES, "compile"}:
+                yield node, used
+
+
 def in_source(name: str, tree: ast.Module) -> Iterator[Found | Unread]:
     """The patterns that stand in calls of `re`: literals, and what module variables make of them."""
+    if not (calls := [*calls_of_re(tree)]):
+        return  # and nothing is imported
     known = uses_by_name(tree)
     module = imported(name)
     space = {**vars(module)} if module else {}
@@ -71,11 +82,7 @@ def in_source(name: str, tree: ast.Module) -> Iterator[Found | Unread]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
     }
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-            continue
-        if getattr(node.func.value, "id", "") != "re" or node.func.attr not in {*USES, "compile"}:
-            continue
+    for node, used in calls:
         call = ast.Call(ast.parse("re.compile", mode="eval").body, _pattern_arguments(node), _flags(node))
         source = ast.unparse(call.args[0])
         try:
@@ -84,7 +91,7 @@ def in_source(name: str, tree: ast.Module) -> Iterator[Found | Unread]:
         except (NameError, AttributeError, TypeError):
             yield Unread(name, source)
             continue
-        uses = known.get(targets.get(id(node), ""), frozenset()) if node.func.attr == "compile" else {node.func.attr}
+        uses = known.get(targets.get(id(node), ""), frozenset()) if used == "compile" else {used}
         yield Found(f"{name}:{node.lineno}", pattern, frozenset(uses or {"search", "sub"}))
 
 

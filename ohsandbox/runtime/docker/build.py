@@ -104,7 +104,8 @@ def ensure(
     Raises:
         UsageError: a step fails, the Dockerfile is invalid, with the step and its last output; or the directory cannot
             be read, or changes while it is.
-        ImageUnavailable: an image that it begins with cannot be had; what may pass was tried again.
+        ImageUnavailable: an image that it begins with cannot be had, or a step could not reach a host; what may pass
+            was tried again.
         SandboxUnavailable: the engine failed.
         CallCancelledError: cancel was set; the build has been ended.
     """
@@ -148,7 +149,7 @@ def build_image(
     Raises:
         UsageError: there is no such Dockerfile, it is invalid, or a step of it fails.
         EngineUnavailable: no engine answers.
-        ImageUnavailable: an image that it begins with cannot be had.
+        ImageUnavailable: an image that it begins with cannot be had, or a step could not reach a host.
         SandboxUnavailable: the engine failed.
         CallCancelledError: cancel was set.
     """

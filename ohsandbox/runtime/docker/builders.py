@@ -48,6 +48,12 @@ _BASE_MISSING = re.compile(
     re.IGNORECASE,
 )
 """The image of a FROM cannot be had: BuildKit's words, then the engine's."""
+_NO_DOWNLOAD = re.compile(
+    r"temporary failure (?:in name resolution|resolving)|could not resolve|no such host|network is unreachable"
+    r"|connection (?:timed out|refused|reset)|failed to establish a new connection|tls handshake timeout",
+    re.IGNORECASE,
+)
+"""A step could not reach a host: words of apt, curl, pip, npm and git."""
 _NO_ENGINE = re.compile(r"cannot connect to the docker daemon|error during connect", re.IGNORECASE)
 
 
@@ -117,6 +123,11 @@ class BuildReport:
         where = f" at step {step.layers_done} of {step.layers_total}, {step.detail!r}" if step else ""
         last = self._last.get(self._failed)
         output = f" Its last output: {one_line(' | '.join(last))}." if step and last else ""
+        if _NO_DOWNLOAD.search(output):
+            raise ImageUnavailable(
+                f"{what} failed{where}, which could not download what it needs: {error}.{output} Remedy: see to the "
+                "network of the engine's builds, or try again later."
+            )
         raise UsageError(f"{what} failed{where}: {error}.{output} Remedy: correct {self._build.dockerfile}.")
 
 

@@ -142,6 +142,25 @@ def test_a_base_image_that_cannot_be_had_is_no_fault_of_a_step(context: Callable
     assert "\n" not in str(failed.value)
 
 
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("Err:1 http://deb.debian.org trixie InRelease Temporary failure resolving 'deb.debian.org'", ImageUnavailable),
+        ("curl: (6) Could not resolve host: example.org", ImageUnavailable),
+        ("Failed to establish a new connection: [Errno -3] Temporary failure in name resolution", ImageUnavailable),
+        ("connect (101: Network is unreachable)", ImageUnavailable),
+        ("E: Version '3.12.3-1' for 'python3' was not found", UsageError),
+    ],
+)
+def test_a_step_that_reaches_no_host_is_no_fault_of_the_dockerfile(said: str, error: type[Exception]) -> None:
+    report = builders.BuildReport(Build("/context"), lambda _: None)
+    report.begin("#4", 2, 3, "RUN apt-get update")
+    report.say("#4", said)
+    report.fail("#4", "process did not complete successfully: exit code: 100")
+    with pytest.raises(error, match=r"failed at step 2 of 3, 'RUN apt-get update'.*Its last output: .*\. Remedy: "):
+        report.check()
+
+
 @pytest.mark.docker
 @pytest.mark.usefixtures("builder")
 def test_threads_that_ask_at_once_build_once(context: Callable[..., Path]) -> None:
