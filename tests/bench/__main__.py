@@ -29,6 +29,7 @@ from tests.bench.peers import peer_rows
 from tests.bench.ports import port_rows
 from tests.bench.rows import BIG, Row, faster, median_s, ms, share
 from tests.bench.search import search_rows
+from tests.bench.services import service_rows
 from tests.bench.setups import setup_rows
 from tests.bench.steps import step_rows
 from tests.bench.toolcall import toolcall_rows
@@ -232,6 +233,7 @@ def main() -> int:
             *start_up(chosen.image),
             *start_with_a_list(chosen.image),
             *warm_start(chosen.image),
+            *service_rows(chosen.image),
             flood(runtime),
             *five_hundred(runtime),
             *imports(),

@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ohsandbox.errors import OhsandboxError, SandboxRefused, ToolError, UsageError
-from ohsandbox.runtime.docker import build, checkpoints, guard, images, lease, mounts, open_network, services, setups
+from ohsandbox.runtime.docker import (
+    build,
+    checkpoints,
+    guard,
+    images,
+    lease,
+    mounts,
+    open_network,
+    service_images,
+    services,
+    setups,
+)
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
@@ -113,7 +124,9 @@ def create(
     options, facts, setup = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
     if setup is not None and setup.checkpoint is not None:
         checkpoint, facts = setup.checkpoint, checkpoints.facts(engine, setup.checkpoint)
-    beside = services.find_images(engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel)
+    beside = service_images.find_images(
+        engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel
+    )
     name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
     has_own_network = networks is None and (options.network == "open" or bool(beside))
     held = lease.take(
@@ -175,7 +188,7 @@ def _image(
 
 def _with_services(
     made: Sandbox,
-    beside: Mapping[str, services.ServiceImage],
+    beside: Mapping[str, service_images.ServiceImage],
     *,
     progress: Progress | None,
     cancel: threading.Event | None,

@@ -15,13 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxRefused, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import build, images, selfcheck, service_checkpoints
 from ohsandbox.runtime.docker import container as containers
+from ohsandbox.runtime.docker import selfcheck, service_checkpoints
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.container_config import ContainerConfig, SandboxLimits, create_payload, podman_payload
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import hostile_names, open_files, processors
-from ohsandbox.runtime.docker.proxy_variables import proxy_environment
+from ohsandbox.runtime.docker.proxy_variables import PROXY_PORT, proxy_environment
+from ohsandbox.runtime.docker.service_images import (
+    SERVICE_LABEL,
+    ServiceImage,
+    described_service,
+    images_of_checkpoint,
+)
 from ohsandbox.runtime.docker.service_options import Service, check_ports
 from ohsandbox.runtime.docker.wire import wrap
 from ohsandbox.runtime.inventory import ServiceInfo
@@ -39,8 +45,6 @@ if TYPE_CHECKING:
 
 SERVICE_OF_LABEL = "ohsandbox.service-of"
 """Of a service: the id of the lease that it shares with its sandbox."""
-SERVICE_LABEL = "ohsandbox.service"
-"""Its description in JSON, without the values of secrets."""
 LOG_LINES = 8
 """Of a service that failed, in the message."""
 MAX_LOG_CHARS = 800
@@ -52,20 +56,9 @@ _LOG = {"Type": _LOG_DRIVER, "Config": {"max-size": "1m", "max-file": "2"}}
 """2 MB on the engine's disk, however much it prints."""
 _POLL_S = 0.1
 _CHECK_S = 10.0
-"""For one call of a health check."""
+"""For one call of a health check, at most."""
 _STARTS = 4
 """Services that the engine starts at once."""
-
-
-class ServiceImage(NamedTuple):
-    """What of a service's image matters."""
-
-    facts: images.ImageFacts
-    ports: tuple[int, ...]
-    healthcheck: tuple[str, ...]
-    """Its words; empty: none."""
-    volumes: tuple[str, ...] = ()
-    """Of a checkpoint: ids of the images with the files of its volumes."""
 
 
 class ServiceContainer(NamedTuple):
@@ -143,7 +136,8 @@ class Pod:
         began, waiting = time.monotonic(), [self.running[name] for name in names]
         while True:
             for one in [*waiting]:
-                if self._is_ready(one, listening):
+                left = one.service.start_timeout_s - (time.monotonic() - began)
+                if self._is_ready(one, listening, check_s=min(_CHECK_S, max(_POLL_S, left))):
                     waiting.remove(one)
                     tell(one.service.name, "ready")
             if not waiting:
@@ -156,7 +150,7 @@ class Pod:
             check_not_cancelled(cancel, "starting the services")
             (cancel or threading.Event()).wait(_POLL_S)
 
-    def _is_ready(self, one: ServiceContainer, listening: Callable[[], Collection[int]]) -> bool:
+    def _is_ready(self, one: ServiceContainer, listening: Callable[[], Collection[int]], *, check_s: float) -> bool:
         state = one.container.inspect()["State"]
         if not state.get("Running"):
             if state.get("ExitCode") == 0 and one.service.run_once:
@@ -165,7 +159,7 @@ class Pod:
         if one.service.run_once:
             return False
         if one.healthcheck:
-            return exit_code(one.container, one.healthcheck, limit_s=_CHECK_S) == 0
+            return exit_code(one.container, one.healthcheck, limit_s=check_s) == 0
         return {*one.ports} <= {*listening()}
 
     def _failure(self, one: ServiceContainer, how: str) -> SandboxUnavailable:
@@ -242,6 +236,11 @@ def start(
                 pass
         names = [one.name for one in stage]
         pod.await_ready(names, listening=listening, tell=tell, cancel=cancel)
+    if options.network == "allowlist" and PROXY_PORT in listening():
+        raise UsageError(
+            f"A service listens on port {PROXY_PORT}, which is that of the allowlist's proxy. "
+            "Remedy: have it listen elsewhere, or use another network."
+        )
     return pod
 
 
@@ -337,80 +336,6 @@ def _remove_all(pod: Pod) -> None:
             one.container.remove()
 
 
-def images_of_checkpoint(
-    engine: Engine, kept: Mapping[str, service_checkpoints.KeptService], services: Sequence[Service]
-) -> dict[str, ServiceImage]:
-    """What services that a checkpoint has are made from; the others are missing.
-
-    Raises:
-        ImageUnavailable: one is not here any more.
-    """
-    found = {}
-    for service in services:
-        if (one := kept.get(service.name)) is None:
-            continue
-        with engine_errors(f"looking for the files of service {service.name!r}"):
-            described = engine.api.inspect_image(one.image)
-        was = described_service((described.get("Config") or {}).get("Labels") or {}) or service
-        facts = images.facts_of_image(described)
-        found[service.name] = ServiceImage(facts, was.ports or (), was.healthcheck or (), one.volumes)
-    return found
-
-
-def find_images(
-    engine: Engine,
-    services: Sequence[Service],
-    *,
-    checkpoint: str | None,
-    progress: Callable[[PullProgress], None] | None,
-    cancel: threading.Event | None,
-) -> dict[str, ServiceImage]:
-    """The services' images, pulled or built first where they are not here; those that a checkpoint has are its.
-
-    Raises:
-        SandboxRefused: Podman answers.
-        ImageUnavailable, UsageError, CallCancelledError: as `images.ensure` and `build.ensure`.
-    """
-    if services and engine.is_podman:
-        raise SandboxRefused("Services are not to be had from Podman. Remedy: use a Docker engine.")
-    kept = service_checkpoints.kept(engine, checkpoint) if services and checkpoint else {}
-    found = images_of_checkpoint(engine, kept, services)
-    for service in services:
-        if service.name in found:
-            continue
-        name = service.image
-        if service.build is not None:
-            name = build.ensure(engine, service.build, progress=progress, cancel=cancel)
-        images.ensure(engine, str(name), progress=progress, cancel=cancel)
-        found[service.name] = image_of(engine, str(name), service)
-    return found
-
-
-def image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
-    """What of a local image matters for a service.
-
-    Raises:
-        ImageUnavailable: it is not here.
-    """
-    with engine_errors(f"looking at image {name!r}"):
-        described = engine.api.inspect_image(name)
-    config = described.get("Config") or {}
-    exposed = [one.partition("/") for one in config.get("ExposedPorts") or {}]
-    ports = tuple(sorted(int(port) for port, _, kind in exposed if port.isdigit() and kind in {"", "tcp"}))
-    check = service.healthcheck
-    if check is None:
-        check = tuple((config.get("Healthcheck") or {}).get("Test") or ())
-    match check:
-        case ("CMD", *words):
-            check = tuple(words)
-        case ("CMD-SHELL", *words):
-            check = ("/bin/sh", "-c", " ".join(words))
-        case ("NONE", *_):
-            check = ()
-    own = ports if service.ports is None else service.ports
-    return ServiceImage(images.facts_of_image(described), own, check)
-
-
 def service_payload(config: ContainerConfig, service: Service) -> dict[str, Any]:
     """The body of the create call: as a sandbox's, but for what only a sandbox needs, and with its own program."""
     payload = create_payload(config)
@@ -475,13 +400,6 @@ def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:
         place = record.container, service.name, image, state
         found.append(ServiceInfo(*place, service.ports or (), record.conversation, str(one["Id"]), detail))
     return found
-
-
-def described_service(labels: Mapping[str, str]) -> Service | None:
-    """The service that a container's label describes; None where it describes none."""
-    with contextlib.suppress(UsageError, ValueError, TypeError):
-        return Service(**json.loads(labels.get(SERVICE_LABEL) or ""))
-    return None
 
 
 def read_log(engine: Engine, container: str, *, lines: int | None = None) -> str:

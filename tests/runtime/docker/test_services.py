@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEBIAN = f"{BASE}:debian"
 docker = pytest.mark.docker
+IS_UP = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {}))'"
 
 
 def web(name: str = "web", port: int = 8000, **more: Any) -> Service:
@@ -82,6 +83,9 @@ def test_a_service_that_fails_is_told_with_its_last_lines_and_nothing_stays(engi
         SandboxUnavailable, match=r"is not ready after 1 s: nothing listens on 5432\. It printed nothing"
     ):
         DockerRuntime(DEBIAN, services=[deaf], name="ohsandbox-test-p4-fails").start()
+    thief = Service("thief", image=DEBIAN, command="python3 -m http.server 3128", healthcheck=IS_UP.format(3128))
+    with pytest.raises(UsageError, match="A service listens on port 3128, which is that of the allowlist's proxy"):
+        DockerRuntime(DEBIAN, services=[thief], name="ohsandbox-test-p4-fails", network="allowlist").start()
     assert containers_of(engine, "ohsandbox-test-p4-fails") == []
 
 

@@ -1,0 +1,114 @@
+"""The images of services: pulled, built, or of a checkpoint; and the label that describes a service's container."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import SandboxRefused, UsageError
+from ohsandbox.runtime.docker import build, images, service_checkpoints
+from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.service_options import Service
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.results import PullProgress
+
+SERVICE_LABEL = "ohsandbox.service"
+"""Its description in JSON, without the values of secrets."""
+
+
+class ServiceImage(NamedTuple):
+    """What of a service's image matters."""
+
+    facts: images.ImageFacts
+    ports: tuple[int, ...]
+    healthcheck: tuple[str, ...]
+    """Its words; empty: none."""
+    volumes: tuple[str, ...] = ()
+    """Of a checkpoint: ids of the images with the files of its volumes."""
+
+
+def images_of_checkpoint(
+    engine: Engine, kept: Mapping[str, service_checkpoints.KeptService], services: Sequence[Service]
+) -> dict[str, ServiceImage]:
+    """What services that a checkpoint has are made from; the others are missing.
+
+    Raises:
+        ImageUnavailable: one is not here any more.
+    """
+    found = {}
+    for service in services:
+        if (one := kept.get(service.name)) is None:
+            continue
+        with engine_errors(f"looking for the files of service {service.name!r}"):
+            described = engine.api.inspect_image(one.image)
+        was = described_service((described.get("Config") or {}).get("Labels") or {}) or service
+        facts = images.facts_of_image(described)
+        found[service.name] = ServiceImage(facts, was.ports or (), was.healthcheck or (), one.volumes)
+    return found
+
+
+def find_images(
+    engine: Engine,
+    services: Sequence[Service],
+    *,
+    checkpoint: str | None,
+    progress: Callable[[PullProgress], None] | None,
+    cancel: threading.Event | None,
+) -> dict[str, ServiceImage]:
+    """The services' images, pulled or built first where they are not here; those that a checkpoint has are its.
+
+    Raises:
+        SandboxRefused: Podman answers.
+        ImageUnavailable, UsageError, CallCancelledError: as `images.ensure` and `build.ensure`.
+    """
+    if services and engine.is_podman:
+        raise SandboxRefused("Services are not to be had from Podman. Remedy: use a Docker engine.")
+    kept = service_checkpoints.kept(engine, checkpoint) if services and checkpoint else {}
+    found = images_of_checkpoint(engine, kept, services)
+    for service in services:
+        if service.name in found:
+            continue
+        name = service.image
+        if service.build is not None:
+            name = build.ensure(engine, service.build, progress=progress, cancel=cancel)
+        images.ensure(engine, str(name), progress=progress, cancel=cancel)
+        found[service.name] = image_of(engine, str(name), service)
+    return found
+
+
+def image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
+    """What of a local image matters for a service.
+
+    Raises:
+        ImageUnavailable: it is not here.
+    """
+    with engine_errors(f"looking at image {name!r}"):
+        described = engine.api.inspect_image(name)
+    config = described.get("Config") or {}
+    exposed = [one.partition("/") for one in config.get("ExposedPorts") or {}]
+    ports = tuple(sorted(int(port) for port, _, kind in exposed if port.isdigit() and kind in {"", "tcp"}))
+    check = service.healthcheck
+    if check is None:
+        check = tuple((config.get("Healthcheck") or {}).get("Test") or ())
+    match check:
+        case ("CMD", *words):
+            check = tuple(words)
+        case ("CMD-SHELL", *words):
+            check = ("/bin/sh", "-c", " ".join(words))
+        case ("NONE", *_):
+            check = ()
+    own = ports if service.ports is None else service.ports
+    return ServiceImage(images.facts_of_image(described), own, check)
+
+
+def described_service(labels: Mapping[str, str]) -> Service | None:
+    """The service that a container's label describes; None where it describes none."""
+    with contextlib.suppress(UsageError, ValueError, TypeError):
+        return Service(**json.loads(labels.get(SERVICE_LABEL) or ""))
+    return None
