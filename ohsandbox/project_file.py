@@ -17,10 +17,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.arguments import ConfigModel
+from ohsandbox.devcontainer import DevContainer, find_devcontainer
+from ohsandbox.devcontainer import fault as devcontainer_fault
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import open_regular, write_atomically
-from ohsandbox.runtime.factory import DEFAULT_ALLOW, build_digest, project_services
+from ohsandbox.runtime.factory import DEFAULT_ALLOW, build_digest, check_mount, project_services
 from ohsandbox.runtime.mount_text import parse_mount
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
@@ -70,6 +72,8 @@ class ProjectSandbox(ConfigModel):
 
     build: str | None = None
     """A directory below the project with a Dockerfile, in the place of `image`."""
+    devcontainer: str | Literal[False] | None = None
+    """The devcontainer.json to use, relative to the file; False: none. None: that of the usual place."""
     workspace: Literal["bind", "copy"] | None = None
     """Work in the project's directory where no `--workspace` names another: in itself, or in a copy."""
     setup: tuple[str, ...] = ()
@@ -96,6 +100,10 @@ class Project(NamedTuple):
     """What of its Compose file has no meaning here."""
     contents: Mapping[str, bytes] = MappingProxyType({})
     """Of the files that settings name, by the setting, as they were read once: what is trusted is what is used."""
+    top: Path | None = None
+    """The project's directory, where that of the file is another one."""
+    devcontainer: DevContainer | None = None
+    """What of its devcontainer.json is used: what the project's file says as well is that of the file."""
 
     @property
     def services(self) -> tuple[dict[str, Any], ...]:
@@ -104,14 +112,34 @@ class Project(NamedTuple):
 
     @property
     def directory(self) -> Path:
-        """Where the file is."""
-        return self.path.parent
+        """The project's."""
+        return self.top or self.path.parent
+
+    @property
+    def build(self) -> Mapping[str, Any] | None:
+        """What the image is built from: `context`, and `dockerfile`, `args`, `target` for a devcontainer's."""
+        if self.options.build is not None:
+            return {"context": self.options.build}
+        return None if self.devcontainer is None else self.devcontainer.build
+
+    @property
+    def has_file(self) -> bool:
+        """Whether there is a file of ours, and not a devcontainer.json alone."""
+        return self.devcontainer is None or self.path != self.devcontainer.path
 
     def needing_trust(self, base: Settings) -> dict[str, Any]:
         """By name, what the file asks for that the person's settings do not give; empty where it only narrows them."""
         typed = _typed(self.values, self.path)
         wide = {name: value for name, value in self.values.items() if not _is_narrower(name, typed, base)}
-        return wide | {name: value for name, value in self.options.model_dump(exclude_defaults=True).items() if value}
+        wide |= {name: value for name, value in self.options.model_dump(exclude_defaults=True).items() if value}
+        if (dev := self.devcontainer) is None or not dev.folder:
+            return wide
+        asked: dict[str, Any] = {
+            "build": self.build, "features": dev.features, "setup": dev.setup,
+            "start": dev.start, "forward": dev.forward, "remote user": dev.user,
+            "local": {name: variable for name, (variable, _) in dev.local.items()},
+        }  # fmt: skip
+        return {name: value for name, value in asked.items() if value} | wide
 
     def layer(self, *, without: dict[str, Any]) -> SettingsLayer:
         """The settings of the file but for those of `without`. A file that one names is a copy that nobody changes.
@@ -121,6 +149,12 @@ class Project(NamedTuple):
         """
         values = {name: value for name, value in self.values.items() if name not in without}
         values |= {name: self._copy(name) for name in self.contents if name in values}
+        if self.devcontainer is not None and not without:
+            for name, (variable, otherwise) in self.devcontainer.local.items():
+                if os.environ.get(variable):
+                    values["secrets"] = {name: f"env:{variable}"} | values.get("secrets", {})
+                else:
+                    values["env"] = {name: otherwise} | values.get("env", {})
         return SettingsLayer(values, f"Project file {str(self.path)!r}")
 
     def digest(self) -> str:
@@ -131,14 +165,15 @@ class Project(NamedTuple):
         Raises:
             UsageError: one of them cannot be read.
         """
-        said = json.dumps([self.values, self.options.model_dump()], sort_keys=True, default=str)
+        dev = None if self.devcontainer is None else self.devcontainer._replace(left_out=())
+        said = json.dumps([self.values, self.options.model_dump(), dev], sort_keys=True, default=str)
         digest = hashlib.sha256(said.encode())
         try:
             for name in _FILES:
                 if name in self.contents:
                     digest.update(hashlib.sha256(self.contents[name]).digest())
-            if self.options.build is not None:
-                digest.update(build_digest(self.options.build).encode())
+            if self.build is not None:
+                digest.update(build_digest(self.build).encode())
             for service in self.services:
                 if "build" in service:
                     digest.update(build_digest(service["build"]).encode())
@@ -169,12 +204,63 @@ def find_project(start: Path) -> Project | None:
     start = start.resolve()
     root = next((above for above in (start, *start.parents) if (above / ".git").exists()), start)
     for directory in (start, *start.parents):
-        for name in (FILE_NAME, PYPROJECT):
-            if (table := _table(directory / name)) is not None:
-                return _project(directory / name, root, table)
-        if directory == root:
-            break
+        tables = ((directory / name, _table(directory / name)) for name in (FILE_NAME, PYPROJECT))
+        found = next((_project(path, root, table) for path, table in tables if table is not None), None)
+        named = None if found is None else found.options.devcontainer
+        dev = None if named is False else find_devcontainer(directory, named)
+        if dev is not None:
+            alone = Project(dev.path, root, {}, ProjectSandbox(), top=directory)
+            return _with_devcontainer(found or alone, dev)
+        if found is not None or directory == root:
+            return found
     return None
+
+
+def _with_devcontainer(project: Project, dev: DevContainer) -> Project:
+    """The project with its devcontainer.json, whose paths are absolute now; the project's file wins."""
+    values, options = dict(project.values), project.options
+    has_image = "image" in values or options.build is not None
+    build = None if has_image or dev.build is None else _build_of(dev.build, dev.path, project.root)
+    if dev.image is not None and not has_image:
+        values["image"] = dev.image
+    if env := dev.env | values.get("env", {}):
+        values["env"] = env
+    mounts, refused = _mounts_of(dev)
+    if mounts:
+        values["mounts"] = [*mounts, *values.get("mounts", ())]
+    dev = dev._replace(
+        mounts=(), left_out=(*dev.left_out, *refused), image=None, build=build, env={},
+        setup=() if options.setup else dev.setup,
+        user=None if "user" in values else dev.user,
+        local={name: one for name, one in dev.local.items() if name not in {*env, *values.get("secrets", {})}},
+    )  # fmt: skip
+    try:
+        Settings(**values)
+    except UsageError as error:
+        raise devcontainer_fault(dev.path, str(error).removeprefix("Settings(...): ")) from None
+    return project._replace(values=values, devcontainer=dev)
+
+
+def _mounts_of(dev: DevContainer) -> tuple[list[str], list[str]]:
+    """The mounts that pass vetting; and what is told of the others."""
+    passed, refused = list[str](), list[str]()
+    for mount in dev.mounts:
+        try:
+            check_mount(mount)
+        except UsageError as error:
+            refused.append(f"mount {mount} ({str(error).partition(' Remedy:')[0]})")
+        else:
+            passed.append(mount)
+    return passed, refused
+
+
+def _build_of(build: Mapping[str, Any], path: Path, root: Path) -> dict[str, Any]:
+    """The arguments of `Build` for what a devcontainer.json says, whose paths are relative to its directory."""
+    context = Path(_below(build["context"], "build.context", path, root))
+    file = Path(_below(build["dockerfile"], "build.dockerfile", path, root))
+    if not file.is_relative_to(context):
+        raise devcontainer_fault(path, f"the Dockerfile {build['dockerfile']!r} is outside of its context. Move it.")
+    return dict(build) | {"context": str(context), "dockerfile": str(file.relative_to(context))}
 
 
 def _table(path: Path) -> dict[str, Any] | None:

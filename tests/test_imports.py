@@ -21,7 +21,7 @@ LAYERS = (
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
     ("network",),
-    ("runtime", "llm", "persistence", "settings_file", "key_store", "trust"),
+    ("runtime", "llm", "persistence", "settings_file", "key_store", "trust", "devcontainer"),
     ("state",),
     ("tool",),
     ("tools", "mcp"),

@@ -70,7 +70,7 @@ def test_what_decides_where_a_key_goes_or_runs_on_this_machine_is_never_taken(re
         read(repository, f'{name} = "x"')
 
 
-@pytest.mark.parametrize("name", ["runtime", "attach", "keep", "mounts", "host_workdir", "settings", "env"])
+@pytest.mark.parametrize("name", ["runtime", "attach", "keep", "host_workdir", "settings"])
 def test_what_is_no_setting_is_unknown(repository: Path, name: str) -> None:
     with pytest.raises(UsageError, match=f"unknown key '{name}'"):
         read(repository, f'{name} = "cli"')

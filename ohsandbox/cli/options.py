@@ -273,12 +273,20 @@ class SandboxOptions:
     )
     any_port: bool = False
     """Ports of this machine are those of the settings: one that is taken gets another."""
+    build_options: dict[str, Any] | None = None
+    """What a devcontainer says of its build: `dockerfile`, `args`, `target`."""
     setup: tuple[str, ...] = ()
     """Commands of the project's file that run when the sandbox starts."""
     setup_inputs: tuple[str, ...] | None = None
     """Files and patterns below setup_directory that they read; None: see `setup_checkpoints.INPUTS`."""
     setup_directory: Path | None = None
     """The project's."""
+    start: tuple[str, ...] = ()
+    """Commands of a devcontainer for each start."""
+    folder: str | None = None
+    """Where a devcontainer's commands look for the workspace."""
+    project_forward: tuple[str, ...] = ()
+    """Ports that a devcontainer names, as --forward takes them; where one is taken another leads there."""
     services: tuple[dict[str, Any], ...] = ()
     """What the project's file runs beside the sandbox, each as `Service` takes it."""
     host_workdir: Path | None = None

@@ -31,6 +31,11 @@ MEANINGS = {
     "build": "its Dockerfile runs with a network, outside the sandbox",
     "services": "programs that run beside the sandbox, in its network",
     "setup": "runs in each new sandbox first, unasked",
+    "start": "runs at each start, unasked",
+    "features": "their install.sh runs with a network, outside the sandbox",
+    "forward": "ports of this machine's loopback that lead into the sandbox",
+    "local": "variables of this machine that commands get",
+    "remote user": "with a copy of the workspace; in a bound one commands run as you",
     "workspace": "bind: the sandbox writes your files; copy: it reads them",
     "mounts": "files of yours that the sandbox reads, or writes without :ro",
     "network": "open, allowlist: what the sandbox sees can leave this machine",
@@ -80,21 +85,30 @@ class UsedProject(NamedTuple):
 
         A sandbox that is resumed keeps its image and workspace, one that is joined has its own.
         """
-        options = self.project.options
+        project, options, dev = self.project, self.project.options, self.project.devcontainer
         if where.attach is not None or self.ignored or not where.backend.isolated:
             return where  # what it says is meant for a container, and runs nowhere else
         where = replace(
-            where, setup=options.setup, setup_inputs=options.setup_inputs, setup_directory=self.project.directory
+            where, setup=options.setup, setup_inputs=options.setup_inputs, setup_directory=project.directory
         )
+        if dev is not None and dev.folder:
+            where = replace(
+                where, setup=options.setup or dev.setup, start=dev.start, folder=None if options.setup else dev.folder,
+                project_forward=dev.forward,
+            )  # fmt: skip
         if is_resumed:
             return where
         where = replace(where, services=self.project.services)
         has_image = where.image or where.build or os.environ.get(Settings.variables()["image"])
-        if options.build is not None and not has_image:
-            where = replace(where, build=Path(options.build))
+        if project.build is not None and not has_image:
+            context, more = Path(project.build["context"]), {**project.build}
+            del more["context"]
+            where = replace(where, build=context, build_options=more or None)
         if options.workspace is not None and where.workspace is None:
             copies = options.workspace == "copy" and not where.copies
-            where = replace(where, workspace=self.project.directory, copy=where.copy or copies)
+            where = replace(where, workspace=project.directory, copy=where.copy or copies)
+        if dev is not None and dev.user and where.user is None and (where.copies or where.workspace is None):
+            where = replace(where, user=dev.user)
         return where
 
 
@@ -138,15 +152,17 @@ def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -
     if where.no_project:
         return None
     found = look_for_project(where.workspace or Path.cwd(), settings)
-    if found is None:
-        return None
+    if found is None or (where.workspace is None and not found.project.has_file):
+        return None  # a devcontainer is for those who work in its directory
     project, wide, known, own, digest = found
     if known in {"not needed", "trusted"}:
+        _tell_left_out(project)
         return UsedProject(project, {}, own)
     if person and remembered("no trust", project.directory) != digest:
         answer = _is_trusted_now(project, wide, changed=known == "changed")
         if answer:
             _store(project, digest)
+            _tell_left_out(project)
             return UsedProject(project, {}, own)
         if answer is False:
             remember("no trust", project.directory, digest)
@@ -158,13 +174,20 @@ def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -
     return UsedProject(project, wide, own)
 
 
+def _tell_left_out(project: Project) -> None:
+    if project.devcontainer is not None and (left_out := project.devcontainer.left_out):
+        say(safe_line(f"{project.devcontainer.path.name}, not used: {'; '.join(left_out)}.", limit_chars=sys.maxsize))
+
+
 def trust_directory(directory: Path | None, *, yes: bool) -> int:
     """Show what the project file of a directory asks for, and trust it after a person's yes."""
     where = directory or Path.cwd()
     if not where.is_dir():
         raise UsageError(f"{str(where)!r} is no directory. Name one with a project file.")
     if (found := look_for_project(where)) is None:
-        raise UsageError(f"No .ohsandbox.toml and no [tool.ohsandbox] was found from {str(where.resolve())!r} upward.")
+        raise UsageError(
+            f"No .ohsandbox.toml, [tool.ohsandbox] or devcontainer.json was found from {str(where.resolve())!r} upward."
+        )
     project, wide, known, _, digest = found
     if known == "not needed":
         print(f"{safe_line(project.path)} only narrows your settings. It is used without trust.")
@@ -223,10 +246,14 @@ def _is_trusted_now(project: Project, wide: dict[str, Any], *, changed: bool) ->
 def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
     yield "The project file of this repository asks for more than your settings give."
     yield from _row("file", str(project.path))
+    if project.devcontainer is not None and project.devcontainer.path != project.path:
+        yield from _row("file", str(project.devcontainer.path))
     for name, value in wide.items():
         yield from _row(f"{name} ({MEANINGS[name]})" if name in MEANINGS else name, value)
     if project.notes:
         yield from _row("not used of its Compose file", project.notes)
+    if project.devcontainer is not None and project.devcontainer.left_out:
+        yield from _row("not used, whatever you answer", project.devcontainer.left_out)
 
 
 def _row(label: str, value: Any) -> Iterator[str]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 SANDBOX_NAME = "sandbox.json"
 """Beside the log: the options that the sandbox was made with."""
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
-_SETUP = {"setup", "setup_inputs", "setup_directory"}
+_SETUP = {"setup", "setup_inputs", "setup_directory", "start", "folder", "project_forward"}
 _NOT_MADE_OF = _SETUP | {
     "workspace", "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache", "forward",
     "expose_host", "any_port",
@@ -123,8 +123,8 @@ def started(
         raise ImageUnavailable(f"{error}{here}") from error
     try:
         is_new = runtime.resumed is None or runtime.resumed.how == "new"
-        if setup is not None and is_new:
-            set_up(runtime, setup, tell)
+        if setup is not None:
+            set_up(runtime, setup, tell, is_new=is_new)
         if warn is not None:
             for note in runtime.workspace_notes:
                 warn(note)
@@ -228,7 +228,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
         _check_place(asked, before, conversation_id)
         given = {name: value for name, value in asdict(asked).items() if value}
         if asked.attach or asked.image or asked.build:
-            before = replace(before, image=None, build=None)
+            before = replace(before, image=None, build=None, build_options=None)
         if asked.attach:
             of_new: dict[str, Any] = dict.fromkeys((*RESOURCE_LIMITS, *CONTAINER_OPTIONS))
             before = replace(before, **of_new | {"accept_unenforced": False})

@@ -9,7 +9,7 @@ import stat
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.text import cut, output
+from ohsandbox.cli.rendering.text import cut, output, safe_line
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.private_files import open_regular
 
@@ -97,18 +97,37 @@ def _content(directory: Path, path: str, most: int) -> bytes | None:
     return content if len(content) <= most else None
 
 
-def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None]) -> None:
-    """Run the setup commands in a sandbox that is new, unless it began with what an earlier one left, and keep that.
+def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None], *, is_new: bool) -> None:
+    """Run a project's commands: of a new sandbox, unless it began with what they did before, and those of a start.
+
+    What they did is kept. One of a devcontainer that fails is told, and the others of its kind are left out, as the
+    specification has it: in an image that was made for more rights (`sudo`) much still works.
 
     Raises:
-        SandboxUnavailable: one failed, or took over SETUP_TIMEOUT_S; the message names it.
+        SandboxUnavailable: one of `.ohsandbox.toml` failed, or took over SETUP_TIMEOUT_S; the message names it.
     """
-    if not options.setup:
-        return
-    if runtime.has_setup:
+    if is_new and runtime.has_setup:
         tell("setup: done before, in a checkpoint (--no-setup-cache runs it again)")
-        return
-    run_setup(runtime, options.setup, tell)
+    elif is_new:
+        _link_folder(runtime, options, tell)
+        if options.setup and _run_told(runtime, options.setup, options, tell):
+            _keep(runtime, options, tell)
+    _run_told(runtime, options.start, options, tell)
+
+
+def _run_told(runtime: Runtime, commands: Sequence[str], options: SandboxOptions, tell: Callable[[str], None]) -> bool:
+    try:
+        run_setup(runtime, commands, tell)
+    except SetupFailed as error:
+        if options.folder is None:
+            raise
+        more = " `sudo` works with --profile trusted alone." if "sudo" in error.command else ""
+        tell(f"warning: {error}{more} The sandbox is used as it is.")
+        return False
+    return True
+
+
+def _keep(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None]) -> None:
     if (key := setup_key(options)) is None or not runtime.keeps_checkpoints:
         return
     try:
@@ -119,22 +138,43 @@ def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None
         tell(f"setup runs again at the next start: {why_not}.")
 
 
+_LINK = '[ -e "$1" ] || { mkdir -p "${1%/*}/" && ln -s "$2" "$1"; }'
+
+
+def _link_folder(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None]) -> None:
+    """Have the workspace where a devcontainer's commands look for it."""
+    if options.folder in {None, runtime.workdir}:
+        return
+    done = runtime.run(["/bin/sh", "-c", _LINK, "sh", str(options.folder), runtime.workdir], user="root", workdir="/")
+    if done.exit_code != 0:
+        tell(f"{safe_line(options.folder)} is not there: the workspace is {runtime.workdir}.")
+
+
+class SetupFailed(SandboxUnavailable):
+    """A command of a project failed."""
+
+    def __init__(self, message: str, command: str) -> None:
+        super().__init__(message)
+        self.command = command
+
+
 def run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
     """Run commands one after another in one shell of their own, and tell what they print.
 
     Raises:
-        SandboxUnavailable: one failed, or took over SETUP_TIMEOUT_S; the message names it.
+        SetupFailed: one failed, or took over SETUP_TIMEOUT_S; the message names it.
     """
     for command in commands:
-        tell(f"setup: {command}")
+        tell(f"setup: {safe_line(command, limit_chars=MAX_SETUP_CHARS)}")
         lines = _Lines(tell)
         ended = runtime.execute(command, session=_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
         lines.finish()
         if ended.exit_code != 0 or ended.timed_out:
             how = f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
-            raise SandboxUnavailable(
+            raise SetupFailed(
                 f"Setup command {cut(repr(command), MAX_SETUP_CHARS)} of the project file {how}. "
-                "Correct it, or leave the project file out with --no-project."
+                "Correct it, or leave the project file out with --no-project.",
+                command,
             )
     if commands:
         runtime.close_session(_SESSION)

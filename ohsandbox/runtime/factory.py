@@ -50,6 +50,8 @@ class RuntimeSettings:
     image: str = DEFAULT_IMAGE
     build: str | Path | None = None
     """A directory with a Dockerfile, in the place of image."""
+    build_options: Mapping[str, Any] | None = None
+    """Fields of `Build` beside its context."""
     workspace: str | Path | None = None
     """A directory of this machine to work in."""
     workspaces: tuple[str, ...] = ()
@@ -117,6 +119,13 @@ class BackendInfo(NamedTuple):
     """None: it stores nothing beyond the life of a process."""
 
 
+def _build(settings: RuntimeSettings) -> Any:
+    from ohsandbox.runtime.docker.build import Build  # noqa: PLC0415 - only who uses docker imports it
+
+    options = settings.build_options
+    return Build(settings.build, **options) if settings.build is not None and options else settings.build
+
+
 def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runtime:
     from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits, Service  # noqa: PLC0415 - only who uses docker imports it
 
@@ -141,7 +150,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         conversation=settings.conversation,
         checkpoint=settings.checkpoint,
         limits=SandboxLimits(**limits) if limits else None,
-        build=settings.build,
+        build=_build(settings),
         services=() if joins else [Service(**one) for one in settings.services],
         env=settings.env,
         user=settings.user,
@@ -189,8 +198,8 @@ BACKENDS: dict[str, BackendInfo] = {
         isolated=True,
         options=frozenset(
             {
-                *("image", "build", "git", "keep", "attach", "ca_bundle", "copy", "env", "user", "services"),
-                *("same_path", "mount"),
+                *("image", "build", "build_options", "git", "keep", "attach", "ca_bundle", "copy"),
+                *("env", "user", "services", "same_path", "mount"),
                 *NETWORK_OPTIONS,
                 *RESOURCE_LIMITS,
                 *CONTAINER_OPTIONS,
@@ -253,8 +262,22 @@ def build_digest(directory: Any) -> str:
     from ohsandbox.runtime.docker.build import Build, checked  # noqa: PLC0415 - only who uses docker imports it
     from ohsandbox.runtime.docker.build_context import BuildContext  # noqa: PLC0415 - as above
 
-    build = Build(*directory) if isinstance(directory, list) else directory
+    if isinstance(directory, list):
+        build = Build(*directory)
+    else:
+        build = Build(**directory) if isinstance(directory, dict) else directory
     return BuildContext(checked(build)).digest()
+
+
+def check_mount(text: str) -> None:
+    """Vet a mount as a sandbox does.
+
+    Raises:
+        UsageError: it is none, or what it names must not be bound.
+    """
+    from ohsandbox.runtime.docker.mounts import Mount, vetted  # noqa: PLC0415 - only who uses docker imports it
+
+    vetted([], [Mount.parse(text)])
 
 
 def open_inventory(name: str | None = None) -> Inventory:

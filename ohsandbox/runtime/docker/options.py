@@ -73,6 +73,9 @@ MAX_ENV_VARIABLES = 4096
 MAX_ENV_BYTES = 512 * 1024
 """A quarter of what Linux passes to a program (execve(2)); arguments need space too. Half of `ENV_SNAPSHOT_BYTES`."""
 
+_OF_THE_IMAGE = re.compile(r"\$\{containerEnv:([A-Za-z_][A-Za-z0-9_]{0,254})\}")
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Of an image that sets none."""
 _WANTED_CPUS = 2.0
 _WANTED_FILES = 65536
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
@@ -362,7 +365,7 @@ def resolve(
     # our variables, then the image's language, then the caller's; the last value wins
     is_strict = asked.profile == "strict"
     home = {"HOME": MAPPED_HOME} if asked.writable or is_strict else {}
-    env = QUIET_ENV | home | asked.ca_environment | asked.env
+    env = QUIET_ENV | home | asked.ca_environment | _with_the_images(asked.env, facts.env)
     if not asked.gpus and any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in facts.env):
         env = {"NVIDIA_VISIBLE_DEVICES": "void"} | env  # an engine whose default runtime is NVIDIA's obeys the image's
     if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
@@ -396,6 +399,12 @@ def resolve(
         architecture=facts.platform.split("/")[-1], labels=labels, hardening=asked.hardening,
         gpus=ALL_GPUS if asked.gpus == "all" else asked.gpus or 0, **profiles.oci_runtime(asked.runtime, engine),
     )  # fmt: skip
+
+
+def _with_the_images(env: Mapping[str, str], image_env: Sequence[str]) -> dict[str, str]:
+    """Variables in whose values `${containerEnv:NAME}` stands for the image's own, as in a devcontainer.json."""
+    known = {"PATH": _DEFAULT_PATH} | dict(entry.partition("=")[::2] for entry in image_env)
+    return {name: _OF_THE_IMAGE.sub(lambda one: known.get(one[1], ""), value) for name, value in env.items()}
 
 
 def hostile_names(image_env: list[str]) -> tuple[str, ...]:

@@ -1,0 +1,363 @@
+"""A project's devcontainer.json, read as data: what of it a sandbox is given, and what not, each with the reason.
+
+It was written for a tool that gives a container whatever it asks for. Here it is what `.ohsandbox.toml` is: nothing of
+it counts before the person trusts it, nothing of it runs on this machine, and no right of the sandbox is raised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.private_files import open_regular
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
+"""Relative to the project; else the one file `.devcontainer/NAME/devcontainer.json`."""
+MAX_FILE_BYTES = 256 * 1024
+"""The longest that was met had 30 KiB."""
+MAX_DEPTH = 32
+SETUP_KEYS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
+"""In the order in which they run, once for a new sandbox."""
+_SILENT = frozenset({
+    "$schema", "name", "customizations", "extensions", "settings", "portsAttributes", "otherPortsAttributes", "waitFor",
+    "userEnvProbe", "shutdownAction", "updateRemoteUserUID", "hostRequirements", "overrideCommand", "init", "secrets",
+    "service", "runServices", "workspaceMount", "devPort", "overrideFeatureInstallOrder",
+})  # fmt: skip
+"""What is about an editor or a machine in the cloud, or has no meaning here."""
+_READ = frozenset({
+    "image", "build", "dockerFile", "dockerfile", "context", "features", "containerEnv", "remoteEnv", "containerUser",
+    "remoteUser", "mounts", "forwardPorts", "appPort", "workspaceFolder", "postStartCommand", "runArgs",
+    "dockerComposeFile", *SETUP_KEYS,
+})  # fmt: skip
+_NO_MORE_RIGHTS = "a sandbox gets no more rights; --profile trusted is what there is"
+_NEVER = {
+    "privileged": _NO_MORE_RIGHTS,
+    "capAdd": _NO_MORE_RIGHTS,
+    "securityOpt": _NO_MORE_RIGHTS,
+    "initializeCommand": "it would run on this machine, which nothing of a project does",
+    "postAttachCommand": "it is for an editor; run it yourself where you need it",
+}
+_QUIET_ARGUMENTS = frozenset(
+    {"--name", "--rm", "--init", "--label", "-l", "--hostname", "-h", "--tty", "-it", "-i", "-t"}
+)
+_WITH_VALUE = frozenset({
+    "--name", "--label", "-l", "--hostname", "-h", "--cap-add", "--cap-drop", "--security-opt", "--device", "--network",
+    "--net", "-v", "--volume", "--mount", "-p", "--publish", "--env-file", "--gpus", "--ipc", "--pid", "--shm-size",
+    "--memory", "-m", "--cpus", "--add-host", "--group-add", "--ulimit", "--userns", "--dns", "--platform", "--runtime",
+    "-w", "--workdir", "--restart", "--entrypoint",
+})  # fmt: skip
+_VARIABLE = re.compile(r"\$\{([A-Za-z]{1,40})(?::([^{}:]{0,200}))?(?::([^{}]{0,1000}))?\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+_PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
+MAX_PORT = 65535
+
+
+class DevContainer(NamedTuple):
+    """What a file says, checked; nothing of it is used yet."""
+
+    path: Path
+    image: str | None
+    build: dict[str, Any] | None
+    """`context` relative to the file's directory, `dockerfile` relative to the context, `args` and `target`."""
+    features: dict[str, dict[str, str]]
+    """Options of the features to install, by the directory of each relative to the file's."""
+    env: dict[str, str]
+    local: dict[str, tuple[str, str]]
+    """Variables of the sandbox that have the value of one of this machine: its name there, and what stands for it."""
+    user: str | None
+    setup: tuple[str, ...]
+    start: tuple[str, ...]
+    """Commands at each start."""
+    mounts: tuple[str, ...]
+    """SOURCE:TARGET[:ro]"""
+    forward: tuple[str, ...]
+    folder: str
+    """Where the project's files are to be found in the sandbox."""
+    left_out: tuple[str, ...]
+    """What is not used, each with the reason."""
+
+
+def find_devcontainer(directory: Path, named: str | None = None) -> DevContainer | None:
+    """The file of a project's directory, or the one that is named relative to it; None where there is none.
+
+    Raises:
+        UsageError: it is no regular file, no JSON with comments, or says something of the wrong kind.
+    """
+    if named is not None:
+        return _read(directory / named, directory)
+    for place in PLACES:
+        if os.path.lexists(directory / place):
+            return _read(directory / place, directory)
+    several = sorted(directory.glob(".devcontainer/*/devcontainer.json"))
+    if len(several) > 1:
+        names = ", ".join(str(one.relative_to(directory)) for one in several[:5])
+        return _nothing(
+            several[0], f'there are {len(several)} ({names}): name one, devcontainer = "PATH" in .ohsandbox.toml'
+        )
+    return _read(several[0], directory) if several else None
+
+
+def _nothing(path: Path, why: str) -> DevContainer:
+    return DevContainer(path, None, None, {}, {}, {}, None, (), (), (), (), "", (f"all of it: {why}",))
+
+
+def _read(path: Path, directory: Path) -> DevContainer:
+    inside = path.parent.resolve()
+    if not inside.is_relative_to(directory):
+        raise fault(path, "it lies outside of the project. Name one that lies in it.")
+    with os.fdopen(open_regular(inside / path.name, os.O_RDONLY, name="Devcontainer file"), "rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise fault(path, f"over {MAX_FILE_BYTES} bytes. Shorten it.")
+    import pyjson5  # noqa: PLC0415 - most directories have no such file
+
+    try:
+        said = pyjson5.decode(data.decode("utf-8-sig"), maxdepth=MAX_DEPTH)
+    except (ValueError, RecursionError, pyjson5.Json5Exception) as error:
+        raise fault(path, f"not JSON with comments: {str(error).partition(chr(10))[0][:200]}. Correct it.") from None
+    if not isinstance(said, dict):
+        raise fault(path, "not an object. Correct it.")
+    if "dockerComposeFile" in said:
+        return _nothing(path, "it is a Compose project; say image or build, and services, in .ohsandbox.toml")
+    return _Reader(path, directory, said).result()
+
+
+def fault(path: Path, told: str) -> UsageError:
+    """What is wrong with the file, with the ways around it."""
+    return UsageError(
+        f"Devcontainer file {str(path)!r}: {told} (`devcontainer = false` in .ohsandbox.toml, or --no-project of run, "
+        "exec, shell and mcp serve, leaves it out.)"
+    )
+
+
+class _Reader:
+    def __init__(self, path: Path, directory: Path, said: dict[str, Any]) -> None:
+        self._path, self._directory, self._said = path, directory, said
+        self._left_out: list[str] = []
+        folder = said.get("workspaceFolder")
+        default = f"/workspaces/{directory.name}"
+        self._folder = default
+        self._folder = (
+            default if folder is None else self._plain("workspaceFolder", self._text("workspaceFolder", folder))
+        )
+        if not self._folder.startswith("/") or ".." in self._folder.split("/"):
+            raise self._wrong("workspaceFolder", "an absolute path")
+
+    def result(self) -> DevContainer:
+        said = self._said
+        for key in said:
+            if key in _NEVER and said[key] not in (None, False, "", [], {}):
+                self._drop(key, _NEVER[key])
+            elif key not in _READ and key not in _SILENT and key not in _NEVER:
+                self._drop(key, "nothing here has this name")
+        env, local = self._environment()
+        user = said.get("remoteUser") or said.get("containerUser")
+        user = None if user is None else self._plain("remoteUser", self._text("remoteUser", user))
+        more, user_of_arguments = self._run_arguments()
+        image = said.get("image")
+        build = self._build()
+        if image is not None and build is not None:
+            raise fault(self._path, "'image' and 'build' exclude each other. Leave one out.")
+        return DevContainer(
+            self._path, None if image is None else self._plain("image", self._text("image", image)), build,
+            self._features(), more | env, local, user or user_of_arguments,
+            tuple(one for key in SETUP_KEYS for one in self._commands(key)), tuple(self._commands("postStartCommand")),
+            self._mounts(), self._ports(), self._folder, tuple(self._left_out),
+        )  # fmt: skip
+
+    # --- parts ---
+
+    def _build(self) -> dict[str, Any] | None:
+        said = self._said
+        build = said.get("build")
+        if build is None:
+            file = said.get("dockerFile", said.get("dockerfile"))
+            if file is None:
+                return None
+            build = {"dockerfile": file, "context": said.get("context", ".")}
+        build = self._object("build", build)
+        for key in build.keys() - {"dockerfile", "context", "args", "target", "cacheFrom", "options"}:
+            self._drop(f"build.{key}", "nothing here has this name")
+        if build.get("options"):
+            self._drop("build.options", "arguments of a builder that is not ours")
+        args = {
+            name: self._plain("build.args", str(value))
+            for name, value in self._object("build.args", build.get("args", {})).items()
+        }
+        context = self._plain("build.context", self._text("build.context", build.get("context", ".")))
+        file = self._plain("build.dockerfile", self._text("build.dockerfile", build.get("dockerfile", "Dockerfile")))
+        target = build.get("target")
+        return {
+            "context": context, "dockerfile": file, "args": args,
+            "target": None if target is None else self._text("build.target", target),
+        }  # fmt: skip
+
+    def _features(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for name, options in self._object("features", self._said.get("features", {})).items():
+            if not name.startswith("./"):
+                self._drop(f"feature {name}", "it lies in a registry; put what it installs into a Dockerfile (build)")
+                continue
+            given = options if isinstance(options, dict) else {"version": options}
+            found[name] = {
+                key: str(value).lower() if isinstance(value, bool) else self._plain(f"features.{name}", str(value))
+                for key, value in given.items()
+            }
+        return found
+
+    def _environment(self) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+        env: dict[str, str] = {}
+        local: dict[str, tuple[str, str]] = {}
+        for key in ("containerEnv", "remoteEnv"):
+            for name, value in self._object(key, self._said.get(key, {})).items():
+                if value is None:
+                    env.pop(name, None)
+                    local.pop(name, None)
+                    continue
+                if not _NAME.fullmatch(name) or not isinstance(value, str | int | float | bool):
+                    raise self._wrong(key, "names of variables with texts")
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                whole = _VARIABLE.fullmatch(text)
+                if whole and whole[1] in {"localEnv", "env"} and whole[2] and _NAME.fullmatch(whole[2]):
+                    env.pop(name, None)
+                    local[name] = whole[2], whole[3] or ""
+                elif "${localEnv:" in text:
+                    self._drop(f"{key} {name}", "a variable of this machine is given as a whole value alone")
+                else:
+                    local.pop(name, None)
+                    env[name] = self._plain(f"{key} {name}", text)
+        return env, local
+
+    def _run_arguments(self) -> tuple[dict[str, str], str | None]:
+        """Variables and user among the arguments of `docker run`; the others are not used."""
+        left = list(self._texts("runArgs", self._said.get("runArgs", [])))
+        env: dict[str, str] = {}
+        user: str | None = None
+        dropped: list[str] = []
+        while left:
+            name, is_one, value = left.pop(0).partition("=")
+            takes = name in _WITH_VALUE | {"-e", "--env", "-u", "--user"}
+            if takes and not is_one and left:
+                value = left.pop(0)
+            if name in {"-e", "--env"} and "=" in value and "${" not in value:
+                env[value.partition("=")[0]] = value.partition("=")[2]
+            elif name in {"-u", "--user"} and "${" not in value:
+                user = value
+            elif name not in _QUIET_ARGUMENTS:
+                dropped.append(name)
+        if dropped:
+            self._drop(f"runArgs {' '.join(dict.fromkeys(dropped))[:200]}", _NO_MORE_RIGHTS)
+        return env, user
+
+    def _mounts(self) -> tuple[str, ...]:
+        found = []
+        for one in self._list("mounts", self._said.get("mounts", [])):
+            parts = one if isinstance(one, dict) else self._mount_parts(self._text("mounts", one))
+            kind, target = (
+                str(parts.get("type", "volume")),
+                str(parts.get("target", parts.get("destination", parts.get("dst", "")))),
+            )
+            source = self._with_variables(str(parts.get("source", parts.get("src", ""))), "mounts", local=True)
+            target = self._plain("mounts", target)
+            if kind != "bind":
+                self._drop(f"mount {target}", f"a {kind}; its files are the sandbox's own")
+            elif not source.startswith("/") or not target.startswith("/") or ":" in source + target:
+                self._drop(f"mount {source} at {target}", "its paths are not absolute, or hold a colon")
+            else:
+                read_only = any(key in parts and str(parts[key]).lower() != "false" for key in ("readonly", "ro"))
+                found.append(f"{source}:{target}{':ro' if read_only else ''}")
+        return tuple(found)
+
+    def _mount_parts(self, text: str) -> dict[str, str]:
+        return {key.strip(): value for key, _, value in (part.partition("=") for part in text.split(","))}
+
+    def _ports(self) -> tuple[str, ...]:
+        found = []
+        app = self._said.get("appPort", [])
+        listed = self._list("forwardPorts", self._said.get("forwardPorts", []))
+        for one in [*listed, *(app if isinstance(app, list) else [app])]:
+            text = str(one).removeprefix("localhost:").removeprefix("127.0.0.1:")
+            numbers = _PORTS.fullmatch(text)
+            if numbers and all(0 < int(number) <= MAX_PORT for number in numbers.groups() if number):
+                found.append(text)
+            else:
+                self._drop(f"port {text[:100]}", "it is none of the sandbox's own")
+        return tuple(dict.fromkeys(found))
+
+    def _commands(self, key: str) -> list[str]:
+        """The commands of one property; named ones run one after another here."""
+        value = self._said.get(key)
+        found = []
+        for one in value.values() if isinstance(value, dict) else [value]:
+            if one in (None, "", []):
+                continue
+            if isinstance(one, list):
+                found.append(shlex.join(self._in_command(key, word) for word in self._texts(key, one)))
+            else:  # a shell of its own, so that `cd` and `exit` end with it
+                found.append(f"sh -c {shlex.quote(self._in_command(key, self._text(key, one)))}")
+        return found
+
+    def _in_command(self, key: str, text: str) -> str:
+        """Only what names a place is replaced: a shell has variables of its own."""
+        return self._with_variables(text, key, is_shell=True)
+
+    # --- variables and kinds ---
+
+    def _plain(self, key: str, text: str) -> str:
+        return self._with_variables(text, key)
+
+    def _with_variables(self, text: str, key: str, *, local: bool = False, is_shell: bool = False) -> str:
+        def value(found: re.Match[str]) -> str:
+            kind, name, default = found[1], found[2], found[3] or ""
+            known = {
+                "localWorkspaceFolder": str(self._directory), "localWorkspaceFolderBasename": self._directory.name,
+                "containerWorkspaceFolder": self._folder,
+                "containerWorkspaceFolderBasename": self._folder.rpartition("/")[2],
+                "devcontainerId": hashlib.sha256(os.fsencode(self._directory)).hexdigest()[:52],
+            }  # fmt: skip
+            if name is None and kind in known:
+                return known[kind]
+            if kind in {"localEnv", "env"} and name is not None:
+                if local:
+                    return os.environ.get(name, default)
+                self._drop(
+                    f"${{{kind}:{name[:60]}}} in {key}",
+                    "a variable of this machine is for containerEnv, remoteEnv and mounts",
+                )
+                return default
+            return found[0] if is_shell or kind == "containerEnv" else ""
+
+        return _VARIABLE.sub(value, text)
+
+    def _drop(self, what: str, why: str) -> None:
+        told = f"{what} ({why})"
+        if told not in self._left_out:
+            self._left_out.append(told)
+
+    def _wrong(self, key: str, expected: str) -> UsageError:
+        return fault(self._path, f"{key!r} is not {expected}. Correct it.")
+
+    def _text(self, key: str, value: object) -> str:
+        if not isinstance(value, str) or "\0" in value:
+            raise self._wrong(key, "a text")
+        return value
+
+    def _list(self, key: str, value: object) -> list[Any]:
+        if not isinstance(value, list):
+            raise self._wrong(key, "a list")
+        return value
+
+    def _texts(self, key: str, value: object) -> list[str]:
+        return [self._text(key, one) for one in self._list(key, value)]
+
+    def _object(self, key: str, value: object) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self._wrong(key, "an object")
+        return value

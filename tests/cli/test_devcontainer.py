@@ -1,0 +1,111 @@
+"""A devcontainer.json at the command line: offered for a workspace, and this repository's own one, used for real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.project import use_project
+from ohsandbox.settings import Settings
+from ohsandbox.trust import trusted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.cli.conftest import Invoke, Recorded, WriteScript
+
+ROOT = Path(__file__).parents[2]
+QUESTION = b"Trust this directory with this content? [y/N] "
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    directory = tmp_path / "project"
+    (directory / ".devcontainer").mkdir(parents=True)
+    return directory
+
+
+def say(project: Path, said: dict[str, Any]) -> None:
+    (project / ".devcontainer" / "devcontainer.json").write_text(json.dumps(said))
+
+
+def used(**where: Any) -> SandboxOptions:
+    asked = SandboxOptions(**where)
+    found = use_project(asked, None, person=False)
+    settings = Settings.load(project=found.layer if found else None)
+    return (found.over(asked) if found else asked).checked().with_settings(settings)
+
+
+def test_it_counts_for_a_workspace_once_it_is_trusted_and_flags_stand_above(
+    invoke: Invoke, project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    say(project, {"image": "a:1", "postCreateCommand": "make", "remoteUser": "me", "privileged": True})
+    assert used().image == used(workspace=project).image == Settings().image or "python:3.12"
+    assert capfd.readouterr().err.count("is not trusted, so its setup, remote user, image are not used") == 1
+    shown = invoke("trust", "--yes")
+    assert "not used, whatever you answer: privileged" in shown.out
+    assert (used().image, used().setup) == (Settings.load().image or "python:3.12", ())
+    found = used(workspace=project)
+    assert (found.image, found.setup, found.folder) == ("a:1", ("sh -c make",), "/workspaces/project")
+    assert "devcontainer.json, not used: privileged (" in capfd.readouterr().err
+    assert (found.user, used(workspace=project, copy=True).user) == (None, "me")
+    assert used(workspace=project, image="b:1").image == "b:1"
+    assert used(workspace=project, runtime="cli").setup == ()
+    say(project, {"image": "a:2", "postCreateCommand": "make"})
+    assert used(workspace=project).setup == ()
+
+
+def test_a_build_of_it_is_one_with_its_file_arguments_and_stage(invoke: Invoke, project: Path) -> None:
+    (project / ".devcontainer" / "D").write_text("FROM scratch AS dev")
+    say(project, {"build": {"dockerfile": "D", "args": {"A": "1"}, "target": "dev"}})
+    assert invoke("trust", str(project), "--yes").code == 0
+    found = used(workspace=project)
+    assert found.build == project / ".devcontainer"
+    assert found.build_options == {"dockerfile": "D", "args": {"A": "1"}, "target": "dev"}
+    assert used(workspace=project, image="b:1").build is None
+
+
+def test_a_person_is_asked_with_what_it_wants_and_what_it_does_not_get(
+    at_terminal: Callable[..., Recorded], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    say(project, {
+        "image": "a:1", "containerEnv": {"KEY": "${localEnv:MY_KEY}"}, "initializeCommand": "touch /tmp/owned",
+        "postCreateCommand": "echo \x1b[2J", "forwardPorts": [3000],
+    })  # fmt: skip
+    recorded = at_terminal("exec", "--workspace", str(project), "true", answers=[(QUESTION, b"y\n")])
+    for row in (
+        b"local (variables of this machine that commands get): KEY = MY_KEY", b"not used, whatever you answer: init",
+        b"echo \\u{1b}[2J", b"forward (ports of this machine's loopback that lead into the sandbox): 3000",
+    ):  # fmt: skip
+        assert row in recorded.raw
+    assert trusted()[0].directory == project
+
+
+@pytest.mark.docker
+def test_this_repository_s_own_is_used_by_a_run(
+    invoke: Invoke, tmp_path: Path, image: str, write_script: WriteScript
+) -> None:
+    project = tmp_path / "own"
+    shutil.copytree(ROOT / ".devcontainer", project / ".devcontainer")
+    shutil.copytree(ROOT / "ohsandbox", project / "ohsandbox", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, project / name)
+    assert invoke("trust", str(project), "--yes").code == 0
+    look = 'echo "$PATH"; ls -d /var/tmp/venv; cd /workspaces/own && python3 -c "import ohsandbox.text; print(6 * 7)"'
+    model = write_script(("Look.", look), ("Done.", None))
+    where = ("--workspace", str(project), "--image", image, "--network", "none", "--model", model, "--no-tui")
+    ended = invoke("run", "x", *where)
+    assert ended.code == 0, ended.err
+    assert "setup: sh -c 'sh .devcontainer/install'" in ended.out
+    assert "/var/tmp/venv/bin:/usr/local/sbin:" in ended.out
+    assert "42" in ended.out
+    assert not (project / "ohsandbox" / "__pycache__").exists()
+    model = write_script(("Look.", look), ("Done.", None))
+    assert "setup: done before" in invoke("run", "x", *where).out
