@@ -33,7 +33,6 @@ MEANINGS = {
     "setup": "runs in each new sandbox first, unasked",
     "start": "runs at each start, unasked",
     "features": "their install.sh runs with a network, outside the sandbox",
-    "forward": "ports of this machine's loopback that lead into the sandbox",
     "local": "variables of this machine that commands get",
     "remote user": "with a copy of the workspace; in a bound one commands run as you",
     "workspace": "bind: the sandbox writes your files; copy: it reads them",

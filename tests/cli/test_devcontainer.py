@@ -82,7 +82,7 @@ def test_a_person_is_asked_with_what_it_wants_and_what_it_does_not_get(
     recorded = at_terminal("exec", "--workspace", str(project), "true", answers=[(QUESTION, b"y\n")])
     for row in (
         b"local (variables of this machine that commands get): KEY = MY_KEY", b"not used, whatever you answer: init",
-        b"echo \\u{1b}[2J", b"forward (ports of this machine's loopback that lead into the sandbox): 3000",
+        b"echo \\u{1b}[2J", b"sandbox's servers): 3000",
     ):  # fmt: skip
         assert row in recorded.raw
     assert trusted()[0].directory == project
