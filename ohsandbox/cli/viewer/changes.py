@@ -57,7 +57,7 @@ def _block(work: WorkspaceDiff) -> dict[str, Any]:
     for part in patch_of(shown, lambda name: _masked(work.store.content(name))):
         patches[part.path] = patches.get(part.path, "") + part.text.decode("utf-8", "replace")
     files = _files(shown, patches)
-    files += [_file(one, note=f"binary, {sizes_of(one)}") for one in binaries[:MAX_FILES]]
+    files += [_file(one, note=f"binary, {sizes_of(one).removeprefix(f'{one.word}, ')}") for one in binaries[:MAX_FILES]]
     added, removed = (sum((one.get("difference") or {}).get(kind, 0) for one in files) for kind in ("added", "removed"))
     notes = [safe_line(f"left out: {path}: {why}", limit_chars=MAX_PATH_CHARS) for path, why in work.left_out.items()]
     if (more := len(texts) + len(binaries) - len(files) - sum(one.is_of_directories for one in shown)) > 0:

@@ -231,7 +231,7 @@ def test_what_was_changed_in_all_stands_by_file(tmp_path: Path, monkeypatch: pyt
     assert (gone["word"], gone["difference"]["removed"], gone["difference"]["rows"][0]) == (
         "gone", 29, [1, "line 1", None, None],
     )  # fmt: skip
-    assert (binary["path"], binary["note"]) == ("new.bin", "binary, new, 2 B")
+    assert (binary["path"], binary["note"]) == ("new.bin", "binary, 2 B")
 
 
 def test_changes_that_are_not_kept_any_more_are_told(tmp_path: Path) -> None:
