@@ -34,13 +34,14 @@ _KINDS = ("chat", "responses", "completion")
 
 
 def try_model(settings: Settings) -> None:
-    """Ask the model for one word, once.
+    """Ask the model for one word, once; that it answered is remembered.
 
     Raises:
         ModelError: no answer; the subclass says why.
         UsageError: no model is named, or its key is not there.
     """
     _ask(settings, "Answer with one word: ready.")
+    remember_model(str(settings.model), settings.base_url)
 
 
 _READY_TOOL = {
@@ -87,8 +88,8 @@ def check_model_name(settings: Settings) -> str:
     """Pass unless the model is unknown: called before a sandbox is started.
 
     A name on litellm's list costs nothing, and neither does one that passed before. For any other the provider's own
-    list is asked, and where that lacks it, or there is none, the model is, for one word. At a server of one's own
-    without a list any name may be right. Returns what a person should be told where nobody could say; else "".
+    list is asked, and where that lacks it, or there is none, the model is, for one word. Returns what a person should
+    be told where nobody could say; else "".
 
     Raises:
         ModelNotFoundError: there is no such model or provider; the message has the nearest name.
@@ -104,11 +105,12 @@ def check_model_name(settings: Settings) -> str:
     served = None
     try:
         served = served_models(config, provider)
-        may_be_any = served is None and settings.base_url is not None and provider in providers()
-        if name not in (served or ()) and not may_be_any:
+        if name not in (served or ()):
             try_model(settings)
     except (ModelNotFoundError, ModelAuthenticationError) as error:
         raise with_suggestion(error, model, [f"{provider}/{one}" for one in served or ()]) from None
+    except ModelRequestError:  # it knows the model, and does not take so small a request
+        pass
     except OhsandboxError:  # whatever else it is, the run meets it and has its retries
         meant = slip_in(settings)
         return f"Model {model!r} is not on litellm's list. {meant}" if meant else ""

@@ -204,7 +204,7 @@ class FakeProvider:
         *replies: Reply,
         answer: Callable[[Request], Reply] | None = None,
         host: str = "127.0.0.1",
-        models: Sequence[str] | None = None,
+        models: Sequence[str] | None = ("fake",),
     ) -> None:
         """Answer from replies; or with what answer makes of each request, in the request's own thread.
 

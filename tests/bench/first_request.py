@@ -38,7 +38,7 @@ def timed_run(model: str, image: str, *more: str, home: str) -> Start:
         arrived.append(time.perf_counter())
         return text("Done.")
 
-    with FakeProvider(answer=answer) as provider:
+    with FakeProvider(answer=answer, models=[model.partition("/")[2]]) as provider:
         url = provider.base_url.removesuffix("/v1") if model.startswith("anthropic/") else provider.base_url
         argv = [sys.executable, "-c", _AS_INSTALLED, "run", "Say done.", "--no-tui", "--image", image]
         argv += ["--model", model, "--base-url", url, "--api-key", "none", *more]

@@ -292,10 +292,18 @@ def test_a_model_that_answers_though_its_server_does_not_list_it_is_taken() -> N
         assert len(provider.requests) == 1
 
 
-def test_at_a_server_of_ones_own_without_a_list_any_name_may_be_right() -> None:
-    with FakeProvider() as provider:
-        assert check_model_name(Settings(model="openai/own-8b", api_key=KEY, base_url=address(provider))) == ""
-        assert provider.requests == []
+@pytest.mark.parametrize("reply", [text("ready"), error(400, "max_tokens is too small"), error(500, "loading")])
+def test_a_server_without_a_list_is_asked_for_a_word_and_works_whatever_it_says(reply: Reply) -> None:
+    with FakeProvider(reply, models=None) as provider:
+        settings = Settings(model="openai/own-8b", api_key=KEY, base_url=address(provider))
+        assert check_model_name(settings) == ""
+        assert len(provider.requests) == 1
+        assert is_remembered_model("openai/own-8b", settings.base_url) is (reply.status < 500)
+
+
+def test_a_server_without_a_list_may_know_no_such_model() -> None:
+    with FakeProvider(error(404, "no such model"), models=None) as provider, pytest.raises(ModelNotFoundError):
+        check_model_name(Settings(model="openai/own-8b", api_key=KEY, base_url=address(provider)))
 
 
 @pytest.mark.parametrize(("model", "told"), [("opnai/own-8b", "Did you mean 'openai/own-8b'?"), ("own-8b", "own-8b")])

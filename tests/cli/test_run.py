@@ -136,7 +136,7 @@ def test_instructions_that_cannot_be_read_are_refused(
 
 def test_limit_on_cost_is_refused_at_start_without_a_price_and_kept_with_one(invoke: Invoke) -> None:
     usage = {"prompt_tokens": 1000, "completion_tokens": 100}
-    with FakeProvider(calls(("think", {"thought": "x"}), usage=usage)) as provider:
+    with FakeProvider(calls(("think", {"thought": "x"}), usage=usage), models=["mine"]) as provider:
         where = ["--model", "openai/mine", "--base-url", provider.base_url, "--runtime", "cli", "--no-tui"]
         refused = invoke("run", "hi", *where, "--max-cost-usd", "0.5")
         kept = invoke("run", "hi", *where, "--max-cost-usd", "0.5", "--price", "400,1000")
