@@ -64,6 +64,7 @@ _UNSET: dict[str, Any] = {
 }  # fmt: skip
 """What None stands for, as narrow as it can mean: the defaults of a container, and `risky` on this host."""
 _LIMITS = ("max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "memory", "cpus", "pids", "disk")
+_NARROWEST = {"profile": "strict", "cache": "none"}
 _GUARDS = ("checkpoints", "stuck_detection")
 
 
@@ -391,8 +392,8 @@ def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
         return order.index(value) >= order.index(before)
     if name in {"allow", "mounts", "forward", "expose_host"}:
         return isinstance(before, tuple) and isinstance(value, tuple) and {*value} <= {*before}
-    if name == "profile":
-        return value == "strict"
+    if name in _NARROWEST:
+        return bool(value == _NARROWEST[name])
     if name in _LIMITS:
         return value is not None and (before is None or value <= before)
     return name in _GUARDS and value is True

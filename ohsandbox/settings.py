@@ -139,6 +139,8 @@ class Settings(ConfigModel):
     """Variables of every command in a sandbox. They stand in the engine's records: no place for secrets."""
     user: str | None = None
     """Name or id of the user of every command; None is the image's, or with a workspace the person's."""
+    cache: str | None = None
+    """Whose packages are kept for later sandboxes: project, none, or a name; None is project in a bound workspace."""
     platform: str | None = None
     """Of the image, such as linux/arm64."""
     gpus: Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)] | None = Field(

@@ -15,6 +15,7 @@ import typer
 
 from ohsandbox import __version__
 from ohsandbox.cli import completion
+from ohsandbox.cli.app_cache import cache
 from ohsandbox.cli.app_config import config
 from ohsandbox.cli.app_conversations import conversations
 from ohsandbox.cli.app_eval import evaluation
@@ -53,7 +54,7 @@ app = new_app(
         "Work": "run demo exec shell",
         "See what is done, and have a say": "top conversations diff cost net view confirm approvals",
         "Take back, branch off, bring over": "undo redo fork apply",
-        "Sandboxes": "ps services gc",
+        "Sandboxes": "ps services cache gc",
         "Set up": "init config trust doctor tools mcp completion",
         "Evaluate": "eval",
     },
@@ -417,5 +418,5 @@ def apply_(
 
 # --- groups ---------------------------------------------------------------------------------------
 
-for _group in (config, conversations, mcp, evaluation, services):
+for _group in (cache, config, conversations, mcp, evaluation, services):
     app.add_typer(_group)

@@ -215,6 +215,12 @@ class SandboxOptions:
         "SIZE",
         parser=byte_size_of(minimum=64 * 1024**2),
     )
+    cache: str | None = _sandbox(
+        "Keep what pip, uv, npm, apt and cargo download. project: for this workspace, image and user (default where "
+        "--workspace is bound). Another NAME: for all sandboxes with it, which must trust each other.",
+        "project|NAME",
+    )
+    no_cache: bool = switch("Start without package caches.", "--no-cache", rich_help_panel="Sandbox")
     env: list[str] | None = _sandbox(
         "Set an environment variable of every command; may be repeated.", "NAME=VALUE", flags=["--env", "-e"]
     )
@@ -375,6 +381,8 @@ class SandboxOptions:
         of_new = set() if self.attach else {*RESOURCE_LIMITS, *CONTAINER_OPTIONS}
         names = {*of_new, "user"} & self.backend.options
         limits = {name: getattr(self, name) or getattr(settings, name) for name in names}
+        if "cache" in names:
+            limits |= {"cache": self._cache(settings), "no_cache": False}
         if "env" in self.backend.options:
             variables = settings.env | dict(pair.split("=", 1) for pair in self.env or ())
             limits["env"] = [f"{name}={value}" for name, value in variables.items()]
@@ -404,6 +412,25 @@ class SandboxOptions:
             "expose_host": self.expose_host or [*(settings.expose_host or ())] or None,
             "any_port": self.any_port or not (self.forward or self.expose_host),
         }
+
+    def _cache(self, settings: Settings) -> str:
+        """Whose packages are kept: what was asked for, else those of a bound workspace, if nothing speaks against it.
+
+        An agent in a bound workspace can change the project anyway; in a copy, the cache alone would outlive it.
+        """
+        from ohsandbox.runtime.mount_text import parse_path  # noqa: PLC0415 - `--help` reads this module
+
+        if self.cache and self.no_cache:
+            raise UsageError("--cache and --no-cache exclude each other. Leave one out.")
+        if self.no_cache or self.cache:
+            return self.cache or "none"
+        is_bounded = bool((self.profile or settings.profile) == "strict" or self.disk or settings.disk)
+        is_bounded = is_bounded or bool(
+            self.oci_runtime or settings.oci_runtime
+        )  # volumes failed under gVisor 20221219
+        is_bound = bool(self.workspaces and not parse_path(self.workspaces[0]).read_only) and not self.copies
+        wanted = settings.cache or ("project" if is_bound else "none")
+        return "none" if is_bounded or (wanted == "project" and self.workspace is None) else wanted
 
     def _network(self, settings: Settings) -> NetworkMode:
         """What was asked for, else what the settings say, else the list."""

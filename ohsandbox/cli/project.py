@@ -44,6 +44,7 @@ MEANINGS = {
     "model": "asked with your key, at your cost",
     "env": "variables of every command",
     "user": "root is the strongest in the sandbox",
+    "cache": "a name: its sandboxes run what those of other projects with that name left",
     "platform": "another processor's programs, which this machine may have to emulate",
     "gpus": "drivers of this machine are reached from the sandbox",
     "oci_runtime": "the program of this machine that isolates the sandbox",

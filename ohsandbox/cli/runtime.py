@@ -46,7 +46,7 @@ _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
 _SETUP = {"setup", "setup_inputs", "setup_directory", "start", "folder", "project_forward"}
 _NOT_MADE_OF = _SETUP | {
     "workspace", "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache", "forward",
-    "expose_host", "any_port",
+    "expose_host", "any_port", "no_cache",
 }  # fmt: skip
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {
@@ -229,6 +229,8 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
         given = {name: value for name, value in asdict(asked).items() if value}
         if asked.attach or asked.image or asked.build:
             before = replace(before, image=None, build=None, build_options=None)
+        if asked.no_cache:
+            before = replace(before, cache=None)
         if asked.attach:
             of_new: dict[str, Any] = dict.fromkeys((*RESOURCE_LIMITS, *CONTAINER_OPTIONS))
             before = replace(before, **of_new | {"accept_unenforced": False})

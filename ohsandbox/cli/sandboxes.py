@@ -48,6 +48,7 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
             names = inventory.orphaned_checkpoints()
             lines += [f"would remove {safe_line(name)}: its conversation is gone" for name in names]
             lines += [f"would remove {name}: no sandbox was made from it lately" for name in inventory.unused_images()]
+            lines += [f"would remove package cache {name}" for name in inventory.unused_caches()]
             lines += [f"would remove the network log of {name}" for name in old_logs()]
             failed = []
         else:

@@ -35,7 +35,7 @@ DEFAULT_ALLOW = ("packages",)
 
 NETWORK_OPTIONS = ("network", "allow", "credential")
 
-CONTAINER_OPTIONS = ("platform", "gpus", "oci_runtime", "profile", "accept_unenforced")
+CONTAINER_OPTIONS = ("cache", "platform", "gpus", "oci_runtime", "profile", "accept_unenforced")
 """Of a container that is created, beside its limits."""
 RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
 """Bounds of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
@@ -88,6 +88,8 @@ class RuntimeSettings:
     """Variables of every process."""
     user: str | None = None
     """Name or id of the user of every process."""
+    cache: str | None = None
+    """"project" or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
     platform: str | None = None
     """Of the image: os/architecture."""
     gpus: int | Literal["all"] | None = None
@@ -154,6 +156,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         services=() if joins else [Service(**one) for one in settings.services],
         env=settings.env,
         user=settings.user,
+        cache=None if settings.cache == "none" else settings.cache,
         platform=settings.platform,
         gpus=settings.gpus,
         runtime=settings.oci_runtime or "",

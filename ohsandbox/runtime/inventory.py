@@ -73,6 +73,22 @@ class SandboxUsage(NamedTuple):
         return max(0.0, self.cpu_s - before.cpu_s) / passed if passed > 0 else None
 
 
+class CacheInfo(NamedTuple):
+    """What package tools keep between the sandboxes of one project, image and user."""
+
+    name: str
+    scope: str
+    """The project's directory, or the name that was given."""
+    image: str
+    user: str
+    """Whose processes fill it, in the sandbox."""
+    size_bytes: int
+    used_at: datetime
+    """When a sandbox last got it."""
+    in_use: bool
+    """A sandbox has it, running or not."""
+
+
 class GcResult(NamedTuple):
     """What `collect_garbage` did with one sandbox, lease or checkpoint."""
 
@@ -182,6 +198,24 @@ class Inventory(ABC):
     @abstractmethod
     def unused_images(self) -> list[str]:
         """Names of the images built from a Dockerfile that `collect_garbage` removes unless a container uses them."""
+
+    # --- caches of package tools ---
+
+    def list_caches(self) -> list[CacheInfo]:
+        """Return the caches that sandboxes of ours were given, the largest first; a backend without caches has none."""
+        return []
+
+    def unused_caches(self) -> list[str]:
+        """Return the names of those that `collect_garbage` removes unless a sandbox has them."""
+        return []
+
+    def remove_cache(self, name: str) -> bool:
+        """Remove a cache; False if a sandbox has it.
+
+        Raises:
+            UsageError: there is none of ours of that name.
+        """
+        raise UsageError(f"{name!r} is no cache. Remedy: choose one that `ohsandbox cache list` shows.")
 
     @abstractmethod
     def list_images(self) -> list[str]:

@@ -37,6 +37,8 @@ CONNECTOR_DIR = "/run/ohs-net"
 """A tmpfs of root's for the program that carries connections: no checkpoint holds it, and a read-only root file system
 has it too."""
 CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
+CACHE_DIR = "/var/cache/ohsandbox"
+"""Where the volume with the caches of package tools is."""
 TRUST_DIR = "/usr/local/share/ohsandbox"
 """Certificates that the sandbox trusts; with a read-only root file system, a tmpfs of root's."""
 MAPPED_HOME = "/home/ohsandbox"
@@ -161,6 +163,8 @@ class ContainerConfig(BaseModel):
     hardening: Hardening | None = None
     gpus: int = 0
     """Number of GPUs; ALL_GPUS is all of them."""
+    cache_volume: str = ""
+    """Name of the volume at CACHE_DIR; empty: none."""
     labels: dict[str, str] = {}
 
     @property
@@ -273,6 +277,10 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
             for one in bind.guard
         ]
         host["Mounts"] += [_bind(bind.source, bind.target, read_only=bind.read_only), *nested]
+    if config.cache_volume:  # what the image has at that place is not copied into it
+        no_copy = {"NoCopy": True}
+        volume = {"Type": "volume", "Source": config.cache_volume, "Target": CACHE_DIR, "VolumeOptions": no_copy}
+        host["Mounts"] += [volume]
     if limits.disk_bytes is not None:
         host["StorageOpt"] = {"size": str(limits.disk_bytes)}
     if config.runtime:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, measure, shortage
-from ohsandbox.runtime.docker.container_config import GIB, MIB
+from ohsandbox.runtime.docker.container_config import CACHE_DIR, GIB, MIB
 from ohsandbox.runtime.docker.error_mapping import one_line
 
 if TYPE_CHECKING:
@@ -97,7 +97,22 @@ def writable_file_systems(
         engines = FileSystem("The engine's disk", lambda: measure(upper))
     else:
         engines = FileSystem("The engine's disk", lambda: _asked_inside(sandbox), near=False)
-    return [engines, *(FileSystem(f"The disk of {place!r}", partial(measure, Path(place))) for place in writable)]
+    kept = _reachable_cache(found) if here else None
+    return [
+        engines,
+        *(FileSystem(f"The disk of {place!r}", partial(measure, Path(place))) for place in writable),
+        *([FileSystem("The disk of the package cache", lambda: measure(kept))] if kept else []),
+    ]
+
+
+def _reachable_cache(found: Mapping[str, Any]) -> Path | None:
+    """Return where the engine keeps the volume of the cache, if that is not the disk of its containers."""
+    places = {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "volume"}
+    where = reachable(str(places.get(CACHE_DIR, {}).get("Source") or ""))
+    containers = reachable(str(found.get("ResolvConfPath") or ""))
+    if where is None or (containers is not None and where.stat().st_dev == containers.stat().st_dev):
+        return None
+    return where
 
 
 def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import build, checkpoints, guard, lease, open_network, services, setups
+from ohsandbox.runtime.docker import build, caches, checkpoints, guard, lease, open_network, services, setups
 from ohsandbox.runtime.docker import engine as engines
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
@@ -21,7 +21,7 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import LABELS_LABEL
 from ohsandbox.runtime.docker.project import remove_shared
 from ohsandbox.runtime.docker.usage import MAX_STATS_REQUESTS, STATS_TIMEOUT_S, read_stats
-from ohsandbox.runtime.inventory import GcResult, Inventory, Removal, SandboxInfo, ServiceInfo
+from ohsandbox.runtime.inventory import CacheInfo, GcResult, Inventory, Removal, SandboxInfo, ServiceInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,6 +125,7 @@ class DockerInventory(Inventory):
         setups.expire()
         done += [_drop(engine, record) for record in checkpoints.records(engine) if record.is_orphan]
         done += build.collect(engine)
+        done += caches.collect(engine)
         if not keep_networks:
             open_network.collect(engine)
         for workspace in {path for one in dead if one.engine == engine.address.url for path in one.workspaces}:
@@ -171,6 +172,20 @@ class DockerInventory(Inventory):
     def unused_images(self) -> list[str]:
         """See `Inventory.unused_images`."""
         return build.unused(self._engine)
+
+    # --- caches of package tools ---
+
+    def list_caches(self) -> list[CacheInfo]:
+        """See `Inventory.list_caches`."""
+        return caches.infos(self._engine)
+
+    def unused_caches(self) -> list[str]:
+        """See `Inventory.unused_caches`."""
+        return [volume for volume, _ in caches.unused(self._engine)]
+
+    def remove_cache(self, name: str) -> bool:
+        """See `Inventory.remove_cache`."""
+        return caches.remove(self._engine, name)
 
     def list_images(self) -> list[str]:
         """See `Inventory.list_images`."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from ohsandbox.arguments import wrong
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker import mount_policy, mounts, profiles
+from ohsandbox.runtime.docker import caches, mount_policy, mounts, profiles
 from ohsandbox.runtime.docker.build import Build  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.docker.container_config import (
     ALL_GPUS,
@@ -124,7 +124,9 @@ class DockerOptions(BaseModel):
     """What the caller says; between `contained` and `mapped` what is bound read-write alone decides."""
     platform: str | None = None
     """os/architecture[/variant] of the image."""
-    gpus: int | Literal["all"] | None = Field(default=None, ge=1, le=1024)
+    cache: str | None = None
+    """"project", or the name of a cache of package tools."""
+    gpus: Annotated[int, Field(ge=1, le=1024)] | Literal["all"] | None = None
     limits: SandboxLimits = SandboxLimits()
     name: str | None = None
     keep: StrictBool = False
@@ -191,6 +193,7 @@ def checked(**asked: object) -> DockerOptions:
         if b"-----BEGIN CERT" not in bundle.read_bytes():
             raise UsageError(f"ca_bundle={found.ca_bundle!r} contains no PEM certificate. Remedy: name a PEM file.")
     profiles.check(found)
+    caches.check(found.cache)
     if asked.get("git") and not found.writable:
         raise UsageError(f"git={found.git!r} is for a bound directory. Remedy: pass workspace=DIR, or leave out git=.")
     if found.attach is not None:
@@ -365,7 +368,8 @@ def resolve(
     # our variables, then the image's language, then the caller's; the last value wins
     is_strict = asked.profile == "strict"
     home = {"HOME": MAPPED_HOME} if asked.writable or is_strict else {}
-    env = QUIET_ENV | home | asked.ca_environment | _with_the_images(asked.env, facts.env)
+    cached = {} if asked.cache is None else caches.ENVIRONMENT | {"APT_CONFIG": CA_FILE_VARIABLES["APT_CONFIG"]}
+    env = QUIET_ENV | home | asked.ca_environment | cached | _with_the_images(asked.env, facts.env)
     if not asked.gpus and any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in facts.env):
         env = {"NVIDIA_VISIBLE_DEVICES": "void"} | env  # an engine whose default runtime is NVIDIA's obeys the image's
     if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
@@ -393,7 +397,7 @@ def resolve(
         labels[BINDS_LABEL] = json.dumps(places)
     return ContainerConfig(
         name=name, image=facts.id, workdir=workdir, user=user, env=env,
-        unset=tuple(name for name in hostile_names(facts.env) if name not in asked.env), network=asked.network,
+        unset=_unset(facts.env, env, asked.env), network=asked.network,
         limits=asked.limits, cpus=processors(asked.limits, engine),
         open_files=open_files(asked.limits, engine), binds=binds, identity=identity,
         architecture=facts.platform.split("/")[-1], labels=labels, hardening=asked.hardening,
@@ -405,6 +409,14 @@ def _with_the_images(env: Mapping[str, str], image_env: Sequence[str]) -> dict[s
     """Variables in whose values `${containerEnv:NAME}` stands for the image's own, as in a devcontainer.json."""
     known = {"PATH": _DEFAULT_PATH} | dict(entry.partition("=")[::2] for entry in image_env)
     return {name: _OF_THE_IMAGE.sub(lambda one: known.get(one[1], ""), value) for name, value in env.items()}
+
+
+def _unset(image_env: list[str], env: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables of an image to remove; a checkpoint has those of a cache that its next sandbox may lack."""
+    values = dict(entry.partition("=")[::2] for entry in image_env)
+    ours = (*caches.ENVIRONMENT.items(), ("APT_CONFIG", CA_FILE_VARIABLES["APT_CONFIG"]))
+    left = {name for name, value in ours if values.get(name) == value and name not in env}
+    return tuple(sorted(left.union(name for name in hostile_names(image_env) if name not in asked)))
 
 
 def hostile_names(image_env: list[str]) -> tuple[str, ...]:

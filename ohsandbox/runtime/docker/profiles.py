@@ -54,11 +54,18 @@ def check(found: DockerOptions) -> None:
             "profile='trusted' gives root in the sandbox rights that on a bound directory are rights on this machine "
             "(setuid files, owners). Remedy: work on a copy (--copy, copy=True), or leave out profile=."
         )
+    if found.cache is not None and found.limits.disk_bytes is not None:
+        raise UsageError(
+            "cache= lies outside of what disk_bytes (--disk) bounds. Remedy: leave one out, as --no-cache does."
+        )
+    if found.cache == "project" and found.workspace is None and found.copy_of is None:
+        raise UsageError("cache='project' needs a directory. Remedy: pass workspace=DIR, or a name of its own.")
     if found.profile != "strict":
         return
     wide = {
         "user='root'": is_root(found.user or STRICT_USER),
         "gpus=": found.gpus,
+        "cache=": found.cache,
         "copy= (the copy would be in no checkpoint)": found.copy_of,
     }
     if given := next((name for name, value in wide.items() if value), None):

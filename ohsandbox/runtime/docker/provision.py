@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from ohsandbox.errors import OhsandboxError, SandboxRefused, ToolError, UsageError
 from ohsandbox.runtime.docker import (
     build,
+    caches,
     checkpoints,
     guard,
     images,
@@ -24,10 +25,10 @@ from ohsandbox.runtime.docker import (
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
-from ohsandbox.runtime.docker.container_config import MAPPED_HOME, PRIVATE_DIR
+from ohsandbox.runtime.docker.container_config import CACHE_DIR, MAPPED_HOME, PRIVATE_DIR
 from ohsandbox.runtime.docker.inventory import WORKSPACE_LABEL, DockerInventory, of_workspace, orphans_here
 from ohsandbox.runtime.docker.inventory import digest as workspace_digest
-from ohsandbox.runtime.docker.options import CA_PATH, resolve
+from ohsandbox.runtime.docker.options import CA_FILE_VARIABLES, CA_PATH, resolve
 from ohsandbox.runtime.docker.profiles import is_root
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.files import transfer
@@ -146,6 +147,7 @@ def create(
             labels[CONVERSATION_LABEL] = options.conversation
         config = resolve(options, facts, engine, name=name, labels=labels, binds=binds_now(options))
         config = config.model_copy(update={"network_owner": owner})
+        config = caches.attach(engine, options, config)
         container = containers.create(engine, config, image_id=facts.id)
         if owner:
             container.allow = options.allow if options.network == "open" else ()
@@ -279,6 +281,8 @@ def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
             made.script(_OWN_WORKDIR, made.workdir, made.user, MAPPED_HOME)
         look_at_binds(made)
     copy_ca_bundle(made)
+    if config is not None and config.cache_volume:
+        set_up_cache(made)
     if made.options.platform is not None:
         _verify_platform(made, made.options.platform)
 
@@ -321,6 +325,13 @@ def look_at_binds(made: Sandbox, before: str = "", *arguments: str) -> None:
         guard.verify(bind.guard, mountinfo, target=bind.target, read_only=bind.read_only)
     if made.container.engine.has_our_kernel():
         mounts.verify_identity(binds, inodes)
+
+
+def set_up_cache(made: Sandbox) -> None:
+    """Make the directories of package tools in the cache's volume, and tell apt and cargo of theirs."""
+    home = MAPPED_HOME if made.config is not None and made.config.identity is not None else ""
+    bundle = CA_PATH if made.options.ca_bundle else ""
+    made.script(caches.SET_UP, CACHE_DIR, CA_FILE_VARIABLES["APT_CONFIG"], bundle, home)
 
 
 def copy_ca_bundle(target: Sandbox) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import checkpoints, images, lease, mounts, open_network, provision, services
+from ohsandbox.runtime.docker import caches, checkpoints, images, lease, mounts, open_network, provision, services
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.container_config import ALL_GPUS, CAPABILITIES
 from ohsandbox.runtime.docker.error_mapping import engine_errors
@@ -118,7 +118,10 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     facts = images.inspect(engine, image) or images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
     config = resolve(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(real, found))
-    config = config.model_copy(update={"workdir": workdir_of(found["Config"]), "network_owner": owner})
+    volume = caches.volume_of(found)
+    config = config.model_copy(
+        update={"workdir": workdir_of(found["Config"]), "network_owner": owner, "cache_volume": volume}
+    )
     provision.binds_now(real)  # mount sources must exist when the container starts
     afresh = bool(real.writable) and not held.record.keep
     afresh |= bool(owner) and not open_network.is_running(engine, owner)
@@ -159,6 +162,7 @@ def _as_made(
             "git": labels.get("ohsandbox.git", "rw"),
             "limits": options.limits.model_copy(update=kept),
             "profile": _profile_of(host),
+            "cache": (options.cache or caches.PROJECT) if caches.volume_of(found) else None,
             "gpus": _gpus_of(host),
             "runtime": runtime if (runtime := str(host.get("Runtime") or "")) != default_runtime else "",
         }

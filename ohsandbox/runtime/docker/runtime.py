@@ -120,6 +120,9 @@ class DockerRuntime(NetworkControl):
         ca_bundle: a PEM file that common tools in the sandbox trust.
         progress: called while an image is pulled or built.
         runtime: an OCI runtime of the engine, such as "runsc".
+        cache: "project" keeps what pip, uv, npm, apt and cargo download for other sandboxes of this workspace, image
+            and user; another word is a cache of all sandboxes of that word, which must trust each other: what one
+            leaves there runs in the next.
         platform: of the image, such as "linux/arm64"; default: the engine's.
         gpus: a number of GPUs, or "all"; NVIDIA's, for which the engine needs NVIDIA's Container Toolkit.
         conversation: an id that `ps` shows, and by which `resume` finds the container.
@@ -162,6 +165,7 @@ class DockerRuntime(NetworkControl):
         ca_bundle: str | os.PathLike[str] | None = None,
         progress: Callable[[PullProgress], None] | None = None,
         runtime: str = "",
+        cache: str | None = None,
         platform: str | None = None,
         gpus: int | Literal["all"] | None = None,
         conversation: str | None = None,
@@ -194,7 +198,7 @@ class DockerRuntime(NetworkControl):
             network=network, allow=self._with_credential_hosts(allow), credentials=[*credentials] or None,
             expose_host=expose_host or None,
             profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=bundle,
-            runtime=runtime or None, platform=platform, gpus=gpus,
+            runtime=runtime or None, cache=cache, platform=platform, gpus=gpus,
             conversation=conversation, checkpoint=checkpoint, labels=labels or None,
             build=None if build is None else checked_build(build), services=tuple(services) or None,
             setup_key=setup_key or None,

@@ -167,6 +167,8 @@ class Sandbox(NamedTuple):
 
     def notes(self) -> Iterator[str]:
         """Yield warnings for the user about the workspace's protection, or an attached container's reach."""
+        if self.config is not None and not self.config.limits.enforced:
+            yield "--accept-unenforced: limits on memory, processes and processors may not hold in this sandbox."
         if self.exposed:
             yield f"Container {self.container.name} reaches beyond itself: {', '.join(self.exposed)}."
         elif self.config is not None and self.config.hardening == "trusted":
@@ -189,6 +191,8 @@ class Sandbox(NamedTuple):
 def _options_told(config: ContainerConfig) -> dict[str, str]:
     """Return what of a container is unlike the usual one."""
     told = {} if config.hardening is None else {"profile": _HARDENING[config.hardening]}
+    if config.cache_volume:
+        told["package caches"] = "pip, uv, npm, apt and cargo keep what they download for later sandboxes"
     if config.gpus:
         told["GPUs"] = "all" if config.gpus == ALL_GPUS else str(config.gpus)
     return told | ({"OCI runtime": config.runtime} if config.runtime else {})

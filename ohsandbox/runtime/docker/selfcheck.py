@@ -7,10 +7,11 @@ proxy in front of the engine's socket or an OCI runtime may drop or add a field,
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxRefused
-from ohsandbox.runtime.docker.container_config import ALL_GPUS, CONNECTOR_DIR, PRIVATE_DIR, host_config
+from ohsandbox.runtime.docker.container_config import ALL_GPUS, CACHE_DIR, CONNECTOR_DIR, PRIVATE_DIR, host_config
 from ohsandbox.runtime.docker.guard import unescaped
 from ohsandbox.runtime.docker.profiles import is_root
 
@@ -33,6 +34,7 @@ _NEVER = (
 """Fields of HostConfig that are empty or false in every sandbox."""
 _MODES = ("PidMode", "IpcMode", "UTSMode", "UsernsMode", "CgroupnsMode", "NetworkMode")
 _FOREIGN_NAMESPACE = re.compile("host$|container:")
+_ANONYMOUS = re.compile("[0-9a-f]{64}")
 _VOLUME = re.compile(r".*/volumes/[0-9a-f]{64}/_data")
 """An anonymous volume of the image's VOLUME."""
 _TUNNELS = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
@@ -54,7 +56,8 @@ def refuse_weaker(facts: Mapping[str, str], config: ContainerConfig, found: Mapp
     facts are the output of scripts/selfcheck.sh in the first process, found is the engine's description of the
     container, empty if it gave none.
     """
-    if (wrong := verdict(facts, config) or next(added(found, config), None)) is not None:
+    from_engine = chain(added(found, config), _volumes(found, config))
+    if (wrong := verdict(facts, config) or next(from_engine, None)) is not None:
         as_asked = "what was asked for" if config.hardening == "trusted" or config.gpus else "as strict as asked"
         raise SandboxRefused(f"Sandbox {config.name!r} is not {as_asked}: {wrong}. Remedy: `ohsandbox doctor`.")
 
@@ -172,6 +175,9 @@ def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
             yield f"{point} is not a tmpfs"
     own = {"/tmp"} if config.own_kernel and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
     known = own | _ENGINE_MOUNTS | config.tmpfs.keys()
+    if config.cache_volume:
+        known |= {CACHE_DIR}
+        yield from _cache(facts.get(CACHE_DIR), config)
     for point, source in points.items():
         if point in known or _VOLUME.fullmatch(source):
             continue
@@ -179,6 +185,19 @@ def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
             continue
         if not any(point == target or point.startswith(f"{target}/") for target in targets):
             yield f"{point} is a mount that was not asked for ({source})"
+
+
+def _volumes(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
+    """Yield the volumes with a name that nobody asked for."""
+    names = {str(one.get("Name")) for one in found.get("Mounts") or [] if one.get("Type") == "volume"}
+    others = sorted(name for name in names - {config.cache_volume} if not _ANONYMOUS.fullmatch(name))
+    yield from (f"volume {name} is mounted, and was not asked for" for name in others)
+
+
+def _cache(place: str | None, config: ContainerConfig) -> Iterator[str]:
+    """Yield that the cache's volume is not where it belongs; gVisor and Kata do not tell its path."""
+    if place is None or not (config.own_kernel or place.endswith(f"/{config.cache_volume}/_data")):
+        yield f"{CACHE_DIR} is not the volume {config.cache_volume} ({place or 'nothing'})"
 
 
 def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none") -> Iterator[str]:

@@ -1,0 +1,244 @@
+"""Caches of package tools: a volume of the engine for each project, image and user, at CACHE_DIR in their sandboxes.
+
+What a sandbox leaves in its cache runs in the next sandbox that has it: tools do not verify what they once unpacked. So
+a cache is shared by sandboxes that could change each other's files anyway. The volume's name is a keyed hash of all
+that they must have in common; no option, image or file of a sandbox can name another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ohsandbox.errors import SandboxRefused, SandboxUnavailable, UsageError
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.runtime.docker.container_config import CACHE_DIR
+from ohsandbox.runtime.docker.error_mapping import engine_errors
+from ohsandbox.runtime.docker.profiles import is_root
+from ohsandbox.runtime.inventory import CacheInfo, GcResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ohsandbox.runtime.docker.container_config import ContainerConfig
+    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.options import DockerOptions
+
+PROJECT = "project"
+"""The cache of the directory that the sandbox works in; any other word is the name of a cache."""
+ENVIRONMENT = {
+    "PIP_CACHE_DIR": f"{CACHE_DIR}/pip",
+    "UV_CACHE_DIR": f"{CACHE_DIR}/uv",
+    "UV_LINK_MODE": "copy",
+    "NPM_CONFIG_CACHE": f"{CACHE_DIR}/npm",
+}
+"""uv warns in each command where it cannot make hard links, as from another file system. apt has its configuration
+file, cargo (whose variable would move its programs as well) links in its directory: SET_UP."""
+SET_UP = """
+cache=$1 apt=$2 bundle=$3 home=${4:-$HOME}
+umask 0
+cd "$cache" || exit
+for one in pip uv npm apt cargo-registry cargo-git; do mkdir "$one" 2>/dev/null || :; done
+real=$(pwd -P)
+(cd apt && [ "$(pwd -P)" = "$real/apt" ] && mkdir partial) 2>/dev/null
+for one in registry git; do
+    [ -e "${CARGO_HOME:-$home/.cargo}/$one" ] && continue
+    mkdir -p "${CARGO_HOME:-$home/.cargo}" && ln -s "$cache/cargo-$one" "${CARGO_HOME:-$home/.cargo}/$one"
+done 2>/dev/null
+umask 022
+mkdir -p "${apt%/*}" && {
+    [ -z "$bundle" ] || echo "Acquire::https::CaInfo \\"$bundle\\";"
+    echo "Dir::Cache::Archives \\"$cache/apt\\"; APT::Keep-Downloaded-Packages \\"true\\";"
+    echo "Binary::apt::APT::Keep-Downloaded-Packages \\"true\\";"
+} >"$apt"
+"""
+"""Runs as root in the sandbox. mkdir makes a directory or nothing: what a sandbox before left in the place of one, a
+link too, is neither followed nor changed."""
+UNUSED_S = 30 * 24 * 3600.0
+"""`gc` removes a cache that no sandbox had for so long: filling one again costs minutes, keeping one a few GiB."""
+_PREFIX = "ohsandbox-cache-"
+_LABEL = "ohsandbox.cache"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_KEY_NAME = "key"
+_RECORD_SUFFIX = ".json"
+
+
+class CacheRecord(BaseModel):
+    """What is known of a volume; the file's modification time is when a sandbox last got it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    volume: str
+    engine: str
+    scope: str
+    """A directory's path, or the name of a cache."""
+    is_project: bool
+    image: str
+    user: str
+
+
+def check(name: str | None) -> None:
+    """Refuse what is no name of a cache.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if name is not None and (not _NAME.fullmatch(name) or name == "none"):
+        raise UsageError(
+            f"{name!r} is not a cache's name. Remedy: 'project', or lower-case letters, digits, '-', '_' and '.'."
+        )
+
+
+def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> ContainerConfig:
+    """Return the configuration with the volume of the options' cache, which is made if it is not there.
+
+    Raises:
+        SandboxRefused: a volume of its name is none of ours.
+        SandboxUnavailable: the engine cannot make it.
+    """
+    if options.cache is None:
+        return config
+    record = _record(engine, options, config)
+    write_atomically(_path(record.volume), record.model_dump_json().encode(), durable=False)
+    with engine_errors(f"making the package cache {record.volume}"):
+        made = engine.api.create_volume(record.volume, driver="local", labels={_LABEL: "1"})
+    if made.get("Driver") != "local" or made.get("Options"):
+        raise SandboxRefused(
+            f"Volume {record.volume} leads elsewhere ({made.get('Driver')}, {made.get('Options')}), and is no cache of "
+            f"ours. Remedy: `docker volume rm {record.volume}`, or --no-cache."
+        )
+    return config.model_copy(update={"cache_volume": record.volume})
+
+
+def _record(engine: Engine, options: DockerOptions, config: ContainerConfig) -> CacheRecord:
+    """Name the volume by all that its sandboxes must have in common."""
+    project = options.workspace or options.copy_of
+    is_project = options.cache == PROJECT and project is not None
+    scope = str(project) if is_project else str(options.cache)
+    build = options.build
+    image = options.image if build is None else f"{build.context}/{build.dockerfile} {build.target or ''}".rstrip()
+    user = "0" if is_root(config.user) else config.user
+    # a directory that was removed and made anew may be another project
+    inode = Path(scope).stat().st_ino if is_project else 0
+    parts = (os.getuid(), is_project, scope, inode, image, config.architecture, user, options.hardening)
+    digest = hmac.new(_key(), repr(parts).encode(errors="surrogateescape"), hashlib.sha256).hexdigest()
+    volume = _PREFIX + digest[:32]
+    return CacheRecord(
+        volume=volume, engine=engine.address.url, scope=scope, is_project=is_project, image=image, user=user
+    )
+
+
+def _key() -> bytes:
+    """A secret of this state directory: on an engine that several machines use, paths and ids of users may be equal."""
+    path = subdirectory("caches") / _KEY_NAME
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_bytes()
+    with locked(path.with_suffix(".lock")):
+        if not path.exists():
+            write_atomically(path, secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def _path(volume: str) -> Path:
+    return subdirectory("caches") / (volume + _RECORD_SUFFIX)
+
+
+def volume_of(found: Mapping[str, Any]) -> str:
+    """The volume at CACHE_DIR in the engine's description of a container; empty without one."""
+    mounts = found.get("Mounts") or []
+    return next((str(one.get("Name")) for one in mounts if one.get("Destination") == CACHE_DIR), "")
+
+
+# --- what there is, and what of it goes -------------------------------------------------------------
+
+
+def _records(engine: Engine) -> Iterator[tuple[CacheRecord, float]]:
+    """Yield our caches in this engine, each with the time when a sandbox last got it."""
+    for path in sorted(subdirectory("caches").glob(f"{_PREFIX}*{_RECORD_SUFFIX}")):
+        with contextlib.suppress(OSError, ValidationError):
+            record, used_at = CacheRecord.model_validate_json(path.read_bytes()), path.stat().st_mtime
+            if record.engine == engine.address.url and path == _path(record.volume):
+                yield record, used_at
+
+
+def infos(engine: Engine) -> list[CacheInfo]:
+    """Return our caches in this engine, the largest first; the engine measures all its volumes and images for that."""
+    if not (records := list(_records(engine))):
+        return []
+    with engine_errors("measuring the package caches"):
+        volumes = engine.api.df().get("Volumes") or []
+    usage = {str(one.get("Name")): one.get("UsageData") or {} for one in volumes}
+    found = [
+        CacheInfo(
+            name=record.volume,
+            scope=record.scope,
+            image=record.image,
+            user=record.user,
+            size_bytes=int(usage[record.volume].get("Size") or 0),
+            used_at=datetime.fromtimestamp(used_at, UTC),
+            in_use=int(usage[record.volume].get("RefCount") or 0) > 0,
+        )
+        for record, used_at in records
+        if record.volume in usage
+    ]
+    return sorted(found, key=lambda one: -one.size_bytes)
+
+
+def remove(engine: Engine, volume: str) -> bool:
+    """Remove one of our caches; False if a container has it.
+
+    Raises:
+        UsageError: it is none of ours.
+        SandboxUnavailable: the engine failed.
+    """
+    from docker.errors import APIError, NotFound  # noqa: PLC0415 - slow import, needed only with an engine
+
+    if volume not in {record.volume for record, _ in _records(engine)}:
+        raise UsageError(f"{volume!r} is no cache of yours. Remedy: choose one that `ohsandbox cache list` shows.")
+    with engine_errors(f"removing the package cache {volume}"):
+        try:
+            engine.api.remove_volume(volume)
+        except NotFound:
+            pass
+        except APIError as error:
+            if error.status_code == HTTPStatus.CONFLICT:
+                return False
+            raise
+    _path(volume).unlink(missing_ok=True)
+    return True
+
+
+def unused(engine: Engine) -> list[tuple[str, str]]:
+    """Return what `collect` removes unless a container has it: volumes, each with the reason."""
+    now = time.time()
+    found = []
+    for record, used_at in _records(engine):
+        if record.is_project and not Path(record.scope).is_dir():
+            found.append((record.volume, f"its directory {record.scope!r} is gone"))
+        elif now - used_at > UNUSED_S:
+            found.append((record.volume, f"no sandbox had it for {UNUSED_S / 86400:.0f} days"))
+    return found
+
+
+def collect(engine: Engine) -> list[GcResult]:
+    """Remove caches that nobody needs."""
+    done = []
+    for volume, why in unused(engine):
+        try:
+            if remove(engine, volume):
+                done.append(GcResult(volume, volume, "removed", why))
+        except SandboxUnavailable as error:
+            done.append(GcResult(volume, volume, "failed", str(error)))
+    return done
