@@ -8,6 +8,7 @@ import os
 import secrets
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,11 @@ from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
 from ohsandbox.cli.runtime import make_runtime, started
+from ohsandbox.cli.setup_checkpoints import set_up
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
 from ohsandbox.runtime.factory import DEFAULT_IMAGE
+from ohsandbox.runtime.pool import SandboxPool
 from ohsandbox.secrets.vault import look_up
 from ohsandbox.tools import HINTS, hint_of
 
@@ -53,12 +56,11 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
     settings = read_settings(what.settings, project=project.layer if project else None)
     full = (project.over(where) if project else where).checked().with_settings(settings)
     names = _tools(settings.tools, what)
-    server = make_server(_factory(full), names, instructions=_instructions(full), limits=settings.output)
-    if what.http is not None:
-        return _serve_http(server, what)
-    if what.token:
+    if what.token and what.http is None:
         raise UsageError("--token needs --http. Leave it out: over stdio, only the client that started this can call.")
-    return _serve_stdio(server)
+    with _warm_pool(full, what.warm) if what.warm else contextlib.nullcontext() as pool:
+        server = make_server(_factory(full, pool), names, instructions=_instructions(full), limits=settings.output)
+        return _serve_stdio(server) if what.http is None else _serve_http(server, what)
 
 
 def _tools(usual: ToolFlags, what: ServeOptions) -> list[str]:
@@ -72,20 +74,38 @@ def _tools(usual: ToolFlags, what: ServeOptions) -> list[str]:
     return names
 
 
-def _factory(full: SandboxOptions) -> SandboxFactory:
+def _warm_pool(full: SandboxOptions, size: int) -> SandboxPool:
+    """Sandboxes that are started, and have run the project's setup, before their session calls.
+
+    Raises:
+        UsageError: they cannot be made before it is known whose they are.
+    """
+    if full.workspace is not None:
+        raise UsageError(
+            "--warm and --workspace exclude each other: a directory is looked at, or copied, when its session begins. "
+            "Leave one out."
+        )
+    if (option := "--attach" if full.attach else "--keep" if full.keep else None) is not None:
+        raise UsageError(f"--warm makes sandboxes that nobody may ever use, so {option} has no use. Leave one out.")
+    if not full.backend.isolated:
+        raise UsageError(f"--warm keeps containers, and --runtime {full.runtime} makes none. Leave one out.")
+    return SandboxPool(make=partial(make_runtime, full), size=size, prepare=lambda runtime: set_up(runtime, full, say))
+
+
+def _factory(full: SandboxOptions, pool: SandboxPool | None) -> SandboxFactory:
     def make(tell: Callable[[str], None]) -> Runtime:
         return make_runtime(full, progress=lambda progress: tell(progress_text(progress)))
 
     @contextlib.contextmanager
     def start(runtime: Runtime) -> Iterator[Runtime]:
-        with started(runtime, warn=say, setup=full):
+        with started(runtime, warn=say, setup=None if pool else full):
             open_ports(runtime, full, say, or_any=True)  # of several sessions only one can have a port
             name = str(getattr(runtime, "name", "") or runtime.id)
             yield runtime
         if full.keep:
             say(f"Container {name} is kept. Go on in it: --attach {name}")
 
-    return SandboxFactory(make, start)
+    return SandboxFactory(make, start, None if pool is None else pool.get)
 
 
 def _instructions(full: SandboxOptions) -> str:

@@ -610,6 +610,10 @@ class ServeOptions:
     token: str | None = option(
         "With --http: bearer token of the clients.  [default: generated and printed]", "env:NAME|file:PATH"
     )
+    warm: int = option(
+        "Keep N sandboxes started for sessions to come, so that a session's first call waits for none.", "N", min=0,
+        max=1000, default=0,
+    )  # fmt: skip
     max_sessions: int = option("With --http: maximum number of concurrent sandboxes.", "N", min=1, default=8)
     idle_timeout_s: float = option(
         "With --http: end a session that is idle for this time.",

@@ -116,7 +116,9 @@ class SandboxFactory:
     make: Callable[[Tell], Runtime]
     """Makes a runtime that is not started; it reports the progress of its start."""
     start: Callable[[Runtime], contextlib.AbstractContextManager[Runtime]]
-    """Starts the runtime, and closes it at the exit."""
+    """Starts the runtime, unless it has started, and closes it at the exit."""
+    take: Callable[[], Runtime] | None = None
+    """Gives one that has started; None: each is made, and started, when a session needs it."""
 
 
 def tools_in(
@@ -180,7 +182,7 @@ class SandboxSession:
             if self._closed:
                 raise SandboxGone("The session has ended.")
             if self._runtime is None:
-                runtime = self._place.make(tell)
+                runtime = self._place.make(tell) if self._place.take is None else self._place.take()
                 keeper = CheckpointTools(runtime)
                 self._stack.callback(keeper.close)  # after the sandbox has gone
                 try:

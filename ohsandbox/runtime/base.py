@@ -266,9 +266,9 @@ class Runtime(PortForwarding, AsyncLifecycle):
         self.snippet(b":")
 
     def is_warm(self) -> bool:
-        """Whether the main session has a live shell that nobody has used."""
+        """Whether the main session has a live shell."""
         shell = self._shells.get(MAIN)
-        return shell is not None and shell.is_unused
+        return shell is not None and shell.is_open
 
     def give_secrets(self, secrets: Secrets) -> None:
         """See `Backend.give_secrets`; a shell that was only warmed up is started anew with them."""

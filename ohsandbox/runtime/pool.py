@@ -54,6 +54,7 @@ class SandboxPool:
         image: as of `DockerRuntime`, as are the options; python:3.12 by default.
         size: how many are kept ready, 1 to 1000.
         make: makes a runtime that is not started, in the place of image and options; called from several threads.
+        prepare: called with each sandbox once it has started, before it is ready: installs, uploads, opens sessions.
         options: of `DockerRuntime`, without attach, copy, keep, name and workspace.
 
     Raises:
@@ -61,7 +62,13 @@ class SandboxPool:
     """
 
     def __init__(
-        self, image: str | None = None, size: int = 2, *, make: Callable[[], Runtime] | None = None, **options: Any
+        self,
+        image: str | None = None,
+        size: int = 2,
+        *,
+        make: Callable[[], Runtime] | None = None,
+        prepare: Callable[[Runtime], object] | None = None,
+        **options: Any,
     ) -> None:
         expect("size", size, int, optional=False)
         if isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
@@ -72,6 +79,7 @@ class SandboxPool:
             )
         self._size = size
         self._make = make or _maker(image, options)
+        self._prepare = prepare
         self._ready: deque[Runtime] = deque()
         self._starting: list[Runtime] = []
         self._waiting = self._threads = self._begun = self._failures = 0
@@ -261,6 +269,8 @@ class SandboxPool:
         try:
             self._refuse_closed()  # `close` cancels those that it finds
             runtime.start()
+            if self._prepare is not None:
+                self._prepare(runtime)
             runtime.warm_up()
         except BaseException:
             _close(runtime)
@@ -289,7 +299,7 @@ class SandboxPool:
             is_final = isinstance(error, UsageError)
             self._next_try = math.inf if is_final else time.monotonic() + pause_s
             self._changed.notify_all()
-            log.warning("A sandbox of the pool could not be started: %s", error)
+            log.info("A sandbox of the pool could not be started: %s", error)
             if self._threads > 1 or self._failures >= MAX_FAILURES or is_final:
                 return False
             self._changed.wait_for(lambda: self._closed, pause_s)

@@ -139,6 +139,19 @@ def test_a_sandbox_that_is_lost_is_told_and_replaced(serve: Serve, image: Named)
 
 
 @pytest.mark.docker
+def test_a_session_gets_a_warm_sandbox_and_all_go_with_the_server(serve: Serve, image: Named) -> None:
+    served = serve("--image", image.name, "--warm", "1")
+    served.begin()
+    while not image.containers():  # nobody has called anything
+        assert served.process.poll() is None
+    assert served.bash(1, "echo works") == "works\n"
+    assert served.process.stdin is not None
+    served.process.stdin.close()
+    assert served.process.wait(30) == 0
+    assert image.containers() == []
+
+
+@pytest.mark.docker
 def test_a_workspace_is_worked_in_and_has_no_undo(serve: Serve, image: Named, tmp_path: Path) -> None:
     workspace = tmp_path / "my files"
     workspace.mkdir()
@@ -202,6 +215,9 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
         (("--token", "env:HOME"), "--token needs --http"),
         (("--runtime", "cli", "--network", "open"), "--network needs a container"),
         (("--http", "nowhere"), "Invalid address"),
+        (("--warm", "1", "--workspace", "."), "--warm and --workspace exclude each other"),
+        (("--warm", "1", "--keep"), "so --keep has no use"),
+        (("--warm", "1", "--runtime", "cli"), "--warm keeps containers"),
         (("--http", "0", "--token", "env:SHORT"), "expected 16 or more"),
         (("--http", "0", "--token", "abc"), "env:VARIABLE"),
         (("--enable", "nonsense"), "'nonsense'"),

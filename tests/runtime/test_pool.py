@@ -185,6 +185,14 @@ def test_secrets_and_options_of_a_session_reach_the_shell_that_was_ready_before(
         assert sandbox.execute("echo $X").output == "1\n"
 
 
+def test_each_sandbox_is_prepared_before_anybody_has_it() -> None:
+    def prepare(sandbox: Runtime) -> None:
+        sandbox.execute("cd /tmp; X=prepared")
+
+    with SandboxPool(make=Maker(), size=1, prepare=prepare) as pool, pool.get() as sandbox:
+        assert sandbox.execute("echo $X in $PWD").output == "prepared in /tmp\n"
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -98,9 +98,14 @@ class Shell:
         return self._options.user
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was started and is alive."""
+        return self._session is not None and self._session.alive
+
+    @property
     def is_unused(self) -> bool:
-        """Whether it was started before its first command, which has not come, and is alive."""
-        return self._session is not None and self._session.alive and not self._was_used
+        """Whether it was started before its first command, which has not come."""
+        return self._session is not None and not self._was_used
 
     def execute(
         self,
