@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
 import socket
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.error_mapping import NO_ENGINE_REMEDY, engine_errors, foreign_errors
+from ohsandbox.runtime.docker.ssh_tunnel import SshTunnel, tunnel_to
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, check_not_cancelled
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ CONNECT_TIMEOUT_S = 8.0
 """Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
 CALL_TIMEOUT_S = 120.0
 """Per API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be slow."""
-SSH_TIMEOUT_S = 30.0
-"""paramiko's connect has no time limit; a handshake over a slow line takes some seconds."""
-
 
 MAX_IDLE_CONNECTIONS = 64
 """As many as requests went on at once; urllib3 warns of each connection beyond."""
@@ -184,20 +181,17 @@ def _engine(address: EngineAddress) -> Engine:
 
     with _usage_errors():
         url = parse_host(address.url, tls=bool(address.tls))
-    if not url.startswith("ssh://"):
-        if url.startswith("http+unix://"):
-            # a plain OSError says more than docker-py's, which also leaks the failed socket
-            with socket.socket(socket.AF_UNIX) as knock:
-                knock.settimeout(CONNECT_TIMEOUT_S)
-                knock.connect("/" + url.removeprefix("http+unix://").lstrip("/"))
-        return _negotiated(address)
-    if importlib.util.find_spec("paramiko") is None:
-        raise EngineUnavailable(f"The engine at {address} needs SSH support. Remedy: pip install 'ohsandbox[ssh]'.")
-    found: Engine = _within(SSH_TIMEOUT_S, address, lambda: _negotiated(address))
-    return found
+    if url.startswith("ssh://"):
+        return _negotiated(address, tunnel_to(address.url))
+    if url.startswith("http+unix://"):
+        # a plain OSError says more than docker-py's, which also leaks the failed socket
+        with socket.socket(socket.AF_UNIX) as knock:
+            knock.settimeout(CONNECT_TIMEOUT_S)
+            knock.connect("/" + url.removeprefix("http+unix://").lstrip("/"))
+    return _negotiated(address)
 
 
-def _negotiated(address: EngineAddress) -> Engine:
+def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engine:
     """Return the engine with a client that uses the engine's own API version.
 
     requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA, and docker-py's
@@ -207,9 +201,10 @@ def _negotiated(address: EngineAddress) -> Engine:
     import docker  # noqa: PLC0415
     from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
 
-    api = docker.APIClient(base_url=address.url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
+    url = address.url if tunnel is None else f"unix://{tunnel.open()}"
+    api = docker.APIClient(base_url=url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
     try:
-        _use_one_pool(api, address)
+        _use_one_pool(api, url, tunnel)
         api.trust_env = False
         # its ping's header in 1 ms; without one, GET /version, for which engine 20.10 queries all its components: 10 ms
         pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
@@ -222,23 +217,28 @@ def _negotiated(address: EngineAddress) -> Engine:
     return Engine(api, address, is_podman="Libpod-API-Version" in pinged.headers)
 
 
-def _use_one_pool(api: Any, address: EngineAddress) -> None:
-    """Have requests over a local socket share a pool of connections.
+def _use_one_pool(api: Any, url: str, tunnel: SshTunnel | None) -> None:
+    """Have requests over a local socket share a pool of connections; tunnel is what its other end hangs on.
 
     docker-py has a pool for each URL, keeps 25, and closes the least used one also while a request of another thread
     comes back to it: of 30 sessions opened at once some failed with an AttributeError of urllib3.
     """
-    if not address.is_local:
+    if "unix://" not in url:
         return
     from docker.transport import UnixHTTPAdapter  # noqa: PLC0415
     from docker.utils import parse_host  # noqa: PLC0415
 
     class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
+        socket_path: str
+
         def get_connection(self, url: str, proxies: Any = None) -> Any:  # noqa: ARG002 - the signature of requests
+            if tunnel is not None and (path := tunnel.open()) != self.socket_path:  # it was lost, and made again
+                self.socket_path = path
+                self.pools.clear()
             return super().get_connection("http+docker://localhost")
 
-    socket_url = parse_host(address.url)
-    api.mount("http+docker://", OnePoolAdapter(socket_url, CONNECT_TIMEOUT_S, max_pool_size=MAX_IDLE_CONNECTIONS))
+    adapter = OnePoolAdapter(parse_host(url), CONNECT_TIMEOUT_S, max_pool_size=MAX_IDLE_CONNECTIONS)
+    api.mount("http+docker://", adapter)
 
 
 def _checked_version(answer: Any, address: EngineAddress) -> str:
@@ -255,31 +255,6 @@ def _checked_version(answer: Any, address: EngineAddress) -> str:
             "Remedy: upgrade the engine (20.10 or newer)."
         )
     return version
-
-
-def _within(seconds: float, address: EngineAddress, work: Any) -> Any:
-    """Run work() in a thread; stop waiting for it (without ending it) after the given seconds."""
-    outcome: list[Any] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(work())
-        except BaseException as error:  # noqa: BLE001 - handed to the waiting thread below
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="ohsandbox-ssh-connect", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failure and not isinstance(failure[0], (OhsandboxError, *foreign_errors())):
-        raise _unavailable(failure[0], address) from failure[0]
-    if failure:
-        raise failure[0]
-    if not outcome:
-        raise EngineUnavailable(
-            f"No Docker engine answers at {address} within {seconds:.0f} s. Remedy: {NO_ENGINE_REMEDY}."
-        )
-    return outcome[0]
 
 
 def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError:

@@ -1,4 +1,4 @@
-"""The hijacked connection under a channel: one interface for Unix, TCP, TLS and SSH sockets, and its framing."""
+"""The hijacked connection under a channel: one interface for Unix, TCP and TLS sockets, and its framing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _RECORD_BYTES = 16 * 1024
-_SSH_BYTES = 32 * 1024
-"""The largest amount an SSH window takes at once, and the copy size of `docker system dial-stdio`."""
 
 
 class Wire:
@@ -151,39 +149,11 @@ class _TlsWire(Wire):
                 self._broken = error
 
 
-class _SshWire(Wire):
-    """A paramiko channel to `docker system dial-stdio`."""
-
-    def pending(self) -> bool:
-        return bool(self._sock.recv_ready())
-
-    def recv_into(self, view: memoryview) -> int:
-        data = self._sock.recv(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def sendall(self, data: memoryview, stalled: Callable[[], None] | None = None) -> None:  # noqa: ARG002 - it blocks
-        for start in range(0, len(data), _SSH_BYTES):
-            self._sock.sendall(bytes(data[start : start + _SSH_BYTES]))
-
-    def send_some(self, data: memoryview) -> int:  # noqa: ARG002 - paramiko blocks
-        return 0
-
-    def half_close(self) -> None:
-        self._sock.shutdown_write()
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):
-            self._sock.close()
-
-
 def wrap(raw: Any) -> Wire:
-    """Return the wire for the result of exec_start(socket=True): a SocketIO, an SSLSocket or a paramiko channel."""
+    """Return the wire for the result of exec_start(socket=True): a SocketIO or an SSLSocket."""
     response = getattr(raw, "_response", None)
     body = getattr(response, "raw", None)  # closing `response` itself would put the dead connection back into the pool
     holders = (body, getattr(getattr(body, "_fp", None), "fp", None), raw)
-    if hasattr(raw, "recv_ready"):
-        return _SshWire(raw, holders=holders)
     sock = getattr(raw, "_sock", raw)
     return (_TlsWire if isinstance(sock, ssl.SSLSocket) else Wire)(sock, holders=holders)
 

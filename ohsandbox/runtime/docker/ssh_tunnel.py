@@ -1,0 +1,271 @@
+"""The way to an engine on another machine: one connection of the `ssh` program, and a local socket that leads through.
+
+OpenSSH itself asks for keys, checks the host's, and reads the person's configuration; so what works as `ssh HOST` works
+here. All engines of this process at one address share the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple, Self
+from urllib.parse import urlsplit
+
+from ohsandbox.errors import EngineUnavailable, UsageError
+from ohsandbox.text import quoted_line
+
+CONNECT_S = 30.0
+"""A handshake takes 0.1 to 2 s, and some seconds over a slow line or two jump hosts."""
+ALIVE_EVERY_S = 15
+"""A connection that answers nothing for three times as long is lost."""
+FORWARD_S = 10.0
+"""A second `ssh` asks the first one to listen: 10 ms."""
+AGAIN_S = 2.0
+"""After a connection that failed the next one is tried at most this often, whoever asks."""
+DEFAULT_SOCKET = "/var/run/docker.sock"
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,32})?")
+"""A name of ssh_config, a host's or an address: it stands among the words of commands, some of a person's own making
+(ProxyCommand with %h), so it holds nothing that a shell would read."""
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
+_SOCKET = re.compile(r"/[A-Za-z0-9_./-]{1,107}")
+"""A path without what ssh's -L would split at or expand."""
+_OPTIONS = (
+    "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no",
+    "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-o", "EscapeChar=none", "-o", "LogLevel=ERROR",
+    "-o", f"ConnectTimeout={CONNECT_S:.0f}", "-o", f"ServerAliveInterval={ALIVE_EVERY_S}",
+    "-o", "ServerAliveCountMax=3", "-o", "StreamLocalBindMask=0177",
+)  # fmt: skip
+"""Asks nobody, forwards nothing of the person's, and is a connection of its own, whatever the person's files say."""
+_LOCAL = 'd=$1; shift; "$@"; rm -rf -- "$d"'
+"""Around the `ssh` here: also where this process is killed, the connection ends (at the end of its input), and the
+directory of its sockets is removed."""
+_THERE = """exec sh -c 'printf "%s:%s\\n" NONCE "$(docker context inspect --format "{{.Endpoints.docker.Host}}" \
+2>/dev/null)"; exec cat >/dev/null'"""
+"""Says where the engine's socket is, as the `docker` there knows it, and waits for the end of its input."""
+
+
+class SshAddress(NamedTuple):
+    """The parts of ssh://[USER@]HOST[:PORT][/SOCKET]."""
+
+    host: str
+    user: str | None
+    port: int | None
+    socket: str | None
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Parse and vet them.
+
+        Raises:
+            UsageError: a part is missing, or holds what no host, user or path has.
+        """
+
+        def refuse(what: str) -> UsageError:
+            return UsageError(
+                f"DOCKER_HOST={quoted_line(url, limit_chars=100)!r} is refused: {what}. Remedy: ssh://USER@HOST[:PORT]."
+            )
+
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise refuse(str(error)) from None
+        host = parts.netloc.rpartition("@")[2]
+        host = host[1 : host.index("]")] if host.startswith("[") and "]" in host else host.partition(":")[0]
+        if parts.password is not None:
+            raise refuse("it holds a password, which others can see; use a key")
+        if not _HOST.fullmatch(host):
+            raise refuse(f"{quoted_line(host, limit_chars=60)!r} is no host")
+        if parts.username is not None and not _USER.fullmatch(parts.username):
+            raise refuse(f"{quoted_line(parts.username, limit_chars=60)!r} is no user")
+        socket = parts.path if parts.path not in {"", "/"} else None
+        if parts.query or parts.fragment or (socket is not None and not _SOCKET.fullmatch(socket)):
+            raise refuse("the path after the host is no socket's")
+        return cls(host, parts.username, port, socket)
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of `ssh` that name it."""
+        user = ["-l", self.user] if self.user else []
+        return [*user, *(["-p", str(self.port)] if self.port else []), "--", self.host]
+
+
+class SshTunnel:
+    """A connection to one address, made again where it was lost; `socket` is where it can be used."""
+
+    def __init__(self, url: str) -> None:
+        """Connect to nothing yet.
+
+        Raises:
+            UsageError: url is no address of ssh.
+        """
+        self._address = SshAddress.parse(url)
+        self._url = url
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: deque[str] = deque(maxlen=20)
+        self._failure: tuple[float, EngineUnavailable] | None = None
+        self.socket = ""
+
+    def open(self) -> str:
+        """Connect, unless there is a connection; the path of the local socket.
+
+        Raises:
+            EngineUnavailable: that machine is not reached, its key is not the known one, it does not accept ours, or
+                there is no `ssh` here.
+        """
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                return self.socket
+            if self._failure is not None and time.monotonic() - self._failure[0] < AGAIN_S:
+                raise self._failure[1]
+            try:
+                self._connect()
+            except EngineUnavailable as error:
+                self._failure = time.monotonic(), error
+                raise
+            self._failure = None
+            return self.socket
+
+    def close(self) -> None:
+        """End the connection; `open` makes another one."""
+        with self._lock:
+            self._end()
+
+    def why_lost(self) -> str:
+        """What `ssh` said last, in words."""
+        return self._explained(" ".join(self._said))
+
+    def _connect(self) -> None:
+        if (program := shutil.which("ssh")) is None:
+            raise EngineUnavailable(
+                f"The engine at {self._url} is reached by the program ssh, which is not here. "
+                "Remedy: install OpenSSH's client."
+            )
+        self._end()
+        # not in the state directory: a socket's path has at most 107 bytes
+        directory = tempfile.mkdtemp(prefix="ohsandbox-ssh-", dir=os.environ.get("XDG_RUNTIME_DIR"))
+        control, nonce = f"{directory}/control", secrets.token_hex(8)
+        words = [program, *_OPTIONS, "-o", f"ControlPath={control}", *self._address.words]
+        self._said.clear()
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", _LOCAL, "sh", directory, *words, _THERE.replace("NONCE", nonce)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us
+        )  # fmt: skip
+        threading.Thread(target=self._listen, args=(self._process,), name="ohsandbox-ssh", daemon=True).start()
+        try:
+            there = self._address.socket or self._socket_there(self._process, nonce)
+            path = f"{directory}/engine.sock"
+            self._ask(control, "forward", "-L", f"{path}:{there}")
+            self.socket = path
+        except BaseException:
+            self._end()
+            raise
+
+    def _ask(self, control: str, what: str, *options: str) -> None:
+        """Have the connection do something, by a second `ssh` that reads none of the person's files."""
+        words = ["ssh", "-F", "none", "-S", control, "-O", what, *options, "--", "x"]
+        try:
+            ended = subprocess.run(words, capture_output=True, timeout=FORWARD_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise self._unreachable() from None
+        if ended.returncode:
+            self._said.append(ended.stderr.decode(errors="replace"))
+            raise self._unreachable()
+
+    def _socket_there(self, process: subprocess.Popen[bytes], nonce: str) -> str:
+        """Where the engine's socket is on that machine. What its start-up files print is passed over."""
+        assert process.stdout is not None  # noqa: S101 - a pipe
+        found: list[str] = []
+
+        def read() -> None:
+            for line in iter(process.stdout.readline, b""):  # type: ignore[union-attr]
+                if line.startswith(nonce.encode() + b":"):
+                    found.append(line.decode(errors="replace").partition(":")[2].strip())
+                    return
+
+        reader = threading.Thread(target=read, name="ohsandbox-ssh-hello", daemon=True)
+        reader.start()
+        reader.join(CONNECT_S)
+        if not found:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)  # so that what it said of the reason is here
+            raise self._unreachable()
+        said = found[0].removeprefix("unix://")
+        return said if found[0].startswith("unix://") and _SOCKET.fullmatch(said) else DEFAULT_SOCKET
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None  # noqa: S101 - a pipe
+        for line in process.stderr:
+            self._said.append(line.decode(errors="replace").strip())
+
+    def _unreachable(self) -> EngineUnavailable:
+        return EngineUnavailable(f"No Docker engine answers at {self._url}: {self._explained(' '.join(self._said))}")
+
+    def _explained(self, said: str) -> str:
+        """The reason with its remedy, a line."""
+        host = self._address.host
+        if "IDENTIFICATION HAS CHANGED" in said:
+            return (
+                f"the host key of {host} is not the one that is known, as where somebody is in between. "
+                f"Remedy: ask who runs it; only if it was really changed: `ssh-keygen -R {host}`, then `ssh {host}`."
+            )
+        if "Host key verification failed" in said or "host key is known" in said:
+            return f"the host key of {host} is not known. Remedy: `ssh {host}` once, and compare it."
+        if "Permission denied (" in said:
+            return f"{host} does not accept a key. Remedy: have `ssh {host}` work without a question (ssh-add)."
+        words = quoted_line(said[-200:], limit_chars=200) or f"no answer within {CONNECT_S:.0f} s"
+        return f"ssh says: {words}. Remedy: have `ssh {host} docker version` work."
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if self.socket:
+            with contextlib.suppress(OSError, EngineUnavailable):
+                self._ask(str(Path(self.socket).with_name("control")), "exit")
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 15)
+            process.wait()
+        self.socket = ""
+
+
+_tunnels: dict[str, SshTunnel] = {}
+_lock = threading.Lock()
+
+
+def tunnel_to(url: str) -> SshTunnel:
+    """The connection of this process to that address, which may not be open yet.
+
+    Raises:
+        UsageError: url is no address of ssh.
+    """
+    with _lock:
+        if url not in _tunnels:
+            _tunnels[url] = SshTunnel(url)
+        return _tunnels[url]
+
+
+def _forget_in_child() -> None:
+    """A forked child makes connections of its own: the parent's are the parent's to end."""
+    _tunnels.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
