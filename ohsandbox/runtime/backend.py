@@ -62,6 +62,8 @@ KILL_PATIENCE_S = 10.0
 """How long the processes of a call may take to be killed one by one, from a shell of the sandbox, before it is
 restarted: it takes 10 ms, but where a fork bomb left no room for that shell, it took up to 160 s."""
 
+REAP_S = 5.0
+"""An engine knows the exit code of a process some milliseconds after its streams have ended, a busy one a second."""
 LOSS_SETTLES_S = 0.3
 """Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
 
@@ -518,7 +520,7 @@ class Backend(ABC):
             if loss := self._loss_soon():
                 raise loss from None
             self._check_not_ended(worker)
-            if (code := worker.channel.wait()) < FIRST_SIGNAL_CODE:  # else it was killed
+            if (code := self._exit_code(exchange)) < FIRST_SIGNAL_CODE:  # else it was killed
                 raise worker.not_served(code, died.outcome) from None
             return died.outcome._replace(status=str(code))
         except SandboxUnavailable as failure:
@@ -535,6 +537,18 @@ class Backend(ABC):
             self._running.pop(worker, None)
             self._ended.discard(worker)
             self._pool.give_back(worker, call.user)
+
+    def _exit_code(self, exchange: Exchange) -> int:
+        """Of a worker whose streams have ended. One that goes on lost its connection: it is killed with its call."""
+        try:
+            return exchange.worker.channel.wait(REAP_S)
+        except TimeoutError:
+            exchange.worker.retired = True
+            self._kill_call(exchange)
+            raise SandboxUnavailable(
+                "The connection to a process in the sandbox was lost, so it was ended, and what it has done is not "
+                "known. Remedy: look at it."
+            ) from None
 
     def _check_not_ended(self, worker: Worker) -> None:
         if worker in self._ended:

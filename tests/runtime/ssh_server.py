@@ -72,6 +72,17 @@ def ssh_server(directory: Path) -> Iterator[Path]:
         server.wait()
 
 
+def ssh_program(directory: Path, config: Path) -> Path:
+    """A directory for PATH whose `ssh` reads this configuration, and whatever else it is told."""
+    directory.mkdir()
+    program = directory / "ssh"
+    real = shutil.which("ssh")
+    lines = ["#!/bin/sh", f'case " $* " in *" -F none "*) exec {real} "$@" ;; esac', f'exec {real} -F {config} "$@"']
+    program.write_text("\n".join(lines) + "\n")
+    program.chmod(0o755)
+    return directory
+
+
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_S
     while server.poll() is None and time.monotonic() < deadline:

@@ -246,6 +246,11 @@ class Container:
                 time.sleep(0.5)
         if state.get("Paused"):
             raise self._paused()
+        if state.get("Running") and self.started and state.get("StartedAt") == self.started:
+            return (
+                "The connection to the sandbox's engine was lost and is there again: files are kept; what ran in a "
+                "shell or was waited for has ended."
+            )
         if state.get("Running"):
             reason = "was restarted from outside"
             found = self.inspect()

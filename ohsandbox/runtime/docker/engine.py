@@ -54,14 +54,16 @@ class Engine:
     So whatever asks the engine raises SandboxUnavailable where that fails.
     """
 
-    def __init__(self, api: Any, address: EngineAddress, *, is_podman: bool = False) -> None:
+    def __init__(self, api: Any, address: EngineAddress) -> None:
         self.api = api
         self.address = address
-        self.is_podman = is_podman
+        self.is_podman = False
         """Whether Podman answers, as it says in its answer to a ping."""
         self._info: dict[str, Any] | None = None
         self.while_starting: Callable[[], None] | None = None
         """Called before the engine is asked to start a container, for which it takes 0.2 s."""
+        self.on_reconnect: Callable[[str], None] | None = None
+        """Hears, in a sentence, that the way to another machine was lost and is there again."""
 
     @property
     def api_version(self) -> str:
@@ -204,7 +206,8 @@ def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engi
     url = address.url if tunnel is None else f"unix://{tunnel.open()}"
     api = docker.APIClient(base_url=url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
     try:
-        _use_one_pool(api, url, tunnel)
+        engine = Engine(api, address)
+        _use_one_pool(engine, url, tunnel)
         api.trust_env = False
         # its ping's header in 1 ms; without one, GET /version, for which engine 20.10 queries all its components: 10 ms
         pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
@@ -214,19 +217,22 @@ def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engi
     except BaseException:
         api.close()
         raise
-    return Engine(api, address, is_podman="Libpod-API-Version" in pinged.headers)
+    engine.is_podman = "Libpod-API-Version" in pinged.headers
+    return engine
 
 
-def _use_one_pool(api: Any, url: str, tunnel: SshTunnel | None) -> None:
+def _use_one_pool(engine: Engine, url: str, tunnel: SshTunnel | None) -> None:
     """Have requests over a local socket share a pool of connections; tunnel is what its other end hangs on.
 
     docker-py has a pool for each URL, keeps 25, and closes the least used one also while a request of another thread
-    comes back to it: of 30 sessions opened at once some failed with an AttributeError of urllib3.
+    comes back to it: of 30 sessions opened at once some failed with an AttributeError of urllib3. Where the tunnel was
+    lost, a question that changes nothing is asked again through the next one.
     """
     if "unix://" not in url:
         return
     from docker.transport import UnixHTTPAdapter  # noqa: PLC0415
     from docker.utils import parse_host  # noqa: PLC0415
+    from requests.exceptions import ConnectionError  # noqa: A004, PLC0415
 
     class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
         socket_path: str
@@ -234,11 +240,21 @@ def _use_one_pool(api: Any, url: str, tunnel: SshTunnel | None) -> None:
         def get_connection(self, url: str, proxies: Any = None) -> Any:  # noqa: ARG002 - the signature of requests
             if tunnel is not None and (path := tunnel.open()) != self.socket_path:  # it was lost, and made again
                 self.socket_path = path
-                self.pools.clear()
-            return super().get_connection("http+docker://localhost")
+                if engine.on_reconnect is not None:
+                    engine.on_reconnect(f"The connection to {engine.address.url} was lost and made again")
+            return super().get_connection(f"http+docker://localhost{self.socket_path}")  # what is in use stays whole
+
+        def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                return super().send(request, *arguments, **options)
+            except ConnectionError:
+                if tunnel is None or request.method not in {"GET", "HEAD"}:
+                    raise
+                tunnel.settle()
+                return super().send(request, *arguments, **options)
 
     adapter = OnePoolAdapter(parse_host(url), CONNECT_TIMEOUT_S, max_pool_size=MAX_IDLE_CONNECTIONS)
-    api.mount("http+docker://", adapter)
+    engine.api.mount("http+docker://", adapter)
 
 
 def _checked_version(answer: Any, address: EngineAddress) -> str:

@@ -343,6 +343,7 @@ class DockerRuntime(NetworkControl):
                 return
             engine = connect()
             engine.while_starting = self._while_starting
+            engine.on_reconnect = self.tell
             try:
                 self.watch(*self.host_workspaces.values())
                 begun = get(engine)
@@ -675,7 +676,7 @@ class DockerRuntime(NetworkControl):
         self._disk = disk.DiskMonitor(where, self, least=least)
         self._disk.start()
 
-    # --- called by the disk monitor ---
+    # --- called by the disk monitor, and the engine's connection ---
 
     def tell(self, notice: str) -> None:
         """Add a notice to the next result."""

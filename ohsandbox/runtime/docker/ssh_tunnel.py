@@ -29,6 +29,8 @@ ALIVE_EVERY_S = 15
 """A connection that answers nothing for three times as long is lost."""
 FORWARD_S = 10.0
 """A second `ssh` asks the first one to listen: 10 ms."""
+SETTLES_S = 0.5
+"""Its end is known some milliseconds after those of what went through it."""
 AGAIN_S = 2.0
 """After a connection that failed the next one is tried at most this often, whoever asks."""
 DEFAULT_SOCKET = "/var/run/docker.sock"
@@ -74,6 +76,8 @@ class SshAddress(NamedTuple):
                 f"DOCKER_HOST={quoted_line(url, limit_chars=100)!r} is refused: {what}. Remedy: ssh://USER@HOST[:PORT]."
             )
 
+        if not url.isascii() or not url.isprintable() or " " in url:  # urlsplit drops some of them
+            raise refuse("it holds characters that no address has")
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -125,7 +129,9 @@ class SshTunnel:
         """
         with self._lock:
             if self._process is not None and self._process.poll() is None:
-                return self.socket
+                if Path(self.socket).exists():
+                    return self.socket
+                self.settle()  # its directory goes just before it
             if self._failure is not None and time.monotonic() - self._failure[0] < AGAIN_S:
                 raise self._failure[1]
             try:
@@ -136,9 +142,16 @@ class SshTunnel:
             self._failure = None
             return self.socket
 
+    def settle(self) -> None:
+        """Wait a moment for the end of a connection through which nothing passes any more, so that `open` sees it."""
+        if (process := self._process) is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SETTLES_S)
+
     def close(self) -> None:
         """End the connection; `open` makes another one."""
         with self._lock:
+            self._failure = None
             self._end()
 
     def why_lost(self) -> str:
@@ -206,8 +219,9 @@ class SshTunnel:
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None  # noqa: S101 - a pipe
-        for line in process.stderr:
-            self._said.append(line.decode(errors="replace").strip())
+        with process.stderr as lines:
+            for line in lines:
+                self._said.append(line.decode(errors="replace").strip())
 
     def _unreachable(self) -> EngineUnavailable:
         return EngineUnavailable(f"No Docker engine answers at {self._url}: {self._explained(' '.join(self._said))}")

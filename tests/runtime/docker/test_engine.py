@@ -5,7 +5,6 @@ import json
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -112,12 +111,6 @@ def test_something_that_is_no_engine_is_unavailable(fake_engine: Callable[[bytes
 def test_a_malformed_address_is_a_usage_error(host: str) -> None:
     with pytest.raises(UsageError, match="DOCKER_HOST"):
         connect({"DOCKER_HOST": host})
-
-
-def test_ssh_without_paramiko_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "paramiko", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert "ohsandbox[ssh]" in refusal("ssh://nobody@127.0.0.1:9")
 
 
 @pytest.fixture

@@ -1,0 +1,191 @@
+"""An engine over ssh, by an OpenSSH server on loopback that leads to this machine's engine."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox import DockerRuntime, SandboxPool
+from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker import lease, ssh_tunnel
+from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.inventory import DockerInventory
+from ohsandbox.runtime.docker.ssh_tunnel import SshAddress, tunnel_to
+from tests.runtime.docker.conftest import BASE
+from tests.runtime.ssh_server import PROGRAM, ssh_program, ssh_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+needs_server = pytest.mark.skipif(PROGRAM is None, reason="sshd is not installed (Debian: openssh-server)")
+MACHINE = "ssh://machine"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with ssh_server(tmp_path_factory.mktemp("ssh")) as config:
+        yield config
+
+
+@pytest.fixture
+def machine(config: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of the engine; nothing of a connection is left at the end."""
+    place = Path(tempfile.mkdtemp(prefix="ohs-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{ssh_program(tmp_path / 'bin', config)}:{os.environ['PATH']}")
+        patch.setenv("DOCKER_HOST", MACHINE)
+        patch.delenv("XDG_RUNTIME_DIR", raising=False)
+        patch.setattr(tempfile, "tempdir", str(place))
+        yield MACHINE
+        for url in (MACHINE, "ssh://stranger"):
+            tunnel_to(url).close()
+    place.rmdir()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ssh://", "ssh:///var/run/docker.sock", "ssh://-oProxyCommand=id", "ssh://user@-x", "ssh://$(id)", "ssh://`id`@h",
+        "ssh://a;id", "ssh://a'b", "ssh://a|b", "ssh://a b", "ssh://h\n", "ssh://h:x", "ssh://h:99999", "ssh://me:pw@h",
+        "ssh://h/run/a:b", "ssh://h/run/%h", "ssh://h/run/a b", "ssh://h?x", "ssh://-l@h", "ssh://[::1;id]",
+    ],
+)  # fmt: skip
+def test_an_address_that_a_shell_or_ssh_could_read_as_something_else_is_refused(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        connect({"DOCKER_HOST": url})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ssh://h", ["--", "h"]),
+        ("ssh://me@h.example:2222", ["-l", "me", "-p", "2222", "--", "h.example"]),
+        ("ssh://[::1]:22", ["-p", "22", "--", "::1"]),
+        ("ssh://Machine_1/run/user/1000/docker.sock", ["--", "Machine_1"]),
+    ],
+)
+def test_an_address_as_people_write_it_becomes_words_of_ssh(url: str, words: list[str]) -> None:
+    assert SshAddress.parse(url).words == words
+
+
+def test_without_the_program_ssh_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineUnavailable, match="install OpenSSH's client"):
+        connect({"DOCKER_HOST": "ssh://nobody.invalid"})
+
+
+def test_a_machine_that_does_not_answer_is_told_once_for_all_who_ask(machine: str, config: Path) -> None:
+    del machine, config
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"ssh://127.0.0.1:{closed.getsockname()[1]}"
+        first = _refusal(url)
+        assert "Connection refused" in first
+        assert "Remedy: have `ssh 127.0.0.1 docker version` work" in first
+        assert _refusal(url) == first
+
+
+def _refusal(url: str) -> str:
+    with pytest.raises(EngineUnavailable) as caught:
+        connect({"DOCKER_HOST": url})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@needs_server
+def test_a_host_key_that_is_unknown_or_another_one_is_refused_with_what_to_do(machine: str, config: Path) -> None:
+    assert "host key of stranger is not known. Remedy: `ssh stranger` once" in _refusal("ssh://stranger")
+    known = config.with_name("known_hosts")
+    before = known.read_text()
+    other = config.with_name("other")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other], check=True)
+    try:
+        known.write_text(before.split()[0] + " " + other.with_suffix(".pub").read_text())
+        told = _refusal(machine)
+    finally:
+        known.write_text(before)
+        other.unlink()
+    assert "not the one that is known, as where somebody is in between" in told
+    assert "ssh-keygen -R machine" in told
+
+
+@needs_server
+@pytest.mark.docker
+@pytest.mark.one_engine
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see its end
+def test_all_of_a_sandbox_works_over_one_connection_that_is_lost_and_made_again(machine: str, tmp_path: Path) -> None:
+    with DockerRuntime(f"{BASE}:debian", allow=["a.example.org"]) as sandbox:
+        assert lease.read(lease.all_ids()[0]) is not None
+        tunnel = tunnel_to(machine)
+        assert sandbox.execute("cd /tmp; echo here >f; cat f").output == "here\n"
+        payload = os.urandom(3_000_000)
+        sandbox.write_bytes("/tmp/big", payload)
+        assert (
+            sandbox.run(["sha256sum"], stdin=payload).stdout[:64] == sandbox.run(["sha256sum", "/tmp/big"]).stdout[:64]
+        )
+        sandbox.download("/tmp/big", tmp_path / "big")
+        assert (tmp_path / "big").read_bytes() == payload
+        assert "refused" in sandbox.execute("exec 3<>/dev/tcp/127.0.0.1/1 2>&1").output  # no way of its own
+        checkpoint = sandbox.checkpoint()
+        _cut(tunnel)
+        again = sandbox.execute("cat f")
+        assert (again.output, again.cwd) == ("here\n", "/tmp")
+        assert f"The connection to {machine} was lost and made again" in str(again.notice)
+        assert not sandbox.execute("true").notice
+        threading.Timer(0.5, _cut, [tunnel]).start()
+        with pytest.raises(SandboxUnavailable, match=r"cut off|broke|was lost"):
+            sandbox.run(["sleep", "30"])
+        sandbox.execute("echo changed >/tmp/f")
+        sandbox.restore(checkpoint)
+        assert sandbox.read_bytes("/tmp/f") == b"here\n"
+    with DockerInventory() as inventory:
+        inventory.drop_checkpoint(checkpoint.id)
+    assert lease.all_ids() == []
+    with SandboxPool(f"{BASE}:debian", 1) as pool, pool.get() as warm:
+        assert warm.execute("echo 1").output == "1\n"
+    gc.collect()  # docker-py leaves a socket to it whose other end was lost
+
+
+def _cut(tunnel: ssh_tunnel.SshTunnel) -> None:
+    """End the `ssh` of the connection, as a network does that is gone."""
+    process = tunnel._process
+    assert process is not None
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for one in children:
+        os.kill(int(one), signal.SIGKILL)
+    process.wait(10)
+
+
+@needs_server
+@pytest.mark.docker
+@pytest.mark.one_engine
+def test_of_a_process_that_is_killed_the_connection_ends_and_gc_removes_the_rest(machine: str) -> None:
+    del machine
+    program = (
+        "import sys; from ohsandbox import DockerRuntime\n"
+        f"with DockerRuntime('{BASE}:busybox') as s: print(s.id, flush=True); sys.stdin.read()"
+    )
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as owner:
+        assert owner.stdout is not None
+        sandbox = owner.stdout.readline().decode().strip()
+        [directory] = Path(tempfile.gettempdir()).iterdir()
+        os.kill(owner.pid, signal.SIGKILL)
+    while directory.exists():
+        pass
+    with DockerInventory() as inventory:
+        assert [one.id for one in inventory.list_sandboxes() if one.id == sandbox] == [sandbox]
+        assert [done.id for done in inventory.collect_garbage()] == [sandbox]
