@@ -18,7 +18,7 @@ from ohsandbox.cli.prompt import open_prompt, person_present, read_task
 from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView, open_view
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.run_settings import complete, settings_of
-from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
+from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime, placed
 from ohsandbox.cli.session import RunSession
 from ohsandbox.cli.session_travel import resumable, row_of
 from ohsandbox.cli.slash_commands import HELP_LINE, SessionContext, is_command, message_of, run_command
@@ -71,6 +71,7 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Work | None = Non
     if resumed is not None:
         settings = _settings_of_resumed(settings, what, resumed)
     where = (where if project is None else project.over(where, is_resumed=resumed is not None)).checked()
+    where = placed(where)
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     settings = complete(settings, person=person_present(no_tui=what.headless), file=what.settings)
     if told := check_model_name(settings):

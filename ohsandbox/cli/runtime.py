@@ -26,6 +26,7 @@ from ohsandbox.runtime.factory import (
     CONTAINER_OPTIONS,
     RESOURCE_LIMITS,
     RuntimeSettings,
+    engine_elsewhere,
     open_inventory,
     runtime_from,
 )
@@ -89,6 +90,23 @@ def make_runtime(
         setup_key=setup_key(options) if options.backend.isolated and not options.attach else None,
     )
     return runtime_from(asked, progress=progress)
+
+
+def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> SandboxOptions:
+    """The options, with a copy of the workspace where the engine is on another machine, which cannot bind it.
+
+    Raises:
+        UsageError: an option is for a bound workspace, or the engine's address is none.
+    """
+    if options.workspace is None or options.copies or options.attach is not None or not options.backend.isolated:
+        return options
+    if (elsewhere := engine_elsewhere(options.runtime)) is None:
+        return options
+    tell(
+        f"The engine is at {elsewhere}: the agent works on a copy of {options.workspace.resolve()}, and its changes "
+        "come back when you agree to them (`ohsandbox apply`)."
+    )
+    return replace(options, copy=True).checked()
 
 
 @contextlib.contextmanager

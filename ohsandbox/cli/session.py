@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
+from ohsandbox.cli.copied import unapplied
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.model import keep_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
@@ -33,6 +34,7 @@ from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.paths import check_apart
 from ohsandbox.persistence.layout import new_id
+from ohsandbox.runtime.factory import engine_elsewhere
 from ohsandbox.secrets import Secrets
 from ohsandbox.tools.tool_flags import ToolFlags
 
@@ -449,6 +451,8 @@ class RunSession:
             tell, conversation_id = self.view.info, self.conversation.id
             tell(f"It worked on a copy. See what it changed: ohsandbox diff {conversation_id}")
             tell(f"Bring that to {Path(where.workspace or '.').resolve()}: ohsandbox apply {conversation_id}")
+            if self.person and engine_elsewhere(where.runtime):
+                unapplied.append(conversation_id)
 
     # --- talking ----------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ A new backend is one entry in `BACKENDS`; nothing else asks which backend a runt
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -253,6 +254,20 @@ def project_services(
         found = compose_file.services_of_tables(told, directory, root)
     dumped = (one.model_dump(mode="json", exclude_defaults=True) for one in found.services)
     return tuple(dumped), found.notes
+
+
+def engine_elsewhere(name: str | None) -> str | None:
+    """The address of the backend's engine where that is on another machine; else None. It is not contacted.
+
+    Raises:
+        UsageError: the address is malformed, or its context does not exist.
+    """
+    if (name or DEFAULT_BACKEND) != "docker":
+        return None
+    from ohsandbox.runtime.docker.engine import find  # noqa: PLC0415 - only who uses docker imports it
+
+    address = find(os.environ)
+    return None if address.is_local else address.url
 
 
 def build_digest(directory: Any) -> str:

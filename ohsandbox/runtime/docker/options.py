@@ -446,7 +446,7 @@ def _identity(bound: Sequence[Mount], engine: Engine) -> mount_policy.Identity |
     if not engine.address.is_local:
         raise UsageError(
             f"{what} need an engine on this machine, and {engine.address} is another. "
-            "Remedy: copy the files in with `upload`, or use a local engine."
+            "Remedy: work on a copy (--copy, copy=True); `ohsandbox run` brings its changes back."
         )
     writable = [one.source for one in bound if not one.read_only]
     if not writable:
