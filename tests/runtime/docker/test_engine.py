@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ohsandbox import DockerRuntime
 from ohsandbox.errors import EngineUnavailable, UsageError
 from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
 from ohsandbox.runtime.docker.container import Container
 from ohsandbox.runtime.docker.engine import connect, find
+from tests.runtime.docker.conftest import BASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -258,6 +260,24 @@ def test_a_channel_over_tls_moves_megabytes_both_ways_and_half_closes(
         assert bytes(heard) == payload
         assert channel.wait(10) == 0
     secure.close()
+
+
+@pytest.mark.docker
+@pytest.mark.one_engine
+def test_a_sandbox_over_tls_has_its_shell_files_and_list(
+    tls_front: int, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{tls_front}")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(certificates))
+    with DockerRuntime(f"{BASE}:debian", allow=["a.example.org"]) as sandbox:
+        assert sandbox.execute("cd /tmp; X=1; echo $PWD").output == "/tmp\n"
+        payload = bytes(range(256)) * 4096
+        sandbox.write_bytes("f", payload)
+        assert sandbox.read_bytes("f") == payload
+        assert sandbox.execute("echo $X").output == "1\n"
+        with sandbox.forward(8000) as _:
+            assert sandbox.run(["cat"], stdin=b"through").stdout == b"through"
 
 
 @pytest.mark.docker
