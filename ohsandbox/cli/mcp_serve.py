@@ -89,7 +89,9 @@ def _warm_pool(full: SandboxOptions, size: int) -> SandboxPool:
         raise UsageError(f"--warm makes sandboxes that nobody may ever use, so {option} has no use. Leave one out.")
     if not full.backend.isolated:
         raise UsageError(f"--warm keeps containers, and --runtime {full.runtime} makes none. Leave one out.")
-    return SandboxPool(make=partial(make_runtime, full), size=size, prepare=lambda runtime: set_up(runtime, full, say))
+    return SandboxPool(
+        make=partial(make_runtime, full), size=size, prepare=lambda runtime: set_up(runtime, full, say, is_new=True)
+    )
 
 
 def _factory(full: SandboxOptions, pool: SandboxPool | None) -> SandboxFactory:
