@@ -215,7 +215,7 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
         (("--token", "env:HOME"), "--token needs --http"),
         (("--runtime", "cli", "--network", "open"), "--network needs a container"),
         (("--http", "nowhere"), "Invalid address"),
-        (("--warm", "1", "--workspace", "tests"), "--warm and --workspace exclude each other"),
+        (("--warm", "1", "--workspace", "/opt"), "--warm and --workspace exclude each other"),
         (("--warm", "1", "--keep"), "so --keep has no use"),
         (("--warm", "1", "--runtime", "cli"), "--warm keeps containers"),
         (("--http", "0", "--token", "env:SHORT"), "expected 16 or more"),
