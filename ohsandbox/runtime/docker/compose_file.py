@@ -44,6 +44,7 @@ _SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(h|ms|m|s|us|ns)")
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _PORT = re.compile(r"(?:(?:\[[0-9a-fA-F:]*\]|[0-9.]*):)?(?:[0-9-]*:)?([0-9]{1,5})(?:/(tcp|udp))?")
 _SERVICE_START_S = 60.0
+_COMPLETED = "service_completed_successfully"
 _NAMES = {"working_dir": "workdir", "mem_limit": "memory"}
 """Keys of a Compose file that `Service` calls otherwise."""
 
@@ -110,6 +111,8 @@ class _ComposeReader:
         self._read, self._path, self._root = read, path, root
         self._faults: list[str] = []
         self._notes: list[str] = []
+        self._once: set[str] = set()
+        """Services for whose end others wait."""
         self._where: tuple[str, ...] = ()
 
     def services(self, only: Sequence[str]) -> ProjectServices:
@@ -127,6 +130,8 @@ class _ComposeReader:
         found = [self._service(name, told) for name, told in wanted.items()]
         if self._faults:
             raise UsageError(f"{str(self._path)!r} asks for what no service is given: {'; '.join(self._faults)}.")
+        ended = {"run_once": True}
+        found = [one.model_copy(update=ended) if one and one.name in self._once else one for one in found]
         services = check_services([one for one in found if one is not None], network="none")
         return ProjectServices(services, tuple(dict.fromkeys(self._notes)))
 
@@ -194,6 +199,8 @@ class _ComposeReader:
                 self._deploy(found, _mapping(value))
             case _:
                 found[key] = [str(one) for one in value] if isinstance(value, list | dict) else [str(value)]
+                waits = _mapping(value).items()
+                self._once |= {str(one) for one, how in waits if _mapping(how).get("condition") == _COMPLETED}
 
     def _other(self, key: str, value: Any) -> None:
         """What no service is given: refused where it would reach anything, else told."""

@@ -290,14 +290,18 @@ def _addresses(rules: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _check_names(asked: DockerOptions) -> None:
-    image = asked.image
+def _check_image(image: str) -> None:
     if len(image) > _MAX_IMAGE_NAME or not (_IMAGE.fullmatch(image) or _IMAGE_ID.fullmatch(image)):
         shown = image if len(image) <= 60 else image[:59] + "…"  # noqa: PLR2004 - a line's worth
         raise UsageError(
             f"{shown!r} is not an image name. "
             "Remedy: name one like python:3.12 or ghcr.io/owner/name:tag, in lower case."
         )
+
+
+def _check_names(asked: DockerOptions) -> None:
+    for image in (asked.image, *(service.image for service in asked.services if service.image is not None)):
+        _check_image(image)
     for name in (asked.name, asked.attach):
         if name is not None and not _NAME.fullmatch(name):
             raise UsageError(

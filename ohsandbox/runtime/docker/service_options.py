@@ -159,6 +159,13 @@ class Service(ConfigModel):
             raise ValueError("a word holds a NUL")
         return words
 
+    @field_validator("workdir")
+    @classmethod
+    def _is_absolute(cls, workdir: str | None) -> str | None:
+        if workdir is not None and not workdir.startswith("/"):
+            raise ValueError(f"{workdir[:80]!r} is no absolute path")
+        return workdir
+
     @field_validator("volumes")
     @classmethod
     def _are_directories(cls, volumes: tuple[str, ...]) -> tuple[str, ...]:

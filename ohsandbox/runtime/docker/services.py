@@ -155,18 +155,20 @@ class Pod:
         if not state.get("Running"):
             if state.get("ExitCode") == 0 and one.service.run_once:
                 return True
-            raise self._failure(one, how_it_ended(state))
+            how = how_it_ended(state)
+            remedy = "" if state.get("ExitCode") else "say run_once if it is to end, or "
+            raise self._failure(one, how, remedy)
         if one.service.run_once:
             return False
         if one.healthcheck:
             return exit_code(one.container, one.healthcheck, limit_s=check_s) == 0
         return {*one.ports} <= {*listening()}
 
-    def _failure(self, one: ServiceContainer, how: str) -> SandboxUnavailable:
+    def _failure(self, one: ServiceContainer, how: str, remedy: str = "") -> SandboxUnavailable:
         said = quoted_line(self.log(one.service.name, lines=LOG_LINES), limit_chars=MAX_LOG_CHARS)
         told = f" It printed: {said}" if said else " It printed nothing."
         return SandboxUnavailable(
-            f"Service {one.service.name!r} {how}.{told} Remedy: correct its image, command or environment."
+            f"Service {one.service.name!r} {how}.{told} Remedy: {remedy}correct its image, command or environment."
         )
 
     def log(self, name: str, *, lines: int | None = None) -> str:

@@ -31,10 +31,11 @@ services:
     image: web:latest
     build: {context: ./web, dockerfile: Dockerfile, args: {A: 1}}
     entrypoint: /bin/server --port 80
-    depends_on: {db: {condition: service_healthy}}
+    depends_on: {db: {condition: service_healthy}, migrate: {condition: service_completed_successfully}}
     environment: {TOKEN: "${WEB_TOKEN}", DEBUG: true, EMPTY: ""}
     expose: ["80"]
     privileged: false
+  migrate: {image: busybox, command: migrate}
   debug: {image: busybox, profiles: [debug]}
 volumes: {data: }
 networks: {back: {internal: true}}
@@ -49,7 +50,8 @@ def read(directory: Path, text: str, *only: str) -> ProjectServices:
 
 
 def test_what_a_compose_file_says_becomes_services(tmp_path: Path) -> None:
-    (db, web), notes = read(tmp_path, WHOLE)
+    (db, migrate, web), notes = read(tmp_path, WHOLE)
+    assert (migrate.run_once, db.run_once) == (True, False)
     assert (db.name, db.image, db.ports, db.volumes) == (
         "db", "postgres:17", (5432, 9187), ("/var/lib/postgresql/data", "/scratch")
     )  # fmt: skip
@@ -58,14 +60,14 @@ def test_what_a_compose_file_says_becomes_services(tmp_path: Path) -> None:
     assert db.healthcheck == ("/bin/sh", "-c", "pg_isready -U postgres")
     assert (db.start_timeout_s, db.cpus, db.memory, db.pids) == (210.0, 1.5, 512 * 1024**2, 99)
     assert web.build == Build(str(tmp_path / "web"), "Dockerfile", {"A": "1"})
-    assert (web.image, web.entrypoint, web.depends_on) == (None, ("/bin/server", "--port", "80"), ("db",))
+    assert (web.image, web.entrypoint, web.depends_on) == (None, ("/bin/server", "--port", "80"), ("db", "migrate"))
     assert (web.env, web.secrets) == ({"DEBUG": "true", "EMPTY": ""}, {"TOKEN": "env:WEB_TOKEN"})
     assert "services.db.restart has no meaning here" in notes
     assert "service 'debug' is of a profile and not started" in notes
 
 
 def test_only_those_that_are_named_and_what_they_need(tmp_path: Path) -> None:
-    assert [one.name for one in read(tmp_path, WHOLE, "web").services] == ["db", "web"]
+    assert [one.name for one in read(tmp_path, WHOLE, "web").services] == ["db", "migrate", "web"]
     with pytest.raises(UsageError, match=r"has no service 'wbe'\. Did you mean 'web'"):
         read(tmp_path, WHOLE, "wbe")
 

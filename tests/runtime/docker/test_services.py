@@ -119,6 +119,7 @@ def test_a_name_that_is_no_host_name_is_refused(name: str) -> None:
         ({}, "needs an image or a build"),
         ({"image": "busybox", "ports": [0]}, "0 is no port"),
         ({"image": "busybox", "volumes": "./data"}, "no absolute path"),
+        ({"image": "busybox", "workdir": "data"}, "no absolute path"),
         ({"image": "busybox", "volumes": "/a/../proc"}, "no absolute path"),
         ({"image": "busybox", "env": {"A=B": "c"}}, "A=B"),
         ({"image": "busybox", "secrets": {"A": "value"}}, "where its value is"),
@@ -135,6 +136,7 @@ def test_what_a_service_cannot_be_is_refused(options: dict[str, Any], told: str)
     ("given", "told"),
     [
         ([web("a"), web("b")], "'b' and service 'a' both use port 8000"),
+        ([Service("a", image="../containers/json?all=1")], "is not an image name"),
         ([web("a"), web("a", 1)], "Two services are called 'a'"),
         ([web("a", 3128)], "the proxy of the allowlist both use port 3128"),
         ([web("a", depends_on="z")], "depends on 'z', which is no service"),
