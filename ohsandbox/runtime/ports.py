@@ -34,6 +34,8 @@ class PortForwarding(Backend):
     """The user who runs it."""
     connector_made: str | None = None
     """The directory that was found and made; it is removed at the end."""
+    ports_beside: frozenset[int] = frozenset()
+    """Of services beside the sandbox, in its network."""
     _ports_made: Ports | None = None
 
     def forward(self, port: int, host_port: int = 0) -> Forward:
@@ -64,13 +66,15 @@ class PortForwarding(Backend):
     def listening_ports(self) -> tuple[int, ...]:
         """The TCP ports on which programs of the sandbox listen, on its loopback too, in order; takes 4 ms.
 
-        Those of a proxy and of services of this machine, on which we listen there, are not among them.
+        Those of a proxy, of services of this machine, on which we listen there, and of services beside the sandbox are
+        not among them.
 
         Raises:
             SandboxUnavailable: the sandbox did not answer.
         """
         listed = self.snippet(LIST_LISTENERS, limit_bytes=MAX_LISTENERS_BYTES).stdout
-        return parse_listeners(listed, without=() if self._ports_made is None else self._ports.listening)
+        ours = () if self._ports_made is None else self._ports.listening
+        return parse_listeners(listed, without={*ours, *self.ports_beside})
 
     aforward = waited(forward)
     aexpose_host = waited(expose_host)

@@ -365,6 +365,8 @@ class DockerRuntime(NetworkControl):
         ours = self._proxy_variable_names
         kept = {name: value for name, value in sandbox.exec_env.items() if name not in ours}
         self._sandbox = self._known = sandbox._replace(exec_env={**kept, **self._proxy_variables()})
+        if sandbox.pod is not None:
+            self.ports_beside = sandbox.pod.ports
         self._begin_allowlist(sandbox.container.name)
         self._install_credentials(sandbox)
 

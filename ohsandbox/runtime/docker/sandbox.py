@@ -136,7 +136,8 @@ class Sandbox(NamedTuple):
         if self.pod is not None:
             told["services"] = self.pod.describe()
         limits = config.limits
-        told["network"] = "none: only the sandbox itself is reachable" if config.network == "none" else "open"
+        itself = "the sandbox itself is" if self.pod is None else "the sandbox itself and its services are"
+        told["network"] = f"none: only {itself} reachable" if config.network == "none" else "open"
         told["limits"] = (
             f"{limits.memory_bytes / GIB:g} GiB of memory, {config.cpus:g} processors, {limits.pids} processes"
         )

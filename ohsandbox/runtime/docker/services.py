@@ -175,6 +175,11 @@ class Pod:
         """What a service printed: the last lines; at most 2 MB are kept."""
         return read_log(self.engine, self.running[name].container.id, lines=lines)
 
+    @property
+    def ports(self) -> frozenset[int]:
+        """Those of all services."""
+        return frozenset(port for one in self.running.values() for port in one.ports)
+
     def describe(self) -> str:
         """Names and ports, for a system prompt."""
         return describe_services({name: one.ports for name, one in self.running.items()})

@@ -50,6 +50,7 @@ def test_a_service_is_ready_reached_by_name_contained_and_gone_with_its_sandbox(
     assert runtime.execute(fetch("http://later_1:8001/hostname")).exit_code == 0
     assert "web at web:8000" in runtime.describe()["services"]
     assert runtime.describe()["network"].startswith("none")
+    assert runtime.listening_ports() == (), "those of services are no news"
     names = [f"{runtime.name}-{name}" for name in ("later_1", "network", "prepare", "web")]
     assert containers_of(engine, runtime.name) == [runtime.name, *names]
     found = engine.api.inspect_container(f"{runtime.name}-later_1")
