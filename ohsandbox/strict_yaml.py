@@ -70,6 +70,8 @@ def parse_yaml(text: str) -> YamlFile:
             value = None if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
+    except InvalidYaml:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         told = f"not YAML: {error.problem or error.context}"
