@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import ipaddress
+import json
 import os
 import signal
 import socket
@@ -87,7 +88,9 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def drop_checkpoints(state: Path) -> None:
     """Remove the images of the checkpoints that a state directory has records of."""
-    tags = [path.name for path in (state / "checkpoints").glob("[0-9]*")]
+    records = [*(state / "checkpoints").glob("[0-9]*")]
+    tags = [path.name for path in records]
+    tags += [tag for path in records for tag in json.loads(path.read_bytes()).get("services", ())]
     if not tags or missing_engine() is not None:
         return
     from ohsandbox.errors import SandboxUnavailable  # noqa: PLC0415 - as above
