@@ -51,7 +51,8 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     project = use_project(where, None, person=person_present())
     where = (project.over(where) if project else where).checked()
     settings = read_settings(None, project=project.layer if project else None)
-    runtime = make_runtime(where.with_settings(settings), progress=_tell_steps())
+    full = where.with_settings(settings)
+    runtime = make_runtime(full, progress=_tell_steps())
     with_tty = sys.stdin.isatty() and sys.stdout.isatty() if options.tty is None else options.tty
     argv = ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
     if with_tty:
@@ -61,7 +62,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     with (
         started(runtime, warn=say, setup=where),
         blocked_told_at_end(runtime, "ohsandbox exec --allow", say),
-        opened_ports(runtime, where, say),
+        opened_ports(runtime, full, say),
         runtime.open_channel(argv, tty=with_tty, env=env, user=options.user) as channel,
         killed_on_error(channel),
     ):

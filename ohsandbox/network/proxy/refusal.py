@@ -21,7 +21,7 @@ PHRASES = {
     501: "Not Implemented",
     502: "Bad Gateway",
 }
-_NO_NAME = "The destination"
+_NO_NAME = "The request"
 _FINAL = "Trying again, or another tool, port, mirror or address, gives the same answer: there is no other way out."
 
 
