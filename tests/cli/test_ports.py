@@ -171,11 +171,11 @@ def test_ports_of_before_are_opened_elsewhere_where_they_are_taken_and_told(sand
 
 @pytest.mark.docker
 def test_a_service_that_the_settings_expose_answers_a_command(
-    invoke: Invoke, server: int, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, server: int, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OHSANDBOX_EXPOSE_HOST", str(server))
     fetch = f"import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:{server}/').read())"
-    ended = invoke("exec", "--image", "ohsandbox-base:debian", "--network", "none", "--", "python3", "-c", fetch)
+    ended = invoke("exec", "--image", image, "--network", "none", "--", "python3", "-c", fetch)
     assert (ended.code, ended.out) == (0, "b'hello'\n")
 
 
