@@ -66,8 +66,6 @@ class DevContainer(NamedTuple):
     image: str | None
     build: dict[str, Any] | None
     """`context` relative to the file's directory, `dockerfile` relative to the context, `args` and `target`."""
-    features: dict[str, dict[str, str]]
-    """Options of the features to install, by the directory of each relative to the file's."""
     env: dict[str, str]
     local: dict[str, tuple[str, str]]
     """Variables of the sandbox that have the value of one of this machine: its name there, and what stands for it."""
@@ -105,7 +103,7 @@ def find_devcontainer(directory: Path, named: str | None = None) -> DevContainer
 
 
 def _nothing(path: Path, why: str) -> DevContainer:
-    return DevContainer(path, None, None, {}, {}, {}, None, (), (), (), (), "", (f"all of it: {why}",))
+    return DevContainer(path, None, None, {}, {}, None, (), (), (), (), "", (f"all of it: {why}",))
 
 
 def _read(path: Path, directory: Path) -> DevContainer:
@@ -163,11 +161,12 @@ class _Reader:
         more, user_of_arguments = self._run_arguments()
         image = said.get("image")
         build = self._build()
+        self._drop_features()
         if image is not None and build is not None:
             raise fault(self._path, "'image' and 'build' exclude each other. Leave one out.")
         return DevContainer(
             self._path, None if image is None else self._plain("image", self._text("image", image)), build,
-            self._features(), more | env, local, user or user_of_arguments,
+            more | env, local, user or user_of_arguments,
             tuple(one for key in SETUP_KEYS for one in self._commands(key)), tuple(self._commands("postStartCommand")),
             self._mounts(), self._ports(), self._folder, tuple(self._left_out),
         )  # fmt: skip
@@ -199,18 +198,10 @@ class _Reader:
             "target": None if target is None else self._text("build.target", target),
         }  # fmt: skip
 
-    def _features(self) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {}
-        for name, options in self._object("features", self._said.get("features", {})).items():
-            if not name.startswith("./"):
-                self._drop(f"feature {name}", "it lies in a registry; put what it installs into a Dockerfile (build)")
-                continue
-            given = options if isinstance(options, dict) else {"version": options}
-            found[name] = {
-                key: str(value).lower() if isinstance(value, bool) else self._plain(f"features.{name}", str(value))
-                for key, value in given.items()
-            }
-        return found
+    def _drop_features(self) -> None:
+        for name in self._object("features", self._said.get("features", {})):
+            place = "a directory of the project" if name.startswith("./") else "a registry"
+            self._drop(f"feature {name}", f"it lies in {place}; put what it installs into a Dockerfile (build)")
 
     def _environment(self) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
         env: dict[str, str] = {}

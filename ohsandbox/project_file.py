@@ -136,7 +136,7 @@ class Project(NamedTuple):
         if (dev := self.devcontainer) is None or not dev.folder:
             return wide
         asked: dict[str, Any] = {
-            "build": self.build, "features": dev.features, "setup": dev.setup,
+            "build": self.build, "setup": dev.setup,
             "start": dev.start, "forward": dev.forward, "remote user": dev.user,
             "local": {name: variable for name, (variable, _) in dev.local.items()},
         }  # fmt: skip

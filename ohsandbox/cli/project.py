@@ -32,7 +32,6 @@ MEANINGS = {
     "services": "programs that run beside the sandbox, in its network",
     "setup": "runs in each new sandbox first, unasked",
     "start": "runs at each start, unasked",
-    "features": "their install.sh runs with a network, outside the sandbox",
     "local": "variables of this machine that commands get",
     "remote user": "with a copy of the workspace; in a bound one commands run as you",
     "workspace": "bind: the sandbox writes your files; copy: it reads them",
