@@ -27,6 +27,7 @@ ENV PATH=/opt/ohsandbox/bin:$PATH LANG=C.UTF-8 PYTHONUNBUFFERED=1 PIP_DISABLE_PI
 FROM python AS dependencies
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
+COPY images images
 RUN --mount=type=secret,id=ca --mount=type=secret,id=pip.conf \
     --mount=type=secret,id=PIP_INDEX_URL --mount=type=secret,id=PIP_EXTRA_INDEX_URL \
     --mount=type=cache,target=/root/.cache/pip \

@@ -68,10 +68,10 @@ pictures: setup ## docs/images: real runs in a terminal, and reports (needs tmux
 	@$(BIN)/python docs/generate_pictures.py
 
 images: engine plugins bases ## the images: ohsandbox-default and ohsandbox-browser for agents, ohsandbox itself
-	@.ci/timed "Building ohsandbox-default on $(IMAGE)" \
-	  docker build --tag ohsandbox-default --build-arg BASE_IMAGE=$(IMAGE) $(SECRETS) images/default
-	@.ci/timed "Building ohsandbox-browser on $(IMAGE)" \
-	  docker build --tag ohsandbox-browser --build-arg BASE_IMAGE=$(IMAGE) $(SECRETS) images/browser
+	@.ci/timed "Building ohsandbox-default on $(SLIM_IMAGE)" \
+	  docker build --tag ohsandbox-default --build-arg BASE_IMAGE=$(SLIM_IMAGE) $(SECRETS) images/default
+	@.ci/timed "Building ohsandbox-browser on ohsandbox-default" \
+	  docker build --tag ohsandbox-browser $(SECRETS) images/browser
 	@.ci/timed "Building ohsandbox on $(SLIM_IMAGE)" \
 	  docker build --tag ohsandbox --build-arg BASE_IMAGE=$(SLIM_IMAGE) $(SECRETS) .
 

@@ -19,6 +19,7 @@ from ohsandbox.cli.app_cache import cache
 from ohsandbox.cli.app_config import config
 from ohsandbox.cli.app_conversations import conversations
 from ohsandbox.cli.app_eval import evaluation
+from ohsandbox.cli.app_images import images
 from ohsandbox.cli.app_mcp import mcp
 from ohsandbox.cli.app_services import services
 from ohsandbox.cli.entrypoint import exit_code_of, importing, leave, prepare_streams
@@ -54,7 +55,7 @@ app = new_app(
         "Work": "run demo exec shell",
         "See what is done, and have a say": "top conversations diff cost net view confirm approvals",
         "Take back, branch off, bring over": "undo redo fork apply",
-        "Sandboxes": "ps services cache gc",
+        "Sandboxes": "ps services cache gc images",
         "Set up": "init config trust doctor tools mcp completion",
         "Evaluate": "eval",
     },
@@ -426,5 +427,5 @@ def apply_(
 
 # --- groups ---------------------------------------------------------------------------------------
 
-for _group in (cache, config, conversations, mcp, evaluation, services):
+for _group in (cache, config, conversations, images, mcp, evaluation, services):
     app.add_typer(_group)

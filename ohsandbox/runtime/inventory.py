@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from ohsandbox.runtime.results import PullProgress
 
 
 class SandboxInfo(NamedTuple):
@@ -112,6 +114,24 @@ class Removal(NamedTuple):
         if not isinstance(other, Removal):
             return NotImplemented
         return Removal((*self.removed, *other.removed), (*self.left, *other.left))
+
+
+SHIPPED_IMAGES = ("default", "browser")
+"""The images for agents that ohsandbox has a Dockerfile of; the second is built on the first."""
+
+ImageKind = Literal["shipped", "built", "checkpoint", "network"]
+
+
+class StoredImage(NamedTuple):
+    """An image that ohsandbox made."""
+
+    name: str
+    kind: ImageKind
+    size_bytes: int
+    """With the layers that it shares with others."""
+    created_at: datetime
+    in_use: bool
+    """There is a container of it."""
 
 
 class Inventory(ABC):
@@ -220,6 +240,25 @@ class Inventory(ABC):
     @abstractmethod
     def list_images(self) -> list[str]:
         """Names of the images that need no download, without our checkpoints and what we built from a Dockerfile."""
+
+    @abstractmethod
+    def build_shipped_image(
+        self, name: str, *, base: str | None = None, progress: Callable[[PullProgress], None] | None = None
+    ) -> str:
+        """Build one of SHIPPED_IMAGES, on another base where one is named, and return what `--image` takes.
+
+        Raises:
+            UsageError: there is no such image.
+            ImageUnavailable: the base cannot be had.
+        """
+
+    @abstractmethod
+    def list_made_images(self) -> list[StoredImage]:
+        """The images that ohsandbox made, for any user of the engine, the newest first."""
+
+    @abstractmethod
+    def prune_images(self) -> Iterator[GcResult]:
+        """Remove images that were built for `--build` and that no sandbox uses."""
 
     # --- life ---
 

@@ -1,7 +1,9 @@
 """What `make images` builds, and what the tests' own images are."""
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,22 +25,76 @@ def images() -> None:
     assert built.returncode == 0, built.stdout + built.stderr
 
 
-@pytest.mark.usefixtures("images")
-@pytest.mark.parametrize("tool", ["bash", "curl", "git", "jq", "less", "patch", "pip", "ps", "python", "rg", "tar"])
-def test_the_default_image_has_what_an_agent_reaches_for(tool: str) -> None:
-    found = run("docker", "run", "--rm", "ohsandbox-default", tool, "-V" if tool == "ps" else "--version")
-
-    assert (found.returncode, found.stderr) == (0, "")
+TOOLS = """bash cc curl gcc git jq less make nano node npm npx patch pip ps python rg sqlite3 tar unzip:-v uv uvx ssh:-V
+file ps:-V"""
 
 
 @pytest.mark.usefixtures("images")
-def test_the_default_image_lets_an_agent_install_and_commit() -> None:
+def test_the_default_image_has_what_an_agent_reaches_for() -> None:
+    script = "\n".join(
+        f"{name} {flag or '--version'} >/dev/null 2>&1 || echo {name}"
+        for name, _, flag in (word.partition(":") for word in TOOLS.split())
+    )
+    found = run("docker", "run", "--rm", "ohsandbox-default", "sh", "-c", script)
+
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+@pytest.mark.usefixtures("images")
+def test_the_default_images_user_can_install_compile_and_commit() -> None:
     script = """
+        [ "$(id -un) $HOME $PWD" = "agent /home/agent /workspace" ]
         python -m venv /tmp/venv && /tmp/venv/bin/pip --version
         pip uninstall --yes no-such-package
-        chown 1000 /workspace && git init --quiet && git status --short
+        uv venv --quiet /tmp/uv
+        echo 'int main(void) { return 0; }' >a.c && gcc a.c && ./a.out
+        npm init --yes >/dev/null && npm prefix --global | grep -q /home/agent
+        sqlite3 a.db 'create table t(x)'
+        git init --quiet && git add a.c && git -c user.name=a -c user.email=a@b commit --quiet --message first
     """
-    assert run("docker", "run", "--rm", "ohsandbox-default", "sh", "-ec", script).returncode == 0
+    found = run("docker", "run", "--rm", "ohsandbox-default", "sh", "-euc", script)
+
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.usefixtures("images")
+def test_the_browser_image_is_the_default_one_and_a_browser() -> None:
+    found = run(
+        "docker",
+        "run",
+        "--rm",
+        "ohsandbox-browser",
+        "sh",
+        "-euc",
+        "id -un; git --version; rg --version; pip --version; chromium --version",
+    )
+
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.startswith("agent\n")
+
+
+@pytest.mark.parametrize("path", ["images/default/Dockerfile", "images/browser/Dockerfile"])
+def test_a_dockerfile_passes_the_linter(path: str) -> None:
+    """Versions of Debian's packages are those of the base image's release."""
+    checked = run(str(Path(sys.executable).parent / "hadolint"), path)
+
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.usefixtures("images")
+def test_images_are_built_listed_and_kept_by_the_command(tmp_path: Path) -> None:
+    base = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
+    env = os.environ | {"OHSANDBOX_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "ohsandbox", "images"]
+    built = subprocess.run(
+        [*command, "build", "default", "--base", base], env=env, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    assert "ohsandbox-default is ready" in built.stdout
+    assert "step 2 of" in built.stderr
+    listed = subprocess.run([*command, "list", "--json"], env=env, capture_output=True, text=True, check=False)
+    kinds = {one["name"]: one["kind"] for one in json.loads(listed.stdout)}
+    assert kinds["ohsandbox-default:latest"] == "shipped"
 
 
 @pytest.mark.usefixtures("images")

@@ -54,6 +54,9 @@ class Build(NamedTuple):
     """Values of the Dockerfile's ARG. They stand in the image's history, so they are no place for secrets."""
     target: str | None = None
     """The stage to build; None is the last."""
+    secrets: Mapping[str, str] = {}
+    """For `RUN --mount=type=secret,id=...`: `env:NAME` or `file:PATH` by id. They are in no layer, need BuildKit, and
+    make no other image: what they say may not matter to what is built."""
 
 
 class BuiltImage(NamedTuple):
@@ -74,6 +77,10 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
     if not isinstance(given.context, str | os.PathLike) or not given.context:
         raise UsageError(f"Invalid build {given.context!r}: give a directory with a Dockerfile, or a Build(...)")
     expect_texts_by_name("Build(args=...)", given.args)
+    expect_texts_by_name("Build(secrets=...)", given.secrets)
+    for name, reference in given.secrets.items():
+        if not reference.startswith(("env:", "file:")):
+            raise UsageError(f"Invalid secret {name!r} of a build: expected env:NAME or file:PATH.")
     expect("Build(dockerfile=...)", given.dockerfile, str, optional=False)
     expect("Build(target=...)", given.target, str)
     root = Path(given.context).expanduser().resolve()
@@ -86,7 +93,7 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
         raise UsageError(f"The Dockerfile {given.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there.")
     if not (root / name).is_file():
         raise UsageError(f"There is no file {name!r} in {str(root)!r}. Remedy: name it with Build(dockerfile=...).")
-    return given._replace(context=str(root), dockerfile=name, args=dict(given.args))
+    return given._replace(context=str(root), dockerfile=name, args=dict(given.args), secrets=dict(given.secrets))
 
 
 def ensure(

@@ -140,6 +140,11 @@ def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
     """
     job.archive.seek(0)
     with_buildkit = buildkit_command(engine)
+    if with_buildkit is None and job.build.secrets:
+        raise UsageError(
+            f"The build of {str(job.build.context)!r} needs BuildKit for its secrets, and docker's client here has no "
+            "`docker buildx` for this engine. Remedy: install it."
+        )
     if with_buildkit is None:
         _run_classic(engine, job, report)
     else:
@@ -176,8 +181,16 @@ def _options(job: BuildJob) -> list[str]:
     target = [] if build.target is None else ["--target", build.target]
     return [
         "--load", "--progress=plain", "--tag", job.name, "--label", f"{BUILD_LABEL}=1", "--file", build.dockerfile,
-        *arguments, *target, "-",
+        *arguments, *target, *_secrets(build), "-",
     ]  # fmt: skip
+
+
+def _secrets(build: Build) -> list[str]:
+    found = []
+    for name, reference in build.secrets.items():
+        kind, _, value = reference.partition(":")
+        found += ["--secret", f"id={name},{'src' if kind == 'file' else 'env'}={value}"]
+    return found
 
 
 def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import build, caches, checkpoints, guard, lease, open_network, services, setups
+from ohsandbox.runtime.docker import (
+    build,
+    caches,
+    checkpoints,
+    guard,
+    lease,
+    open_network,
+    services,
+    setups,
+    shipped_images,
+)
 from ohsandbox.runtime.docker import engine as engines
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container import remove
@@ -24,11 +34,12 @@ from ohsandbox.runtime.docker.usage import MAX_STATS_REQUESTS, STATS_TIMEOUT_S, 
 from ohsandbox.runtime.inventory import CacheInfo, GcResult, Inventory, Removal, SandboxInfo, ServiceInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import LeaseRecord
-    from ohsandbox.runtime.inventory import SandboxUsage
+    from ohsandbox.runtime.inventory import SandboxUsage, StoredImage
+    from ohsandbox.runtime.results import PullProgress
 
 WORKSPACE_LABEL = "ohsandbox.workspace"
 
@@ -186,6 +197,20 @@ class DockerInventory(Inventory):
     def remove_cache(self, name: str) -> bool:
         """See `Inventory.remove_cache`."""
         return caches.remove(self._engine, name)
+
+    def build_shipped_image(
+        self, name: str, *, base: str | None = None, progress: Callable[[PullProgress], None] | None = None
+    ) -> str:
+        """See `Inventory.build_shipped_image`; this machine's certificates and pip's settings stay out of it."""
+        return shipped_images.build_shipped(self._engine, name, base=base, progress=progress)
+
+    def list_made_images(self) -> list[StoredImage]:
+        """See `Inventory.list_made_images`."""
+        return shipped_images.list_made(self._engine)
+
+    def prune_images(self) -> Iterator[GcResult]:
+        """See `Inventory.prune_images`."""
+        return shipped_images.prune(self._engine)
 
     def list_images(self) -> list[str]:
         """See `Inventory.list_images`."""
