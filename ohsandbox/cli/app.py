@@ -23,22 +23,9 @@ from ohsandbox.cli.app_images import images
 from ohsandbox.cli.app_mcp import mcp
 from ohsandbox.cli.app_services import services
 from ohsandbox.cli.entrypoint import exit_code_of, importing, leave, prepare_streams
-from ohsandbox.cli.options import (
-    LAST,
-    AsJson,
-    ConfirmOptions,
-    ConversationId,
-    ExecOptions,
-    InitOptions,
-    NoTui,
-    Root,
-    RunOptions,
-    SandboxOptions,
-    SettingsFile,
-    ShellOptions,
-    Yes,
-    path,
-)
+from ohsandbox.cli.option_values import path
+from ohsandbox.cli.options import LAST, AsJson, ConversationId, NoTui, Root, SandboxOptions, SettingsFile, Yes
+from ohsandbox.cli.options_commands import ConfirmOptions, ExecOptions, InitOptions, RunOptions, ShellOptions
 from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, switch
 
 app = new_app(

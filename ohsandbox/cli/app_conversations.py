@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from ohsandbox.cli.completion import conversation_ids
-from ohsandbox.cli.options import LAST, ConversationId, NoTui, Root, Yes, path
+from ohsandbox.cli.option_values import path
+from ohsandbox.cli.options import LAST, ConversationId, NoTui, Root, Yes
 from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, switch
 
 conversations = new_app(

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ohsandbox.cli.options import RunOptions, path
+from ohsandbox.cli.option_values import path
+from ohsandbox.cli.options_commands import RunOptions
 from ohsandbox.cli.options_eval import EVALUATED_MODEL, CompareOptions, EvalOptions, ValidateOptions
 from ohsandbox.cli.typer_options import command, new_app, option
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ohsandbox.cli.options import AsJson, McpConfig, SandboxOptions, ServeOptions, SettingsFile
+from ohsandbox.cli.options import AsJson, McpConfig, SandboxOptions, SettingsFile
+from ohsandbox.cli.options_commands import ServeOptions
 from ohsandbox.cli.typer_options import command, new_app
 
 mcp = new_app("mcp", help="List MCP servers, approve changed tools, or serve a sandbox over MCP.")

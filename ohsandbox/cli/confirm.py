@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from ohsandbox.cli.options import ConfirmOptions
+    from ohsandbox.cli.options_commands import ConfirmOptions
     from ohsandbox.conversation import Conversation
     from ohsandbox.conversation.approvals import Approval
 

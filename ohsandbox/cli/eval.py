@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ohsandbox.cli.options import RunOptions
+    from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.options_eval import EvalOptions
     from ohsandbox.evaluation.executor import TrialExecutor
     from ohsandbox.evaluation.reports.report import Report

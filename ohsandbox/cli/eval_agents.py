@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.options import RunOptions
+from ohsandbox.cli.options_commands import RunOptions
 from ohsandbox.cli.options_eval import EVALUATED_MODEL
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import UsageError

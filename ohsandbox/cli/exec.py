@@ -31,7 +31,8 @@ from ohsandbox.runtime.shell.terminal import sanitize_for_terminal, whole_prefix
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ohsandbox.cli.options import ExecOptions, SandboxOptions
+    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.options_commands import ExecOptions
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.results import PullProgress
 

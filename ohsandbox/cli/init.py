@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from ohsandbox.cli.config import checked, file_to_change, tell_what_is_above
 from ohsandbox.cli.model import ADDRESS, is_offline, key_name, provider_variables
 from ohsandbox.cli.model_check import calls_tools, models_of, providers, try_model, with_suggestion
-from ohsandbox.cli.options import InitOptions
+from ohsandbox.cli.options_commands import InitOptions
 from ohsandbox.cli.prompt import ask, ask_secret, ask_with_default_yes, person_present
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import hide, safe_line, say

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from mcp.server.lowlevel import Server
 
-    from ohsandbox.cli.options import SandboxOptions, ServeOptions
+    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.options_commands import ServeOptions
     from ohsandbox.mcp_server import SandboxSession
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.tools.tool_flags import ToolFlags

@@ -1,4 +1,4 @@
-"""The options that more than one command has, and those of the big commands: each is declared here, once.
+"""The options that more than one command has, among them the sandbox's: each is declared here, once.
 
 `typer_options.command` makes options of the annotated fields. Nothing slow is imported: `--help` reads this.
 """
@@ -11,96 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, BadParameter, Option
+from typer import Argument, Option
 
 from ohsandbox.cli.completion import conversation_ids, sandbox_names
-from ohsandbox.cli.typer_options import argument, option, switch
+from ohsandbox.cli.option_values import byte_size_of, check_variables, cpu_count, directory, gpu_count, mount_of, path
+from ohsandbox.cli.typer_options import option, switch
 from ohsandbox.errors import UsageError
-from ohsandbox.text import MAX_BYTES, byte_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from ohsandbox.runtime.factory import BackendInfo, NetworkMode
     from ohsandbox.settings import Settings
-
-MAX_GPUS = 1024
-MAX_NUMBER = 1e9
-"""Thirty years of seconds; timers of the system overflow at 9.2e9."""
-
-
-# --- parsers of values: typer puts the option's name before the message of a BadParameter -----------
-
-
-def _number(text: str, *, minimum: float = 0, expected: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not (0 < number <= MAX_NUMBER and number >= minimum):  # nan is neither
-        raise BadParameter(f"expected {expected}, got {text!r}")
-    return number
-
-
-positive_number = partial(_number, expected=f"a number above 0 and at most {MAX_NUMBER:,.0f}")
-_cpu_count = partial(_number, minimum=0.01, expected="a number of processors, 0.01 or more")
-"""The engine takes hundredths."""
-
-
-def _gpus(text: str) -> str:
-    if text != "all" and not (text.isdecimal() and 0 < int(text) <= MAX_GPUS):
-        raise BadParameter(f"expected 'all' or a number of GPUs from 1 on, got {text!r}")
-    return text
-
-
-def check_variables(pairs: Sequence[str]) -> None:
-    """Raise UsageError for the first that is not NAME=VALUE."""
-    for pair in pairs:
-        if "=" not in pair[1:]:
-            raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
-
-
-def byte_size_of(*, minimum: int) -> Callable[[str], int]:
-    """A parser of sizes such as 512m and 2g, of at most MAX_BYTES; a number without a unit is bytes."""
-
-    def parse(text: str) -> int:
-        try:
-            size = byte_size(text)
-        except ValueError:
-            size = 0
-        if not minimum <= size <= MAX_BYTES:
-            least = f"{minimum // 1024**2}m"
-            raise BadParameter(f"expected a size of {least} or more, as in 512m or 2g, got {text!r}")
-        return size
-
-    return parse
-
-
-def path(text: str) -> Path:
-    """The path of a file or directory. `Path("")` would be the current directory, which nobody named."""
-    if not text:
-        raise BadParameter("expected a path, got an empty text")
-    return Path(text)
-
-
-def directory(text: str) -> str:
-    """`DIR[:ro]`, as it stands."""
-    from ohsandbox.runtime.mount_text import parse_path  # noqa: PLC0415 - `--help` reads this module
-
-    path(parse_path(text).path)
-    return text
-
-
-def mount_of(text: str) -> str:
-    """`SRC:DST[:ro]` with an absolute source, so that it means the same where the conversation is resumed."""
-    from ohsandbox.runtime.mount_text import parse_mount  # noqa: PLC0415 - `--help` reads this module
-
-    try:
-        named = parse_mount(text)
-    except UsageError as error:
-        raise BadParameter(str(error)) from None
-    return str(named._replace(source=str(Path(named.source).expanduser().absolute())))
-
 
 # --- options of more than one command ---------------------------------------------------------------
 
@@ -141,14 +61,9 @@ Root = Annotated[
 Yes = Annotated[bool, Option("--yes", "-y", help="Skip the confirmation prompt.")]
 
 
-# --- options of the big commands ------------------------------------------------------------------
+# --- the sandbox ------------------------------------------------------------------
 
-_model = partial(option, rich_help_panel="Model")
 _sandbox = partial(option, rich_help_panel="Sandbox")
-_tools = partial(option, rich_help_panel="Tools and prompt")
-_limit = partial(option, rich_help_panel="Run limits")
-_enable = partial(_tools, "Enable a tool or a family of tools (browsing, web_read, ...); may be repeated.", "TOOLS")
-_disable = partial(_tools, "Disable a tool or a family of tools (cmd, jupyter, ...); may be repeated.", "TOOLS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +123,7 @@ class SandboxOptions:
         "SIZE",
         parser=byte_size_of(minimum=32 * 1024**2),
     )
-    cpus: float | None = _sandbox("Number of processors, as in 0.5.  [default: 2]", "N", parser=_cpu_count)
+    cpus: float | None = _sandbox("Number of processors, as in 0.5.  [default: 2]", "N", parser=cpu_count)
     pids: int | None = _sandbox("Maximum number of processes and threads.  [default: 512]", "N", min=16, max=4_194_304)
     disk: int | None = _sandbox(
         "Disk limit of the container; needs an engine on xfs with pquota, or btrfs.  [default: none]",
@@ -229,7 +144,9 @@ class SandboxOptions:
     )
     platform: str | None = _sandbox("Platform of the image, as in linux/arm64.  [default: the engine's]", "OS/ARCH")
     gpus: str | None = _sandbox(
-        "Number of GPUs, or all; the engine needs NVIDIA's Container Toolkit.  [default: none]", "N|all", parser=_gpus
+        "Number of GPUs, or all; the engine needs NVIDIA's Container Toolkit.  [default: none]",
+        "N|all",
+        parser=gpu_count,
     )
     oci_runtime: str | None = _sandbox(
         "OCI runtime of the engine, such as runsc (gVisor).  [default: the engine's]", "NAME"
@@ -456,172 +373,3 @@ class SandboxOptions:
             for name in (field.name for field in fields(self))
             if name in names and getattr(self, name)
         ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """The options of `run`, without the sandbox's."""
-
-    task: str | None = argument("Task for the agent; '-' reads it from stdin. Without it you are prompted.", "TASK")
-    settings: SettingsFile = None
-    no_tui: NoTui = False
-    as_json: bool = switch("Print one JSON object per event on stdout, then one with the result.", "--json")
-    quiet: bool = switch("Print only the answer; no progress, no prompts.", "--quiet", "-q")
-    view: bool = switch(
-        "Serve the conversation as a page, from which it can be answered, steered and stopped.", "--view"
-    )
-    port: int = option("Port of --view's page; 0 takes a free one.", "N", default=0, min=0, max=65535)
-    confirm: Literal["never", "always", "risky", "medium", "plan"] | None = option(
-        "Which calls need your approval: never, always, risky (those that can do harm), medium (also those that the "
-        "rules cannot judge), or plan: the agent only looks, and presents a plan.  [default: never; with --runtime cli "
-        "at a terminal: risky]",
-        "MODE",
-    )
-    secrets: list[str] | None = option(
-        "Set this environment variable for commands and mask its value in the log, in requests to the model and in "
-        "output; may be repeated.",
-        "NAME[=env:OTHER|=file:PATH]",
-        flags=["--secret"],
-    )
-    model: str | None = _model("Model name, as in litellm.", "PROVIDER/MODEL")
-    api_key: str | None = _model(
-        "API key, visible in `ps`. Prefer the settings file or an environment variable.", "KEY"
-    )
-    base_url: str | None = _model("Base URL of an OpenAI-compatible server.", "URL")
-    price: str | None = _model(
-        "Price of the model in US dollars for a million tokens of input and of output, as in 3,15.  [default: by "
-        "litellm's list]",
-        "IN,OUT",
-    )
-    tool_choice: Literal["auto", "required"] = _model(
-        "required: the model's first answer must call a tool.", default="auto"
-    )
-    autoresume: bool = switch("Resume the newest conversation.", "--autoresume", rich_help_panel="Resume")
-    resume: str | None = option(
-        "Resume this conversation: id, its beginning, or 'last'. Without ID, choose from a list.",
-        "ID",
-        rich_help_panel="Resume",
-        autocompletion=conversation_ids,
-    )
-    max_iterations: int | None = _limit("Maximum requests to the model in one run.", "N", min=1)
-    max_time_s: float | None = _limit("Maximum duration of one run.", "SECONDS", parser=positive_number)
-    max_tokens: int | None = _limit("Maximum tokens, input and output, of the whole conversation.", "N", min=1)
-    max_cost_usd: float | None = _limit("Maximum cost of the whole conversation.", "DOLLARS", parser=positive_number)
-    instructions: Path | None = _tools("Text file appended to the system prompt.", "FILE", parser=path)
-    mcp_config: McpConfig = None
-    skill_servers: Literal["ask", "allow", "never"] | None = _tools(
-        "MCP servers that skills of the repository bring. ask: shown and asked about at a terminal, else not started "
-        "(default). allow: started. never: not looked for."
-    )
-    enable: list[str] | None = _enable()
-    disable: list[str] | None = _disable()
-    talks: bool = True
-    """Without a task the person is prompted for messages."""
-
-    @property
-    def headless(self) -> bool:
-        """Nothing is asked, whoever sits at the terminal."""
-        return self.no_tui or self.as_json or self.quiet
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessOptions:
-    """As whom and with which variables a program of the person's runs."""
-
-    env: list[str] | None = option("Set an environment variable; may be repeated.", "NAME=VALUE", flags=["--env", "-e"])
-    user: str | None = option("User name or uid in the sandbox.", "NAME")
-
-    def checked_environment(self, where: SandboxOptions) -> dict[str, str]:
-        """The variables; raises UsageError where one is malformed, or where the backend has no such user."""
-        check_variables(self.env or ())
-        if self.user is not None and not self.user:
-            raise UsageError("--user is empty. Name a user of the image or a numeric id, or leave it out.")
-        if self.user and not where.backend.users:
-            raise UsageError(f"--user {self.user!r} needs a container. Leave it out, or --runtime {where.runtime}.")
-        return dict(pair.split("=", 1) for pair in self.env or ())
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExecOptions(ProcessOptions):
-    """How `exec` runs its command."""
-
-    timeout_s: float | None = option(
-        "Kill the command after this time; the exit code is then 124.",
-        "SECONDS",
-        flags=["--timeout"],
-        parser=positive_number,
-    )
-    tty: bool | None = option(
-        "Allocate a pseudo-terminal.  [default: if stdin and stdout are terminals]", flags=["--tty/--no-tty", "-t/-T"]
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShellOptions(ProcessOptions):
-    """What `shell` gives its program."""
-
-    secrets: list[str] | None = option(
-        "Set this environment variable for the program, from a variable or file of this machine; may be repeated. "
-        "Its value is not masked on the screen.",
-        "NAME[=env:OTHER|=file:PATH]",
-        flags=["--secret"],
-    )
-    settings: SettingsFile = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class InitOptions:
-    """What `init` need not ask."""
-
-    provider: str | None = option(
-        "Model provider, as in litellm, or the URL of an OpenAI-compatible server.", "NAME|URL"
-    )
-    model: str | None = option("Model name, with or without its provider.", "NAME")
-    key_from: str | None = option(
-        "Where the API key is; - reads it from stdin and stores it.", "env:NAME|file:PATH|keyring:NAME|-"
-    )
-    base_url: str | None = option("Base URL of an OpenAI-compatible server.", "URL")
-    image: str | None = option("Container image.", "NAME")
-    network: Literal["none", "allowlist", "open"] | None = option(
-        "none: no network. allowlist: package registries, and hosts that you allow. open: internet access."
-    )
-    no_check: bool = switch("Do not send a request to the model.", "--no-check")
-    yes: bool = switch("Ask nothing, and write.", "--yes", "-y")
-    settings: SettingsFile = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfirmOptions:
-    """The answer that `confirm` gives."""
-
-    yes: bool = switch("Approve all pending calls, if they are shown in full.", "--yes")
-    unseen: bool = switch("With --yes: also approve calls that are too long to be shown in full.", "--unseen")
-    no: bool = switch("Reject all pending calls.", "--no")
-    reason: str = option("With --no: reason that the agent is told.", "TEXT", default="")
-    no_run: bool = switch("Store the answer without continuing the run; `run --resume` continues it.", "--no-run")
-    as_json: bool = switch("Print the pending calls as JSON; do not prompt.", "--json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """How `mcp serve` offers the tools."""
-
-    http: str | None = option("Serve over HTTP at /mcp.  [default: stdin and stdout]", "[HOST:]PORT")
-    token: str | None = option(
-        "With --http: bearer token of the clients.  [default: generated and printed]", "env:NAME|file:PATH"
-    )
-    warm: int = option(
-        "Keep N sandboxes started for sessions to come, so that a session's first call waits for none.", "N", min=0,
-        max=1000, default=0,
-    )  # fmt: skip
-    max_sessions: int = option("With --http: maximum number of concurrent sandboxes.", "N", min=1, default=8)
-    idle_timeout_s: float = option(
-        "With --http: end a session that is idle for this time.",
-        "SECONDS",
-        flags=["--idle-timeout"],
-        parser=positive_number,
-        default=1800.0,
-    )
-    settings: SettingsFile = None
-    enable: list[str] | None = _enable()
-    disable: list[str] | None = _disable()

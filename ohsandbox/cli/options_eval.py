@@ -10,7 +10,8 @@ from typing import Literal
 
 from typer import BadParameter
 
-from ohsandbox.cli.options import NoTui, byte_size_of, path, positive_number
+from ohsandbox.cli.option_values import byte_size_of, path, positive_number
+from ohsandbox.cli.options import NoTui  # noqa: TC001 - typer reads annotations at run time
 from ohsandbox.cli.typer_options import option, switch
 
 MAX_SHARDS = 100_000

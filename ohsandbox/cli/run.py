@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from ohsandbox.cli import confirm
 from ohsandbox.cli.model import read_settings, with_kept_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
-from ohsandbox.cli.options import RunOptions, SandboxOptions
+from ohsandbox.cli.options_commands import RunOptions
 from ohsandbox.cli.picker import pick
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import open_prompt, person_present, read_task
@@ -31,6 +31,7 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.rendering.view import View
 
 DEMO_TASK = "Write a small Python module that merges overlapping intervals. Test it, and show that it works."

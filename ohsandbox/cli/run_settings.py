@@ -27,7 +27,7 @@ from ohsandbox.settings import Settings, addresses_of_provider, without_user
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.cli.options import RunOptions
+    from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.project import UsedProject
 
 _ASKED = ("api_key", "base_url", "native_tool_calling")

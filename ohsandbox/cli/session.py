@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from ohsandbox.cli.options import RunOptions, SandboxOptions
+    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.llm import ChatModel

@@ -21,7 +21,8 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ohsandbox.cli.options import SandboxOptions, ShellOptions
+    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.options_commands import ShellOptions
     from ohsandbox.runtime.base import Runtime
 
 _QUIET = "PAGER GIT_PAGER GIT_TERMINAL_PROMPT DEBIAN_FRONTEND PIP_NO_INPUT"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.cli.eval_agents import make_agent
-from ohsandbox.cli.options import RunOptions
+from ohsandbox.cli.options_commands import RunOptions
 from ohsandbox.cli.options_eval import EvalOptions
 from ohsandbox.errors import UsageError
 

@@ -12,7 +12,7 @@ import pytest
 from ohsandbox import DockerRuntime
 from ohsandbox.cli.eval import run_tasks
 from ohsandbox.cli.eval_validate import validate_tasks
-from ohsandbox.cli.options import RunOptions
+from ohsandbox.cli.options_commands import RunOptions
 from ohsandbox.cli.options_eval import EvalOptions, ValidateOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import PredictionsAgent

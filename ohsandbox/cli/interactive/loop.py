@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.interactive.region import SentLine
     from ohsandbox.cli.interactive.screen import Screen
-    from ohsandbox.cli.options import RunOptions, SandboxOptions
+    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.runtime import ResumedConversation
     from ohsandbox.conversation import Conversation
     from ohsandbox.settings import Settings

@@ -11,7 +11,8 @@ from ohsandbox.cli.prompt import drawn_by, person_present
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.cli.options import RunOptions, SandboxOptions
+    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.run import Work
 
 HISTORY_NAME = "history.jsonl"

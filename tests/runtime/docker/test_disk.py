@@ -102,7 +102,7 @@ def test_what_fills_the_workspaces_disk_is_killed_before_it_is_full(
     runtime.execute("true")
     told = runtime.execute(command, timeout_s=HANG_S)
     assert not told.timed_out
-    assert "The workspace's disk has " in str(told.notice)
+    assert f"The disk of '{runtime.host_workspace}' has " in str(told.notice)
     assert "killed" in str(told.notice)
     assert free(runtime.host_workspace) > 0.01
     cleared = runtime.execute("cd /workspace && rm -rf ./* && echo cleared")
@@ -161,7 +161,7 @@ def test_below_the_floor_a_new_sandbox_is_refused_and_a_floor_of_zero_is_none(
     (where / "work").mkdir()
     runtime = inside(where=where / "work")
     for _ in range(2):
-        with pytest.raises(SandboxUnavailable, match=r"The workspace's disk has .* must stay free.* Remedy: free some"):
+        with pytest.raises(SandboxUnavailable, match=r"The disk of '.*' has .* must stay free.* Remedy: free some"):
             runtime.run(["true"])
     assert inside(where=where / "work", limits=SandboxLimits(free_bytes=0)).execute("true").exit_code == 0
     assert inside(where=where / "work", limits=SandboxLimits(free_bytes=MIB)).execute("true").exit_code == 0
