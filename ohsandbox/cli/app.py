@@ -15,6 +15,7 @@ import typer
 
 from ohsandbox import __version__
 from ohsandbox.cli import completion
+from ohsandbox.cli.app_branches import branches
 from ohsandbox.cli.app_cache import cache
 from ohsandbox.cli.app_config import config
 from ohsandbox.cli.app_conversations import conversations
@@ -41,7 +42,7 @@ app = new_app(
     panels={
         "Work": "run demo exec shell",
         "See what is done, and have a say": "top conversations diff cost net view confirm approvals",
-        "Take back, branch off, bring over": "undo redo fork apply",
+        "Take back, branch off, bring over": "undo redo fork apply branches",
         "Sandboxes": "ps services cache gc images",
         "Set up": "init config trust doctor tools mcp completion",
         "Evaluate": "eval",
@@ -414,5 +415,5 @@ def apply_(
 
 # --- groups ---------------------------------------------------------------------------------------
 
-for _group in (cache, config, conversations, images, mcp, evaluation, services):
+for _group in (branches, cache, config, conversations, images, mcp, evaluation, services):
     app.add_typer(_group)

@@ -86,6 +86,9 @@ class SandboxOptions:
     same_path: bool = switch(
         "Bind each --workspace at its own path of this machine.", "--same-path", rich_help_panel="Sandbox"
     )
+    branch: str | None = _sandbox(
+        "Work on this branch of the workspace's repository in a tree of its own: see `ohsandbox branches`.", "NAME"
+    )
     mount: list[str] | None = _sandbox(
         "Bind one more directory of this machine, or with :ro a file. Diff, undo and the report of changes leave it "
         "out. May be repeated.",
@@ -227,7 +230,7 @@ class SandboxOptions:
         elif self.workspace != first:
             object.__setattr__(self, "workspaces", [str(self.workspace)])
 
-    def checked(self) -> SandboxOptions:
+    def checked(self) -> SandboxOptions:  # noqa: C901 - one check after another
         """The same options. One that the backend does not support is refused, never ignored."""
         from ohsandbox.runtime.factory import (  # noqa: PLC0415 - `--help` reads this module
             BACKENDS,
@@ -236,6 +239,8 @@ class SandboxOptions:
             RESOURCE_LIMITS,
         )
 
+        if self.branch is not None:
+            return self._on_branch().checked()
         if self.runtime is not None:
             of_some = {name for backend in BACKENDS.values() for name in backend.options - self.backend.options}
             if given := self._given(*of_some, *({"copy_all"} if "copy" in of_some else ())):
@@ -259,6 +264,13 @@ class SandboxOptions:
         if self.same_path and (self.copies or self.workspace is None):
             raise UsageError("--same-path is for a bound --workspace. Leave --copy out, or name one.")
         return self
+
+    def _on_branch(self) -> SandboxOptions:
+        from ohsandbox.cli.branches import on_branch  # noqa: PLC0415 - `--help` reads this module
+
+        if self.attach or self.copies or self.same_path or not self.backend.isolated:
+            raise UsageError("--branch is for a new container, without --attach, --copy and --same-path.")
+        return on_branch(self)
 
     def _check_network(self) -> None:
         from ohsandbox.runtime.port_numbers import parse_port_pair  # noqa: PLC0415 - `--help` reads this module

@@ -46,8 +46,8 @@ SANDBOX_NAME = "sandbox.json"
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
 _SETUP = {"setup", "setup_inputs", "setup_directory", "start", "folder", "project_forward"}
 _NOT_MADE_OF = _SETUP | {
-    "workspace", "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache", "forward",
-    "expose_host", "any_port", "no_cache",
+    "workspace", "branch", "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache",
+    "forward", "expose_host", "any_port", "no_cache",
 }  # fmt: skip
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {

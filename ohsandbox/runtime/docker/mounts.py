@@ -125,6 +125,8 @@ def moved(workspaces: Sequence[Mount], directory: Path | None) -> list[Mount]:
     writable = [one for one in workspaces if not one.read_only]
     if directory is None or not writable:
         return list(workspaces)
+    if len(writable) > 1:
+        raise UsageError("A fork of several workspaces is not made. Remedy: start anew with --workspace.")
     places = moved_places([one.target for one in writable], directory)
     return [
         one if one.read_only else one.model_copy(update={"source": str(places[one.target])}) for one in workspaces

@@ -27,6 +27,7 @@ def call(
     directory: Path,
     environment: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
+    stdin: bytes = b"",
 ) -> tuple[int, bytes]:
     """Run git in directory; return its exit code and output. environment is added to ours.
 
@@ -50,7 +51,7 @@ def call(
             ["git", "--no-pager", *arguments],
             cwd=directory,
             env=full,
-            stdin=subprocess.DEVNULL,
+            input=stdin,
             capture_output=True,
             timeout=timeout_s,
             check=False,

@@ -1,0 +1,412 @@
+"""Working trees of our own for branches of a person's repository, so that several agents work on one repository.
+
+A tree is a shared clone below the state directory: it borrows the repository's objects, which the sandbox gets
+read-only, and has refs, index and files of its own. No link leads back: nothing in the sandbox writes the repository.
+What a sandbox wrote is never used as a repository by git on this machine: its new objects are copied, regular files
+alone, beside a configuration of ours, and its files are added to an index of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import state_dir, subdirectory
+from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.workspace import git, git_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BRANCHES = "branches"
+"""Below the state directory: a directory for each tree, with its record."""
+_RECORD = "branch.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_MAX_NAME_CHARS = 100
+_CONFIG = b"""[safe]
+\tdirectory = *
+[core]
+\thooksPath = /dev/null
+\tfsmonitor = false
+\tattributesFile = /dev/null
+\tuntrackedCache = false
+[protocol]
+\tallow = never
+[protocol "file"]
+\tallow = always
+[submodule]
+\trecurse = false
+[fetch]
+\trecurseSubmodules = false
+\tfsckObjects = true
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+[commit]
+\tgpgSign = false
+[advice]
+\tdetachedHead = false
+"""
+"""The configuration of each git of ours, in the place of the person's and the system's."""
+_OVERRIDE = (
+    "core.hooksPath=/dev/null", "core.fsmonitor=false", "submodule.recurse=false", "diff.ignoreSubmodules=all",
+    "diff.external=", "commit.gpgSign=false", "gc.auto=0", "maintenance.auto=false", "fetch.fsckObjects=true",
+)  # fmt: skip
+"""Over the configuration of the person's own repository, where git has to read it."""
+
+
+class Branch(NamedTuple):
+    """A branch with a tree of its own."""
+
+    name: str
+    repository: Path
+    """The top of the person's working tree."""
+    base: str
+    """The commit that it began with."""
+    directory: Path
+    """Ours; the tree lies in it."""
+
+    @property
+    def tree(self) -> Path:
+        """What the sandbox works in."""
+        return self.directory / self.repository.name
+
+    @property
+    def objects(self) -> Path:
+        """The objects that it borrows."""
+        return self.repository / ".git" / "objects"
+
+
+class BranchWork(NamedTuple):
+    """What was done on a branch, as git on this machine may read it while the block lasts."""
+
+    gitdir: Path
+    """A repository of ours with the objects."""
+    committed: str
+    """The commit that the branch is at."""
+    commit: str
+    """The same, or one above it with what is not committed."""
+    commits: int
+    """Commits since the base, without that one."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something is not committed."""
+        return self.commit != self.committed
+
+
+def is_tree(path: Path) -> bool:
+    """Whether a path is the tree of a branch, which may be bound although it lies in the state directory."""
+    try:
+        place = state_dir().resolve() / BRANCHES
+        parts = path.relative_to(place).parts
+    except (ValueError, OSError):
+        return False
+    return len(parts) == len(("key", "name")) and (place / parts[0] / _RECORD).is_file()
+
+
+def open_branch(repository: Path, name: str) -> Branch:
+    """The branch with its tree, made where it is missing: from the branch of that name, else from HEAD.
+
+    Raises:
+        UsageError: the name is none, or the repository cannot be shared.
+    """
+    top = _top(repository)
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS or ".." in name or f"{name}/".count(".lock/"):
+        raise UsageError(f"{name!r} is not a name of a branch here. Remedy: letters, digits, '.', '_', '-' and '/'.")
+    key = hashlib.sha256(os.fsencode(top) + b"\0" + name.encode()).hexdigest()[:16]
+    directory = subdirectory(BRANCHES) / key
+    if (found := _read(directory)) is not None:
+        return found
+    shutil.rmtree(directory, ignore_errors=True)  # of one that was killed while it was made
+    directory.mkdir(mode=0o700)
+    try:
+        made = Branch(name, top, "", directory)
+        base = _make_tree(made)
+        record = {"name": name, "repository": str(top), "base": base}
+        write_atomically(directory / _RECORD, json.dumps(record).encode())
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return made._replace(base=base)
+
+
+def find_branches(repository: Path | None = None) -> list[Branch]:
+    """All branches with a tree, or those of the repository that holds a directory; by name."""
+    top = None if repository is None else _top(repository)
+    found = [one for path in subdirectory(BRANCHES).iterdir() if (one := _read(path)) is not None]
+    return sorted(one for one in found if top is None or one.repository == top)
+
+
+@contextmanager
+def work_of(branch: Branch) -> Iterator[BranchWork]:
+    """What was done on a branch, committed or not.
+
+    Raises:
+        UsageError: its repository is gone, or what the sandbox left cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="ohsandbox-branch-") as name:
+        gitdir = Path(name) / "git"
+        _git(["init", "-q", "--bare", "--template=", str(gitdir)], Path(name))
+        _copy_objects(branch.tree, gitdir / "objects")
+        (gitdir / "objects/info").mkdir(exist_ok=True)
+        (gitdir / "objects/info/alternates").write_bytes(os.fsencode(branch.objects) + b"\n")
+        committed = _commit_of(branch)
+        where = {"GIT_DIR": str(gitdir), "GIT_WORK_TREE": str(branch.tree), "GIT_INDEX_FILE": str(gitdir / "index")}
+        tree = _tree_of_files(branch, committed, where)
+        commit = _with_files(branch, committed, tree, where)
+        count = _git(["rev-list", "--count", f"{branch.base}..{committed}"], Path(name), where)
+        yield BranchWork(gitdir, committed, commit, int(count))
+
+
+def _with_files(branch: Branch, committed: str, tree: str, where: dict[str, str]) -> str:
+    """A commit of a tree on top of what is committed, and of what was brought so before; the same one each time."""
+    above, brought = branch.directory, _brought(branch)
+    parents = [brought or committed]
+    if brought:
+        since = _git(["rev-list", brought, f"^{branch.base}"], above, where).split()
+        parents = parents if committed in {*since, branch.base} else [committed, brought]
+    if len(parents) == 1 and tree == _git(["rev-parse", "--verify", f"{parents[0]}^{{tree}}"], above, where):
+        return parents[0]
+    facts = {**_WHO, "DATE": _git(["log", "-1", "--format=%ct +0000", committed], above, where)}
+    who = {f"GIT_{role}_{what}": text for role in ("AUTHOR", "COMMITTER") for what, text in facts.items()}
+    named = [word for one in parents for word in ("-p", one)]
+    message = f"What was not committed on {branch.name}"
+    return _git(["commit-tree", tree, *named, "-m", message], above, where | who)
+
+
+def _brought(branch: Branch) -> str:
+    """The commit of ours that the person's branch is at; "" where it is another's."""
+    try:
+        said = _in_repository(branch, ["log", "-1", "--format=%H %ae", f"refs/heads/{branch.name}", "--"])
+    except UsageError:
+        return ""
+    commit, _, mail = said.partition(" ")
+    return commit if mail == _WHO["EMAIL"] else ""
+
+
+_WHO = {"NAME": "ohsandbox", "EMAIL": "ohsandbox@localhost"}
+
+
+def diff(branch: Branch, work: BranchWork, *, stat_only: bool = False) -> bytes:
+    """What was changed since the base, as a patch."""
+    how = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", *(["--stat"] if stat_only else ["--binary"])]
+    where = {"GIT_DIR": str(work.gitdir)}
+    return _run([*how, branch.base, work.commit, "--"], work.gitdir.parent, where)
+
+
+def bring(branch: Branch, work: BranchWork) -> None:
+    """Put the branch, with its commits, into the person's repository; no file of theirs is changed.
+
+    Raises:
+        UsageError: the branch there has other commits, or is what the person works on.
+    """
+    _run(["update-ref", "refs/heads/work", work.commit], work.gitdir, {"GIT_DIR": str(work.gitdir)})
+    head = f"refs/heads/{branch.name}"
+    try:
+        _in_repository(branch, ["fetch", "-q", "--no-tags", "--no-write-fetch-head", str(work.gitdir),
+                                f"refs/heads/work:{head}"])  # fmt: skip
+    except UsageError as error:
+        raise UsageError(
+            f"Branch {branch.name!r} of {str(branch.repository)!r} has other commits, is checked out there, or the "
+            f"work holds what git refuses. Remedy: look at it with `ohsandbox branches diff {branch.name}`. {error}"
+        ) from error
+
+
+def merge(branch: Branch) -> bool:
+    """Merge the branch, which was brought, into what the person has checked out; False: nothing was changed.
+
+    It is undone where files conflict, and left where files of the person are not committed.
+    """
+    try:
+        _in_repository(branch, ["merge", "-q", "--no-edit", "--no-verify", f"refs/heads/{branch.name}"])
+    except UsageError:
+        if (branch.repository / ".git" / "MERGE_HEAD").exists():
+            _in_repository(branch, ["merge", "--abort"])
+        return False
+    return True
+
+
+def is_in_repository(branch: Branch, work: BranchWork) -> bool:
+    """Whether the person's repository has the work on a branch of its own."""
+    try:
+        listed = _in_repository(branch, ["branch", "--all", "--format=%(refname)", "--contains", work.commit])
+    except UsageError:  # it does not know the commit
+        return False
+    return bool(listed.strip())
+
+
+def drop(branch: Branch) -> None:
+    """Remove the tree; the person's repository stays as it is."""
+    (branch.directory / _RECORD).unlink(missing_ok=True)
+    shutil.rmtree(branch.directory, ignore_errors=True)
+
+
+def _top(directory: Path) -> Path:
+    """The top of the repository that holds a directory.
+
+    Raises:
+        UsageError: there is none, or it is none that can be shared.
+    """
+    start = directory.expanduser().resolve()
+    top = next((one for one in (start, *start.parents) if os.path.lexists(one / ".git")), None)
+    if top is None:
+        raise UsageError(f"{str(start)!r} is in no git repository. Remedy: name one with --workspace, or `git init`.")
+    inner = top / ".git"
+    why = ""
+    if not stat.S_ISDIR(os.lstat(inner).st_mode):
+        why = "its .git is no directory (a worktree or a submodule)"
+    elif not stat.S_ISDIR(os.lstat(inner / "objects").st_mode) or os.path.lexists(inner / "commondir"):
+        why = "its objects lie elsewhere"
+    elif (inner / "objects/info/alternates").exists():
+        why = "it borrows objects of another one (`git repack -a -d` and removing objects/info/alternates ends that)"
+    elif (inner / "shallow").exists():
+        why = "it is a shallow clone (`git fetch --unshallow` ends that)"
+    if why:
+        raise UsageError(f"A branch of {str(top)!r} cannot be shared: {why}. Remedy: name the main working tree.")
+    return top
+
+
+def _read(directory: Path) -> Branch | None:
+    try:
+        said = json.loads((directory / _RECORD).read_bytes())
+        return Branch(str(said["name"]), Path(said["repository"]), str(said["base"]), directory)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _make_tree(branch: Branch) -> str:
+    """Clone into the tree; the commit that it begins with."""
+    url, tree = str(branch.repository), str(branch.tree)
+    _git(["clone", "-q", "--shared", "--no-checkout", "--template=", "--no-tags", "--", url, tree], branch.directory)
+    names = _git(["for-each-ref", "--format=%(refname)"], branch.tree).split()
+    known = f"refs/remotes/origin/{branch.name}"
+    start = known if known in names else "HEAD"
+    base = _git(["rev-parse", "--verify", f"{start}^{{commit}}"], branch.tree)
+    _git(["checkout", "-q", "--no-track", "-B", branch.name, base], branch.tree)
+    _git(["remote", "remove", "origin"], branch.tree)
+    for key in ("user.name", "user.email"):
+        if value := _of_person(key):
+            _git(["config", key, value], branch.tree)
+    return base
+
+
+def _of_person(key: str) -> str:
+    """A value of the person's own configuration, so that commits of the sandbox have their name."""
+    home = str(Path.home())
+    own = {"HOME": home, "XDG_CONFIG_HOME": os.environ.get("XDG_CONFIG_HOME", f"{home}/.config")}
+    own["GIT_CONFIG_GLOBAL"] = os.environ.get("GIT_CONFIG_GLOBAL", f"{home}/.gitconfig")
+    code, output = git.call(["config", "--global", "--get", key], directory=Path("/"), environment=own)
+    return output.decode("utf-8", "replace").strip() if code == 0 else ""
+
+
+def _commit_of(branch: Branch) -> str:
+    """The commit of the branch in the tree, read without git: the sandbox wrote it."""
+    tree, ref = str(branch.tree), f"refs/heads/{branch.name}"
+    said = (git_layout.read_small(tree, f".git/{ref}") or "").strip()
+    if not _HASH.fullmatch(said):
+        packed = (line.split(" ") for line in (git_layout.read_small(tree, ".git/packed-refs") or "").splitlines())
+        said = next((line[0] for line in packed if len(line) > 1 and line[1] == ref), "")
+    if not _HASH.fullmatch(said):
+        raise UsageError(f"The tree of branch {branch.name!r} has no such branch any more. Remedy: look at {tree!r}.")
+    return said
+
+
+def _copy_objects(tree: Path, target: Path) -> None:
+    """Copy loose objects and packs: regular files whose names are those of git, reached through no link."""
+    for path, entry, _ in git_layout.walk(f"{tree}/.git/objects") if (tree / ".git/objects").is_dir() else ():
+        if entry is None or not entry.is_file(follow_symlinks=False) or not _OBJECT.fullmatch(path):
+            continue
+        try:
+            descriptor = git_layout.open_below(str(tree), f".git/objects/{path}", os.O_RDONLY)
+        except OSError:
+            continue
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(descriptor, "rb") as source, (target / path).open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+
+
+_OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{38}(?:[0-9a-f]{24})?|pack/pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.(?:pack|idx)")
+
+
+def _tree_of_files(branch: Branch, committed: str, where: dict[str, str]) -> str:
+    """The tree object of all files as they are: what git ignores only where it is committed.
+
+    The index begins empty, so that git looks into no submodule.
+    """
+    top = branch.tree
+    _run(["add", "-A", "--", "."], top, where)
+    listed = _run(["ls-tree", "-r", "-z", "--full-tree", committed], top, where).split(b"\0")
+    entries = [line.partition(b"\t") for line in listed if line]
+    added = {*_run(["ls-files", "-z"], top, where).split(b"\0")}
+    missing = [(facts, path) for facts, _, path in entries if path not in added]
+    lines = [
+        facts.replace(b" blob ", b" ").replace(b" commit ", b" ") + b"\t" + path
+        for facts, path in missing
+        if facts.startswith(b"160000")
+    ]
+    _run(["update-index", "-z", "--index-info"], top, where, stdin=b"".join(line + b"\0" for line in lines))
+    ignored = [path for facts, path in missing if not facts.startswith(b"160000") and _is_there(top, path)]
+    _run(["update-index", "--add", "-z", "--stdin"], top, where, stdin=b"".join(path + b"\0" for path in ignored))
+    return _git(["write-tree"], top, where)
+
+
+def _is_there(top: Path, path: bytes) -> bool:
+    """Whether a file or a link is there, reached through no link."""
+    parent, _, name = os.fsdecode(path).rpartition("/")
+    try:
+        directory = git_layout.open_below(str(top), parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        return not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+    finally:
+        os.close(directory)
+
+
+def _in_repository(branch: Branch, arguments: Sequence[str]) -> str:
+    """Run git in the person's repository, without hooks and what its configuration would have it run."""
+    settings = [word for one in _OVERRIDE for word in ("-c", one)]
+    return _git([*settings, *arguments], branch.repository, {f"GIT_{r}_{w}": v for r in ("AUTHOR", "COMMITTER")
+                                                             for w, v in _person().items()})  # fmt: skip
+
+
+def _person() -> dict[str, str]:
+    found = {"NAME": _of_person("user.name"), "EMAIL": _of_person("user.email")}
+    return {name: value or _WHO[name] for name, value in found.items()}
+
+
+def _git(arguments: Sequence[str], directory: Path, where: dict[str, str] | None = None) -> str:
+    return _run(arguments, directory, where).decode("utf-8", "surrogateescape").strip()
+
+
+def _run(
+    arguments: Sequence[str], directory: Path, where: dict[str, str] | None = None, *, stdin: bytes = b""
+) -> bytes:
+    """The output of git with our configuration alone.
+
+    Raises:
+        UsageError: it failed.
+    """
+    config = subdirectory(BRANCHES) / "gitconfig"
+    if not config.is_file() or config.read_bytes() != _CONFIG:
+        write_atomically(config, _CONFIG)
+    environment = {"GIT_CONFIG_GLOBAL": str(config), "GIT_TERMINAL_PROMPT": "0", **(where or {})}
+    code, output = git.call(arguments, directory=directory, environment=environment, stdin=stdin)
+    if code:
+        words = next((word for word in arguments if re.fullmatch(r"[a-z][a-z-]+", word)), "git")
+        raise UsageError(f"`git {words}` failed in {str(directory)!r} (exit code {code}). Remedy: look at it there.")
+    return output
