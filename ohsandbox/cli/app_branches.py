@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ohsandbox.cli.options import Yes, path
+from ohsandbox.cli.option_values import path
+from ohsandbox.cli.options import Yes
 from ohsandbox.cli.typer_options import Debug, command, new_app, switch
 
 branches = new_app(
