@@ -76,12 +76,16 @@ def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
 
 
 def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
-    """Return the nested mounts for a directory that is bound read-only: a socket or FIFO in it leads to a program here.
+    """Return the nested mounts for a directory that is bound read-only.
+
+    A socket or FIFO in it leads to a program here; and an engine before Docker 25 binds a file system that is mounted
+    below it writable.
 
     Raises:
         UsageError: there are too many, or a name is unreadable.
     """
-    return _MountPlan(directory, fifos=True).mounts()
+    below = [GuardMount(path, read_only=True) for path in _mounted_below(directory)]
+    return (*below, *_MountPlan(directory, fifos=True).mounts())
 
 
 def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
@@ -116,11 +120,12 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKS
         fields = line.split(" ")
         if len(fields) > 5:  # noqa: PLR2004 - the mount options are the sixth field
             there[unescaped(fields[4])] = (fields[2], unescaped(fields[3]), fields[5].split(","))
-    device, root, options = there.get(target, ("", "", []))
-    if read_only and root and "ro" not in options:
+    device, root, _ = there.get(target, ("", "", []))
+    below = [point for point in there if point == target or point.startswith(f"{target}/")] if read_only else []
+    if weak := next((point for point in below if there[point][1] and "ro" not in there[point][2]), None):
         raise SandboxUnavailable(
-            f"The sandbox is not as strict as asked: {target} is not mounted read-only. "
-            "Remedy: `ohsandbox doctor` looks at the engine."
+            f"The sandbox is not as strict as asked: {weak} is not mounted read-only. "
+            "Remedy: end what mounts file systems there, and try again; `ohsandbox doctor` looks at the engine."
         )
     for mount in guarded:
         found = there.get(f"{target}/{mount.path}")
@@ -134,6 +139,17 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKS
                 f"The sandbox is not as strict as asked: {mount.path!r} of {target} is not guarded. "
                 "Remedy: end what else changes that directory, and try again; `ohsandbox doctor` looks at the engine."
             )
+
+
+def _mounted_below(directory: str) -> list[str]:
+    """The mount points below a real path, relative to it, outer ones first; none where the kernel lists none."""
+    try:
+        listed = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
+    except OSError:
+        return []
+    points = {unescaped(line.split(" ")[4]) for line in listed}
+    below = [point.removeprefix(f"{directory}/") for point in points if point.startswith(f"{directory}/")]
+    return sorted(below, key=lambda path: (path.count("/"), path))
 
 
 def unescaped(field: str) -> str:

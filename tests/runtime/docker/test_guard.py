@@ -388,6 +388,15 @@ def test_a_mount_that_is_missing_writable_or_of_something_else_is_refused(info: 
         verify(WANTED, info)
 
 
+def test_a_writable_file_system_below_a_read_only_directory_is_refused() -> None:
+    below = "5 4 0:9 / /data/sub {options} - tmpfs none rw\n"
+    info = "4 0 8:1 /d /data ro,relatime - ext4 /dev/sda1 rw\n" + below
+    verify((), info.format(options="ro"), target="/data", read_only=True)
+    verify((), info.format(options="rw") + below.format(options="ro"), target="/data", read_only=True)  # one over it
+    with pytest.raises(SandboxUnavailable, match="/data/sub is not mounted read-only"):
+        verify((), info.format(options="rw"), target="/data", read_only=True)
+
+
 # --- in a container -----------------------------------------------------------------------------
 
 CONFIG = f'[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = "{MAKE_CANARY}; false"\\n'

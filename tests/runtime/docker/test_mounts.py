@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -224,8 +225,17 @@ def test_what_is_bound_is_as_strict_as_it_was_asked_for_and_stays_so(here: Path)
 @pytest.mark.one_engine
 @pytest.mark.usefixtures("engine")
 def test_a_mount_that_is_only_read_leaves_the_sandbox_its_root(here: Path) -> None:
-    with DockerRuntime(IMAGE, mounts=[f"{here / 'data'}:/data:ro"]) as runtime:
-        said = runtime.execute("grep CapBnd /proc/self/status; cat /data/table.csv; touch /data/x; cd; pwd").output
+    inner = here / "data" / "deep"
+    is_mounted = subprocess.run(["mount", "-t", "tmpfs", "none", inner], check=False).returncode == 0  # for root
+    try:
+        with DockerRuntime(IMAGE, mounts=[f"{here / 'data'}:/data:ro"]) as runtime:
+            said = runtime.execute(
+                "grep CapBnd /proc/self/status; cat /data/table.csv; touch /data/deep/x; touch /data/x; cd; pwd"
+            ).output
+        assert [*inner.iterdir()] == []
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", inner], check=True)
     assert said.split()[:3] == ["CapBnd:", "00000000000000eb", "1"]
-    assert "Read-only file system" in said
+    assert said.count("Read-only file system") == 2
     assert said.endswith("/root\n")
