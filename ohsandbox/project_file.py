@@ -251,7 +251,7 @@ def _mounts_of(dev: DevContainer) -> tuple[list[str], list[str]]:
         except UsageError as error:
             refused.append(f"mount {mount} ({str(error).partition(' Remedy:')[0]})")
         else:
-            passed.append(mount)
+            passed.append(_absolute(mount, dev.path))
     return passed, refused
 
 
@@ -376,9 +376,12 @@ def _below(named: str, key: str, path: Path, root: Path) -> str:
 
 
 def _absolute(mount: str, path: Path) -> str:
-    """A mount whose source is meant from the file's directory. It may lie outside of the project: a person is asked."""
+    """A mount whose source is meant from the file's directory. It may lie outside of the project: a person is asked.
+
+    Links are resolved first: what is shown and trusted is what is bound, and a link that leads elsewhere asks again.
+    """
     named = parse_mount(mount)
-    return str(named._replace(source=os.path.normpath(path.parent / Path(named.source).expanduser())))
+    return str(named._replace(source=os.path.realpath(path.parent / Path(named.source).expanduser())))
 
 
 def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:

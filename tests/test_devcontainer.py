@@ -242,9 +242,11 @@ def test_mounts_are_vetted_as_those_of_flags_and_the_others_are_told(
         f"type=bind,source={data},target=/proc/x",
         f"type=bind,source={tmp_path}/missing,target=/missing",
     ]
-    say(project, {"mounts": [f"source={data},target=/data,type=bind,readonly,consistency=cached", *refused]})
+    (project / "fixtures").symlink_to(data)
+    shown = ["source=${localWorkspaceFolder}/fixtures,target=/fixtures,type=bind"]  # as where it leads
+    say(project, {"mounts": [f"source={data},target=/data,type=bind,readonly,consistency=cached", *refused, *shown]})
     one = found(project)
-    assert one.values["mounts"] == [f"{data}:/data:ro"]
+    assert one.values["mounts"] == [f"{data}:/data:ro", f"{data}:/fixtures"]
     assert one.devcontainer is not None
     assert len(one.devcontainer.left_out) == len(refused), one.devcontainer.left_out
     assert "mounts" in one.needing_trust(Settings())

@@ -272,3 +272,18 @@ def test_a_named_file_is_used_as_it_was_when_it_was_trusted(repository: Path, na
     assert not used.is_relative_to(repository)
     assert project.digest() == digest
     assert name not in project.layer(without={name: "not trusted"}).values
+
+
+def test_a_mount_through_a_link_is_shown_as_where_it_leads_and_asks_again_when_it_leads_elsewhere(
+    repository: Path, tmp_path: Path
+) -> None:
+    """A repository's link must not have a person trust one directory and lend another."""
+    for name in ("private", "other"):
+        (tmp_path / name).mkdir()
+    (repository / "fixtures").symlink_to("../private")
+    project = read(repository, 'mounts = ["fixtures:/fixtures"]')
+    assert project.needing_trust(Settings())["mounts"] == [f"{tmp_path / 'private'}:/fixtures"]
+    digest = project.digest()
+    (repository / "fixtures").unlink()
+    (repository / "fixtures").symlink_to("../other")
+    assert read(repository, 'mounts = ["fixtures:/fixtures"]').digest() != digest
