@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 from collections import deque
@@ -88,6 +89,7 @@ class SandboxPool:
         self._closed = False
         self._discards: list[threading.Thread] = []
         self._changed = threading.Condition()
+        self._pid = os.getpid()
 
     def start(self) -> Self:
         """Begin to start sandboxes in the background. Calling it twice is fine.
@@ -95,6 +97,7 @@ class SandboxPool:
         Raises:
             SandboxGone: the pool is closed.
         """
+        self._refuse_closed()  # before the lock, which a thread may have held that a fork has not
         with self._changed:
             self._refuse_closed()
             self._fill()
@@ -124,6 +127,7 @@ class SandboxPool:
             OhsandboxError: as `get`.
         """
         check_seconds(timeout_s=timeout_s)
+        self._refuse_closed()
         with self._changed:
             return self._wait(lambda: len(self._ready) >= self._size, timeout_s)
 
@@ -175,8 +179,10 @@ class SandboxPool:
     def close(self) -> None:
         """Remove the sandboxes that nobody took, and end the starts in progress. Calling it twice is fine.
 
-        Those that were taken stay: their users close them.
+        Those that were taken stay: their users close them. In a forked process it does nothing.
         """
+        if self._pid != os.getpid():
+            return
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -194,6 +200,8 @@ class SandboxPool:
     # --- filling, in threads ---
 
     def _refuse_closed(self) -> None:
+        if self._pid != os.getpid():  # both would hand out the same ones
+            raise SandboxGone("The pool of sandboxes is that of the process before the fork. Remedy: make a new one.")
         if self._closed:
             raise SandboxGone("The pool of sandboxes is closed. Remedy: make a new SandboxPool.")
 

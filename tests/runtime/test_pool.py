@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -207,3 +208,24 @@ def test_each_sandbox_is_prepared_before_anybody_has_it() -> None:
 def test_wrong_arguments_are_told_before_anything_starts(make: Callable[[], object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         make()
+
+
+def test_a_forked_process_is_handed_none_of_its_parent_s_sandboxes_and_ends_none() -> None:
+    maker = Maker()
+    with SandboxPool(make=maker, size=1) as pool:
+        assert pool.wait_full(30)
+
+        def in_child() -> bool:
+            try:
+                pool.get(timeout_s=30)
+            except SandboxGone as error:
+                pool.close()
+                return "before the fork" in str(error)
+            except BaseException:  # noqa: BLE001 - nothing of the test may go on in the child
+                return False
+            return False
+
+        if not (child := os.fork()):
+            os._exit(0 if in_child() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert pool.get().is_alive()
