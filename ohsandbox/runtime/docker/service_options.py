@@ -170,7 +170,7 @@ class Service(ConfigModel):
     @classmethod
     def _are_directories(cls, volumes: tuple[str, ...]) -> tuple[str, ...]:
         for path in volumes:
-            if not path.startswith("/") or path != os.path.normpath(path) or {*path} & {":", "\0"}:
+            if not path.startswith("/") or path[1:2] == "/" or path != os.path.normpath(path) or {*path} & {":", "\0"}:
                 raise ValueError(
                     f"{path[:80]!r} is no absolute path of the service; directories of the host are not bound"
                 )

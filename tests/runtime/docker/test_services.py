@@ -122,6 +122,7 @@ def test_a_name_that_is_no_host_name_is_refused(name: str) -> None:
         ({"image": "busybox", "volumes": "./data"}, "no absolute path"),
         ({"image": "busybox", "workdir": "data"}, "no absolute path"),
         ({"image": "busybox", "volumes": "/a/../proc"}, "no absolute path"),
+        ({"image": "busybox", "volumes": "//proc"}, "no absolute path"),
         ({"image": "busybox", "env": {"A=B": "c"}}, "A=B"),
         ({"image": "busybox", "secrets": {"A": "value"}}, "where its value is"),
         ({"image": "busybox", "privileged": True}, "unknown key 'privileged'"),
