@@ -275,6 +275,20 @@ class Backend(ABC):
         """The variables of every new process on top of the sandbox's own: those of `set_env`, and the secrets."""
         return {**self._added_env, **self.secrets.environment()}
 
+    def keep_outside(self, env: Mapping[str, str] | None) -> None:
+        """Refuse variables that would bring a value of `outside_secrets` into the sandbox.
+
+        Raises:
+            UsageError: one has such a value.
+        """
+        for name, value in (env or {}).items() if self.outside_secrets else ():
+            for known, secret in self.outside_secrets.items():
+                if secret in value:
+                    raise UsageError(
+                        f"Variable {name!r} has the value of credential {known!r}, which never enters a sandbox. "
+                        "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
+                    )
+
     def give_secrets(self, secrets: Secrets) -> None:
         """From now on new shells and `run` have these variables, and the output of shells is masked.
 

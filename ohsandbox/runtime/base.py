@@ -91,6 +91,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
             UsageError: a name or value is invalid, reserved, or a secret's name; nothing has changed.
         """
         invocation.check_settable(env, self.secrets.names)
+        self.keep_outside(env)
         with self._lock:
             self._added_env.update(env)
             for shell in self._shells.values():
@@ -172,6 +173,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
         """
         invocation.check_seconds(timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, yield_s=yield_s)
         invocation.check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
+        self.keep_outside(env)
         invocation.check_command(command, session, expect, is_input)
         wait = WaitOptions(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
         if user is not None:
@@ -244,6 +246,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
         """
         invocation.check_session(name)
         invocation.check_call(env=env, user=user, workdir=workdir)
+        self.keep_outside(env)
         self._drop_unused()
         workdir = self._enterable(workdir, user)
         with self._lock:
@@ -360,6 +363,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
             argv, self._absolute, stdin=stdin, env=env, workdir=workdir, user=user, timeout_s=timeout_s,
             limit_bytes=limit_bytes, merge_streams=merge_streams, on_output=on_output, cancel=cancel,
         )  # fmt: skip
+        self.keep_outside(env)
         if cancel is not None and cancel.is_set():
             return ExecResult(None, b"", b"", not_started=True, cause="cancelled", cancelled=True)
         return process.run(self._call, self.ran_out_of_memory)
@@ -369,6 +373,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
         if len(words) != 1 or options.keys() - AT_ONCE_OPTIONS or options["cancel"].is_set():
             return None
         process = Process(words[0], self._absolute, **options)
+        self.keep_outside(options.get("env"))
         begun = self._begin_call(process.call)
         finish = partial(process.run, partial(self._call, begun=begun), self.ran_out_of_memory)
         return None if begun is None else Begun(partial(begun.worker.ended, begun), finish)

@@ -88,7 +88,7 @@ async def cancelled_once_it_prints(call: Callable[..., Coroutine[Any, Any, objec
 
 AT_ONCE = {
     "describe", "discard_changes", "environment", "get_tools", "give_secrets", "hand_over", "hold", "last_output",
-    "is_warm", "list_sessions", "reopen_session", "take_notices",
+    "is_warm", "keep_outside", "list_sessions", "reopen_session", "take_notices",
 }  # fmt: skip
 """They ask the sandbox nothing."""
 FOR_BACKENDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -193,3 +194,23 @@ def test_a_missing_source_of_an_upload_is_a_file_not_found_error(runtime: Any, t
         runtime.upload(tmp_path / "none", "x")
     assert isinstance(missing.value, SandboxFileError)
     assert missing.value.filename == str(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda runtime, env: runtime.set_env(env),
+        lambda runtime, env: runtime.execute("true", env=env),
+        lambda runtime, env: runtime.run(["true"], env=env),
+        lambda runtime, env: runtime.open_session("other", env=env),
+        lambda runtime, env: asyncio.run(runtime.arun(["true"], env=env)),
+    ],
+    ids=["set_env", "execute", "run", "open_session", "arun"],
+)
+def test_no_variable_brings_the_value_of_a_credential_inside(use: Callable[[Any, dict[str, str]], object]) -> None:
+    with FakeRuntime() as runtime:
+        runtime.outside_secrets = {"github": "ghp_0123456789"}
+        with pytest.raises(UsageError, match="Variable 'TOKEN' has the value of credential 'github'") as refused:
+            use(runtime, {"TOKEN": "Bearer ghp_0123456789"})
+        assert "ghp_0123456789" not in str(refused.value)
+        assert runtime.run(["true"], env={"TOKEN": "another"}).exit_code == 0
