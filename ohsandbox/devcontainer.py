@@ -12,6 +12,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ohsandbox.devcontainer_features import MAX_FEATURES, Feature, in_order, read_feature
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_regular
 
@@ -28,13 +29,13 @@ SETUP_KEYS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
 _SILENT = frozenset({
     "$schema", "name", "customizations", "extensions", "settings", "portsAttributes", "otherPortsAttributes", "waitFor",
     "userEnvProbe", "shutdownAction", "updateRemoteUserUID", "hostRequirements", "overrideCommand", "init", "secrets",
-    "service", "runServices", "workspaceMount", "devPort", "overrideFeatureInstallOrder",
+    "service", "runServices", "workspaceMount", "devPort",
 })  # fmt: skip
 """What is about an editor or a machine in the cloud, or has no meaning here."""
 _READ = frozenset({
     "image", "build", "dockerFile", "dockerfile", "context", "features", "containerEnv", "remoteEnv", "containerUser",
     "remoteUser", "mounts", "forwardPorts", "appPort", "workspaceFolder", "postStartCommand", "runArgs",
-    "dockerComposeFile", *SETUP_KEYS,
+    "dockerComposeFile", "overrideFeatureInstallOrder", *SETUP_KEYS,
 })  # fmt: skip
 _NO_MORE_RIGHTS = "a sandbox gets no more rights; --profile trusted is what there is"
 _NEVER = {
@@ -80,6 +81,8 @@ class DevContainer(NamedTuple):
     """Where the project's files are to be found in the sandbox."""
     left_out: tuple[str, ...]
     """What is not used, each with the reason."""
+    features: tuple[Feature, ...] = ()
+    """Those of the project, in the order of their installation on the image."""
 
 
 def find_devcontainer(directory: Path, named: str | None = None) -> DevContainer | None:
@@ -161,14 +164,14 @@ class _Reader:
         more, user_of_arguments = self._run_arguments()
         image = said.get("image")
         build = self._build()
-        self._drop_features()
         if image is not None and build is not None:
             raise fault(self._path, "'image' and 'build' exclude each other. Leave one out.")
         return DevContainer(
             self._path, None if image is None else self._plain("image", self._text("image", image)), build,
             more | env, local, user or user_of_arguments,
             tuple(one for key in SETUP_KEYS for one in self._commands(key)), tuple(self._commands("postStartCommand")),
-            self._mounts(), self._ports(), self._folder, tuple(self._left_out),
+            self._mounts(), self._ports(), self._folder,
+            features=self._features(user or user_of_arguments, image or build), left_out=tuple(self._left_out),
         )  # fmt: skip
 
     # --- parts ---
@@ -198,10 +201,35 @@ class _Reader:
             "target": None if target is None else self._text("build.target", target),
         }  # fmt: skip
 
-    def _drop_features(self) -> None:
-        for name in self._object("features", self._said.get("features", {})):
-            place = "a directory of the project" if name.startswith("./") else "a registry"
-            self._drop(f"feature {name}", f"it lies in {place}; put what it installs into a Dockerfile (build)")
+    def _features(self, user: str | None, image: object) -> tuple[Feature, ...]:
+        """Those of the project that can be installed; the others are told."""
+        users = {"_REMOTE_USER": user, "_CONTAINER_USER": self._said.get("containerUser")}
+        known = {name: self._text("containerUser", value) for name, value in users.items() if value is not None}
+        found = []
+        for name, given in self._object("features", self._said.get("features", {})).items():
+            if not name.startswith("./"):
+                self._drop(
+                    f"feature {name}",
+                    'it lies in a registry, and none is asked; copy its directory beside the file and name it "./NAME"',
+                )
+            elif image is None:
+                self._drop(f"feature {name}", "there is no image or build to install it in")
+            else:
+                found.append((name, given))
+        if len(found) > MAX_FEATURES:
+            raise fault(self._path, f"over {MAX_FEATURES} features. Leave some out.")
+        first = self._texts("overrideFeatureInstallOrder", self._said.get("overrideFeatureInstallOrder", []))
+        try:
+            features = [read_feature(self._path.parent, name, given, known) for name, given in found]
+            ordered, missing = in_order(features, first)
+        except UsageError as error:
+            raise fault(self._path, str(error)) from None
+        for one, need in missing:
+            self._drop(f"feature {one.reference}", f"it depends on {need}, which is not installed")
+        for one in ordered:
+            for key in one.left_out:
+                self._drop(f"{key} of feature {one.reference}", "only its script, variables and order are used")
+        return tuple(ordered)
 
     def _environment(self) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
         env: dict[str, str] = {}

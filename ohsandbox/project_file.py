@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.devcontainer import DevContainer, find_devcontainer
 from ohsandbox.devcontainer import fault as devcontainer_fault
+from ohsandbox.devcontainer_features import staged
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import open_regular, write_atomically
@@ -123,6 +124,19 @@ class Project(NamedTuple):
             return {"context": self.options.build}
         return None if self.devcontainer is None else self.devcontainer.build
 
+    def image_build(self) -> dict[str, Any] | None:
+        """The arguments of `Build` for the image, with a devcontainer's features on it; None: it is not built.
+
+        Raises:
+            UsageError: the files of the features cannot be written to the state directory.
+        """
+        if (dev := self.devcontainer) is None or not dev.features:
+            return None if self.build is None else dict(self.build)
+        try:
+            return {"context": str(staged(dev.features)), "base": dev.image or self.build}
+        except OSError as error:
+            raise UsageError(f"{error.filename!r} cannot be written: {error.strerror}. Mend it.") from None
+
     @property
     def has_file(self) -> bool:
         """Whether there is a file of ours, and not a devcontainer.json alone."""
@@ -136,7 +150,8 @@ class Project(NamedTuple):
         if (dev := self.devcontainer) is None or not dev.folder:
             return wide
         asked: dict[str, Any] = {
-            "build": self.build, "setup": dev.setup,
+            "image": dev.image, "build": self.build, "features": [one.shown() for one in dev.features],
+            "setup": dev.setup,
             "start": dev.start, "forward": dev.forward, "remote user": dev.user,
             "local": {name: variable for name, (variable, _) in dev.local.items()},
         }  # fmt: skip
@@ -222,15 +237,19 @@ def _with_devcontainer(project: Project, dev: DevContainer) -> Project:
     values, options = dict(project.values), project.options
     has_image = "image" in values or options.build is not None
     build = None if has_image or dev.build is None else _build_of(dev.build, dev.path, project.root)
-    if dev.image is not None and not has_image:
+    if dev.image is not None and not has_image and not dev.features:
         values["image"] = dev.image
+    if has_image and dev.features:
+        names = ", ".join(one.reference for one in dev.features)
+        dev = dev._replace(features=(), left_out=(*dev.left_out, f"features {names} (the project's file has an image)"))
     if env := dev.env | values.get("env", {}):
         values["env"] = env
     mounts, refused = _mounts_of(dev)
     if mounts:
         values["mounts"] = [*mounts, *values.get("mounts", ())]
     dev = dev._replace(
-        mounts=(), left_out=(*dev.left_out, *refused), image=None, build=build, env={},
+        mounts=(), left_out=(*dev.left_out, *refused), build=build,
+        image=dev.image if dev.features else None, env={},
         setup=() if options.setup else dev.setup,
         user=None if "user" in values else dev.user,
         local={name: one for name, one in dev.local.items() if name not in {*env, *values.get("secrets", {})}},

@@ -83,7 +83,7 @@ def test_what_it_asks_for_is_read_with_comments_and_trailing_commas(project: Pat
         ({"runArgs": ["--privileged", "-v", "/:/host", "--network=host"]}, "runArgs --privileged -v --network"),
         ({"runArgs": ["--device", "/dev/kvm", "--pid=host"]}, "runArgs --device --pid"),
         ({"features": {"ghcr.io/devcontainers/features/docker-in-docker:2": {}}}, "feature ghcr.io/devcontainers/"),
-        ({"features": {"./own": {"version": "1"}}}, "feature ./own (it lies in a directory of the project"),
+        ({"features": {"./own": {"version": "1"}}}, "feature ./own (there is no image or build"),
         ({"mounts": ["source=secrets,target=/steal,type=volume"]}, "mount /steal (a volume"),
         ({"mounts": [{"type": "bind", "source": "../..", "target": "/up"}]}, "mount ../.. at /up"),
         ({"build": {"dockerfile": "D", "options": ["--network=host"]}}, "build.options"),

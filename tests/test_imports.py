@@ -21,7 +21,7 @@ LAYERS = (
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
     ("network",),
-    ("runtime", "llm", "persistence", "settings_file", "key_store", "trust", "devcontainer"),
+    ("runtime", "llm", "persistence", "settings_file", "key_store", "trust", "devcontainer", "devcontainer_features"),
     ("state",),
     ("tool",),
     ("tools", "mcp"),
@@ -32,7 +32,12 @@ LAYERS = (
 )
 """The layers, from the bottom."""
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
-BESIDE = {("private_files", "paths"), ("conversation", "settings"), ("__main__", "cli")}
+BESIDE = {
+    ("devcontainer", "devcontainer_features"),
+    ("private_files", "paths"),
+    ("conversation", "settings"),
+    ("__main__", "cli"),
+}
 """Of one layer, and still in one direction only."""
 FORBIDDEN = {
     ("llm", "events"),

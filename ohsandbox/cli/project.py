@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MEANINGS = {
     "image": "code from elsewhere: what you let the sandbox see, it sees",
     "build": "its Dockerfile runs with a network, outside the sandbox",
+    "features": "their scripts run as root with a network, outside the sandbox, when the image is built",
     "services": "programs that run beside the sandbox, in its network",
     "setup": "runs in each new sandbox first, unasked",
     "start": "runs at each start, unasked",
@@ -99,10 +100,8 @@ class UsedProject(NamedTuple):
             return where
         where = replace(where, services=self.project.services)
         has_image = where.image or where.build or os.environ.get(Settings.variables()["image"])
-        if project.build is not None and not has_image:
-            context, more = Path(project.build["context"]), {**project.build}
-            del more["context"]
-            where = replace(where, build=context, build_options=more or None)
+        if not has_image and (build := project.image_build()) is not None:
+            where = replace(where, build=Path(build.pop("context")), build_options=build or None)
         if options.workspace is not None and where.workspace is None:
             copies = options.workspace == "copy" and not where.copies
             where = replace(where, workspace=project.directory, copy=where.copy or copies)

@@ -12,10 +12,10 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping  # noqa: TC003 - a NamedTuple's annotations are read by pydantic
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.arguments import expect, expect_texts_by_name, suggests_names
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
@@ -57,6 +57,9 @@ class Build(NamedTuple):
     secrets: Mapping[str, str] = {}
     """For `RUN --mount=type=secret,id=...`: `env:NAME` or `file:PATH` by id. They are in no layer, need BuildKit, and
     make no other image: what they say may not matter to what is built."""
+    base: str | Mapping[str, Any] | None = None
+    """An image, or the fields of another `Build`, that is had first. The Dockerfile's ARG `BASE` is then its name,
+    `BASE_ID` its id and `BASE_USER` its user."""
 
 
 class BuiltImage(NamedTuple):
@@ -93,6 +96,10 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
         raise UsageError(f"The Dockerfile {given.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there.")
     if not (root / name).is_file():
         raise UsageError(f"There is no file {name!r} in {str(root)!r}. Remedy: name it with Build(dockerfile=...).")
+    if isinstance(given.base, Mapping):
+        checked(Build(**given.base))
+    else:
+        expect("Build(base=...)", given.base, str)
     return given._replace(context=str(root), dockerfile=name, args=dict(given.args), secrets=dict(given.secrets))
 
 
@@ -122,6 +129,7 @@ def ensure(
         if progress is not None:
             progress(progressed._replace(image=shown))
 
+    build = _on_base(engine, build, progress, cancel)
     with _reading(build):
         context = BuildContext(build)
         digest = context.digest()
@@ -138,6 +146,20 @@ def ensure(
                 images.patiently(partial(_build, engine, job, tell), shown, tell, cancel)
             tell(PullProgress(shown, "done"))
     return name
+
+
+def _on_base(
+    engine: Engine, build: Build, progress: Callable[[PullProgress], None] | None, cancel: threading.Event | None
+) -> Build:
+    """The build with its base, which is had first, among its arguments."""
+    if build.base is None:
+        return build
+    name = build.base
+    if not isinstance(name, str):
+        name = ensure(engine, checked(Build(**name)), progress=progress, cancel=cancel)
+    facts = images.ensure(engine, name, progress=progress, cancel=cancel)
+    more = {"BASE": name, "BASE_ID": facts.id, "BASE_USER": facts.user or "root"}
+    return build._replace(args={**build.args, **more}, base=None)
 
 
 @suggests_names
