@@ -208,10 +208,8 @@ class _Reader:
         found = []
         for name, given in self._object("features", self._said.get("features", {})).items():
             if not name.startswith("./"):
-                self._drop(
-                    f"feature {name}",
-                    'it lies in a registry, and none is asked; copy its directory beside the file and name it "./NAME"',
-                )
+                why = "it lies in a registry, and none is asked; copy its directory beside the file, as ./NAME"
+                self._drop(f"feature {name}", why)
             elif image is None:
                 self._drop(f"feature {name}", "there is no image or build to install it in")
             else:

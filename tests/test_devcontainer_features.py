@@ -86,7 +86,7 @@ def test_they_are_installed_in_their_order_and_what_lacks_another_is_left_out(pr
     feature(project, "a", installsAfter=["example.org/features/c"])
     feature(project, "b")
     feature(project, "c", dependsOn={"./b:1": {}})
-    every = {"./a": {}, "./b": {}, "./c": {}}
+    every: dict[str, Any] = {"./a": {}, "./b": {}, "./c": {}}
     assert order(found(project, every)) == ["b", "c", "a"]
     assert order(found(project, {"./b": {}, "./a": {}}, overrideFeatureInstallOrder=["./a"])) == ["a", "b"]
     lacking = found(project, {"./c": {}, "./a": {}})
@@ -201,7 +201,7 @@ def test_scripts_run_as_root_once_with_their_options_on_the_image_or_its_build(
         f"FROM {IMAGE}\nLABEL test={tag}\nENV FIRST=1\n"
         "RUN echo dev:x:1234:1234::/home/dev:/bin/sh >> /etc/passwd\nUSER dev"
     )
-    features = {"./two": {}, "./one": {"text": NASTY}}
+    features: dict[str, Any] = {"./two": {}, "./one": {"text": NASTY}}
     asked = found(project, features, image=None, build={"dockerfile": "D"}).image_build()
     assert asked is not None
     try:
