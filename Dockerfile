@@ -1,16 +1,24 @@
 # ohsandbox itself, and (target `dev`) the place it is developed in. It drives the engine whose socket it is given:
 #
 #   docker build --tag ohsandbox .
-#   docker run --rm -it -v /var/run/docker.sock:/var/run/docker.sock ohsandbox run --image python:3.12
+#   docker run --rm -it --user "$(id -u)" --group-add "$(stat -c %g /var/run/docker.sock)" \
+#     -v /var/run/docker.sock:/var/run/docker.sock -v ohsandbox:/home/ohsandbox -v "$PWD:/workspace" \
+#     ohsandbox run --image python:3.12 --workspace /workspace
+#
+# The volume `ohsandbox` keeps conversations and settings; without it they end with the container. A workspace is named as
+# it is called in here, and the engine is told how its machine calls it. --group-add lets an ordinary user use the socket.
 #
 # Behind a proxy, or with a package index of one's own, by secrets that stay out of the image:
 #   --secret id=ca,src=/etc/ssl/certs/ca-certificates.crt
 #   --secret id=pip.conf,src=$HOME/.config/pip/pip.conf     or  --secret id=PIP_INDEX_URL
-ARG BASE_IMAGE=python:3.12-slim
+# Another base, such as one pinned by digest: --build-arg BASE_IMAGE=python@sha256:...
+ARG BASE_IMAGE=python:3.12-slim-trixie
 
 # --- a Python with venv ------------------------------------------------------------------------
 FROM ${BASE_IMAGE} AS python
-USER root
+# a base may have an ordinary user; what is shipped has one of its own
+# hadolint ignore=DL3002
+USER 0
 COPY images/dev/secrets /opt/secrets
 # Debian's python3 has no ensurepip (`python3 -m venv` exits 1); public Python images have it
 RUN --mount=type=secret,id=ca \
@@ -59,14 +67,34 @@ ENV VENV=/opt/ohsandbox
 ENTRYPOINT ["become-owner"]
 CMD ["bash"]
 
-# --- the command -------------------------------------------------------------------------------
-FROM dependencies
+# --- the command, in an environment without what only builds need ------------------------------
+FROM dependencies AS command
 COPY ohsandbox ohsandbox
+# pip stays: it says which package index is used. litellm's administration pages are for its own server; bytecode is kept of what is imported
 RUN --mount=type=secret,id=ca --mount=type=secret,id=pip.conf \
     --mount=type=secret,id=PIP_INDEX_URL --mount=type=secret,id=PIP_EXTRA_INDEX_URL \
     --mount=type=cache,target=/root/.cache/pip \
     set -eu; . /opt/secrets; \
-    pip install --quiet --no-deps --force-reinstall .
+    pip install --quiet --no-deps --force-reinstall .; \
+    rm -rf /opt/ohsandbox/lib/python3*/site-packages/litellm/proxy/_experimental/out; \
+    find /opt/ohsandbox -type d -name __pycache__ -prune -exec rm -rf {} +; \
+    python -m compileall -q /opt/ohsandbox/lib/python3*/site-packages/ohsandbox; \
+    LITELLM_LOCAL_MODEL_COST_MAP=True python /src/images/dev/imported
+
+# --- what is shipped -----------------------------------------------------------------------------
+FROM ${BASE_IMAGE}
+# hadolint ignore=DL3002
+USER 0
+LABEL org.opencontainers.image.title="ohsandbox" \
+      org.opencontainers.image.description="The sandbox that coding agents run in" \
+      org.opencontainers.image.licenses="MIT"
+# any uid may be given by --user: whoever comes first owns what is below the home
+RUN install -d -m 1777 /home/ohsandbox /workspace; \
+    useradd --non-unique --uid 1000 --home-dir /home/ohsandbox --no-create-home --shell /bin/sh ohsandbox
+COPY --from=command /opt/ohsandbox /opt/ohsandbox
+ENV PATH=/opt/ohsandbox/bin:$PATH HOME=/home/ohsandbox LANG=C.UTF-8 PYTHONUNBUFFERED=1
+USER 1000
 WORKDIR /workspace
+HEALTHCHECK --interval=60s --timeout=20s --start-period=20s CMD ["ohsandbox", "doctor", "--json"]
 ENTRYPOINT ["ohsandbox"]
 CMD ["--help"]

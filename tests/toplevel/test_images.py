@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 BUILD_LIMIT_S = 600
+IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
 # 65 s here with nothing cached: 14 s of packages, 25 s of dependencies, 2 s a layer; a public base is pulled first
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_LIMIT_S)]
@@ -73,7 +75,7 @@ def test_the_browser_image_is_the_default_one_and_a_browser() -> None:
     assert found.stdout.startswith("agent\n")
 
 
-@pytest.mark.parametrize("path", ["images/default/Dockerfile", "images/browser/Dockerfile"])
+@pytest.mark.parametrize("path", ["Dockerfile", "images/default/Dockerfile", "images/browser/Dockerfile"])
 def test_a_dockerfile_passes_the_linter(path: str) -> None:
     """Versions of Debian's packages are those of the base image's release."""
     checked = run(str(Path(sys.executable).parent / "hadolint"), path)
@@ -105,12 +107,65 @@ def test_no_image_keeps_the_certificates_or_packages_of_its_build(image: str) ->
     assert run("docker", "run", "--rm", "--entrypoint", "sh", image, "-c", left).stdout == ""
 
 
-@pytest.mark.usefixtures("images")
-def test_the_command_runs_from_its_image() -> None:
-    helped = run("docker", "run", "--rm", "ohsandbox", "--help")
+SOCKET = Path("/var/run/docker.sock")
 
-    assert helped.returncode == 0, helped.stderr
-    assert "Usage" in helped.stdout
+
+def ohsandbox(*arguments: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    return run("docker", "run", "--rm", *options, "ohsandbox", *arguments)
+
+
+@pytest.mark.usefixtures("images")
+def test_our_image_without_an_engine_says_how_to_give_it_one() -> None:
+    bind = f"--volume={SOCKET}:{SOCKET}"
+    group = SOCKET.stat().st_gid
+
+    none = ohsandbox("exec", "--image", IMAGE, "--", "true")
+    refused = ohsandbox("exec", "--image", IMAGE, "--", "true", options=[bind, "--user=12345"])
+
+    assert none.returncode == refused.returncode == 4
+    assert "the socket does not exist" in none.stderr
+    assert f"start this container with `-v {SOCKET}:{SOCKET}`" in none.stderr
+    assert f"start this container with `--group-add {group}`" in refused.stderr
+    assert none.stderr.count("\n") == refused.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("images")
+def test_our_image_works_on_a_directory_that_is_mounted_and_keeps_its_state(tmp_path: Path) -> None:
+    """As an ordinary user of another uid than the image's."""
+    workspace, state = tmp_path / "workspace", tmp_path / "state"
+    for directory in (workspace, state):
+        directory.mkdir()
+        if os.geteuid() == 0:
+            os.chown(directory, 1234, 1234)
+    (workspace / "given").write_text("text")
+    options = [
+        f"--user={workspace.stat().st_uid}",
+        f"--group-add={SOCKET.stat().st_gid}",
+        f"--volume={SOCKET}:{SOCKET}",
+        f"--volume={state}:/home/ohsandbox",
+    ]
+    mounted = [*options, f"--volume={workspace}:/workspace"]
+
+    worked = ohsandbox(
+        *("exec", "--image", IMAGE, "--workspace", "/workspace", "--", "sh", "-ec", "cat given; echo new >made"),
+        options=mounted,
+    )
+    assert (worked.returncode, worked.stdout) == (0, "text"), worked.stderr
+    assert (workspace / "made").read_text() == "new\n"
+    assert (state / ".ohsandbox").is_dir()
+    alone = ohsandbox("exec", "--image", IMAGE, "--workspace", "/workspace", "--", "true", options=options)
+    assert alone.returncode == 2
+    assert "'/workspace' is in this container only" in alone.stderr
+    healthy = run("docker", "run", "--rm", *mounted, "ohsandbox", "doctor", "--json")
+    assert healthy.returncode == 0, healthy.stdout
+
+
+@pytest.mark.usefixtures("images")
+def test_our_image_has_an_ordinary_user_and_a_health_check() -> None:
+    config = json.loads(run("docker", "image", "inspect", "ohsandbox", "--format", "{{json .Config}}").stdout)
+
+    assert config["User"] == "1000"
+    assert config["Healthcheck"]["Test"] == ["CMD", "ohsandbox", "doctor", "--json"]
 
 
 def test_base_images_are_made_once() -> None:

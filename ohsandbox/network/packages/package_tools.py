@@ -7,7 +7,7 @@ Only the person's and the machine's files count, and tools run in the root direc
 from __future__ import annotations
 
 import concurrent.futures
-import ensurepip
+import importlib.util
 import json
 import os
 import re
@@ -83,7 +83,8 @@ def pip_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
 
     Another pip on the PATH is not run: in a virtual environment of the workspace a sandbox may have written it.
     """
-    bundled = sorted(Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"))
+    found = importlib.util.find_spec("ensurepip")  # Debian has it in a package of its own
+    bundled = sorted(Path(found.origin).parent.glob("_bundled/pip-*.whl")) if found and found.origin else []
     said = _said([sys.executable, "-I", "-c", _PIP_SCRIPT, *map(str, bundled)], environ)
     default, _, settings = said.partition("\n")
     has_index, source, key = False, "environment", ""

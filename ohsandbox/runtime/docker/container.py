@@ -22,6 +22,7 @@ from ohsandbox.errors import (
 from ohsandbox.runtime.docker import open_network
 from ohsandbox.runtime.docker.container_config import create_payload, podman_payload
 from ohsandbox.runtime.docker.error_mapping import engine_errors, one_line
+from ohsandbox.runtime.docker.own_container import as_we_name, for_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,7 +112,7 @@ class Container:
     def inspect(self) -> dict[str, Any]:
         """Return the engine's description of the container; raises SandboxGone where it no longer exists."""
         with engine_errors(f"looking at sandbox {self.name!r}"):
-            return dict(self.engine.api.inspect_container(self.id))
+            return as_we_name(dict(self.engine.api.inspect_container(self.id)), self.engine)
 
     def written_bytes(self) -> int:
         """Bytes of a copy of its own layer: a sparse file counts with its full length, hard links count once."""
@@ -295,6 +296,7 @@ def _create_once(engine: Engine, config: ContainerConfig, image_id: str | None) 
             payload = create_payload(config)
             if engine.is_podman:
                 payload = podman_payload(payload, engine)
+            payload = for_engine(payload, engine)
             made = engine.api.create_container_from_config(payload, config.name)
         container = Container(engine, str(made["Id"]), name=config.name)
         _heed(made.get("Warnings") or [], config)

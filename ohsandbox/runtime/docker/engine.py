@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.error_mapping import NO_ENGINE_REMEDY, engine_errors, foreign_errors
+from ohsandbox.runtime.docker.own_container import own_id
 from ohsandbox.runtime.docker.ssh_tunnel import SshTunnel, tunnel_to
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, check_not_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.own_container import OwnMount
 
 CONNECT_TIMEOUT_S = 8.0
 """Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
@@ -59,6 +62,8 @@ class Engine:
         self.address = address
         self.is_podman = False
         """Whether Podman answers, as it says in its answer to a ping."""
+        self.own_mounts: tuple[OwnMount, ...] | None = None
+        """Of the container that we run in, once they were asked for."""
         self._info: dict[str, Any] | None = None
         self.while_starting: Callable[[], None] | None = None
         """Called before the engine is asked to start a container, for which it takes 0.2 s."""
@@ -276,7 +281,16 @@ def _checked_version(answer: Any, address: EngineAddress) -> str:
 def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError:
     """Return a one-line error for a failed connect: cause, address, remedy."""
     text = str(error)
+    remedy = NO_ENGINE_REMEDY
+    if own_id() is not None and address.is_local:
+        path = _socket_path(address)
+        remedy = f"start this container with `-v {path}:{path}`, or point DOCKER_HOST at an engine"
     if "Permission denied" in text or "PermissionError" in text:
+        if own_id() is not None and (group := _group_of_socket(address)) is not None:
+            return EngineUnavailable(
+                f"Permission denied at {address}: it belongs to group {group}. Remedy: start this container with "
+                f"`--group-add {group}`."
+            )
         return EngineUnavailable(
             f"Permission denied at {address}. Remedy: `sudo usermod -aG docker $USER` and log in again, "
             "or use a rootless engine."
@@ -291,16 +305,26 @@ def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError
         why = found[0].strip()
     else:
         why = " ".join(text.split())[:200]
-    return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {NO_ENGINE_REMEDY}.")
+    return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {remedy}.")
+
+
+def _socket_path(address: EngineAddress) -> str:
+    return address.url.split("unix://", 1)[1] or "/var/run/docker.sock"
+
+
+def _group_of_socket(address: EngineAddress) -> int | None:
+    try:
+        return Path(_socket_path(address)).stat().st_gid if address.is_local else None
+    except OSError:
+        return None
 
 
 def socket_mode(address: EngineAddress) -> str | None:
     """Owner and mode of a local engine's socket, as `root:docker 0660`; None if it is not a local file."""
     if not address.is_local:
         return None
-    path = address.url.split("unix://", 1)[1] or "/var/run/docker.sock"
     try:
-        found = Path(path).stat()
+        found = Path(_socket_path(address)).stat()
     except OSError:
         return None
     return f"{found.st_uid}:{found.st_gid} {stat.S_IMODE(found.st_mode):04o}"

@@ -16,6 +16,7 @@ from ohsandbox.runtime.docker.guard import GuardMount
 from ohsandbox.runtime.docker.inventory import own_record
 from ohsandbox.runtime.docker.mounts import Bind, Mount
 from ohsandbox.runtime.docker.options import BINDS_LABEL, LABELS_LABEL, resolve, workdir_of
+from ohsandbox.runtime.docker.own_container import as_we_name
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.results import ResumeReport
@@ -88,7 +89,7 @@ def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
         listed = engine.api.containers(all=True, filters={"label": [lease.LEASE_LABEL]})
         ours = [one for one in listed if (record := own_record(one)) and record.conversation == conversation]
         newest = max(ours, key=lambda one: int(one.get("Created", 0)), default=None)
-        return None if newest is None else dict(engine.api.inspect_container(newest["Id"]))
+        return None if newest is None else as_we_name(dict(engine.api.inspect_container(newest["Id"])), engine)
 
 
 def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None:
