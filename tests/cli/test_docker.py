@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.testing.provider import FakeProvider, calls, text
 from tests.cli.conftest import Invoke, Start, WriteScript
 
@@ -90,6 +91,50 @@ def test_exec_is_binary_safe_both_ways_and_keeps_streams_apart(start: Start, ima
 def test_exec_passes_variables_and_user(invoke: Invoke, image: str) -> None:
     ended = invoke("exec", "--image", image, "-e", "A=b=c", "--user", "1234", "--", "sh", "-c", "echo $A; id -u")
     assert ended[:2] == (0, "b=c\n1234\n")
+
+
+def test_run_and_mcp_serve_pass_variables_and_user(start: Start, write_script: WriteScript, image: str) -> None:
+    options = ["--image", image, "-e", "A=b=c", "--user", "1234"]
+    model = write_script(("", "echo $A-$(id -u)"), ("done", None))
+    out, err = start("run", "x", "--no-tui", "--model", model, *options).communicate(timeout=110)
+    assert b"b=c-1234" in out, err
+    known = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    call = {"name": "execute_bash", "arguments": {"command": "echo $A-$(id -u)"}}
+    served = start("mcp", "serve", *options, stdin=subprocess.PIPE)
+    assert served.stdin is not None
+    assert served.stdout is not None
+    for message in (
+        {"id": 1, "method": "initialize", "params": known},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": call},
+    ):
+        served.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    served.stdin.flush()
+    answer = next(line for line in served.stdout if json.loads(line).get("id") == 2)
+    assert b"b=c-1234" in answer
+    served.communicate(timeout=60)
+    assert _containers() == []
+
+
+def test_caches_are_listed_and_pruned_but_not_while_a_sandbox_has_them(
+    invoke: Invoke, image: str, tmp_path: Path
+) -> None:
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    assert invoke("cache", "list").out == "No package caches.\n"
+    with DockerRuntime(image, workspace=workspace, cache="project") as sandbox:
+        assert sandbox.run(["sh", "-c", "head -c 3000000 /dev/zero >$PIP_CACHE_DIR/wheel"]).exit_code == 0
+        [found] = json.loads(invoke("cache", "list", "--json").out)
+        assert (found["scope"], found["in_use"], found["image"]) == (str(workspace), True, image)
+        assert found["size_bytes"] >= 3_000_000
+        assert invoke("cache", "prune", "--yes").out == "Nothing to remove.\n"
+        told = invoke("cache", "prune", found["name"], "--yes")
+        assert (told.code, f"{found['name']} stays: a sandbox has it." in told.out) == (1, True)
+    refused = invoke("cache", "prune")
+    assert (refused.code, "Use --yes." in refused.err) == (2, True)
+    assert "is no cache of yours" in invoke("cache", "prune", "ohsandbox-cache-other", "--yes").err
+    assert invoke("cache", "prune", "--yes").out.endswith("Removed 1.\n")
+    assert invoke("cache", "list").out == "No package caches.\n"
 
 
 def test_a_kept_container_can_be_joined_and_collected(start: Start, invoke: Invoke, image: str) -> None:

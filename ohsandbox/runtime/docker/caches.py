@@ -106,10 +106,16 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
 
     Raises:
         SandboxRefused: a volume of its name is none of ours.
+        UsageError: the OCI runtime has a kernel of its own.
         SandboxUnavailable: the engine cannot make it.
     """
     if options.cache is None:
         return config
+    if config.own_kernel:
+        raise UsageError(
+            f"OCI runtime {config.runtime!r} has a kernel of its own, which may fail to write to a volume (gVisor "
+            "20221219: EINVAL), so there are no package caches. Remedy: leave --cache (cache=) out."
+        )
     record = _record(engine, options, config)
     write_atomically(_path(record.volume), record.model_dump_json().encode(), durable=False)
     with engine_errors(f"making the package cache {record.volume}"):

@@ -41,11 +41,18 @@ _TUNNELS = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0",
 """A kernel with these modules creates one of each in every new network namespace, down and without an address
 (net.core.fb_tunnels_only_for_init_net)."""
 _GPU_MOUNT = re.compile(
-    r"/dev/nvidia[-\w]*(?:/[-\w]+)?|(?:/usr)?/lib(?:32|64|/[-\w]+)?/(?:[-\w]+/)?lib(?:nvidia|cuda|nv|vdpau_nvidia|GL|EGL)"
-    r"[-\w.]*|(?:/usr)?/s?bin/nvidia-[-\w]+|(?:/usr)?/lib/firmware/nvidia/[-\w./]+|/(?:var/)?run/nvidia-\w+/socket"
-    r"|/(?:etc|usr/share)/(?:vulkan|glvnd|egl|nvidia)/[-\w./]*nvidia[-\w.]*"
+    r"/dev/nvidia[-\w]*(?:/[-\w]+)?|(?:/usr)?/lib(?:32|64|/[-\w]+)?/(?:[-\w]+/){0,4}(?:nvidia_drv\.so"
+    r"|lib(?:nvidia|cuda|nv|vdpau_nvidia|glxserver_nvidia|GL|EGL)[-\w.]*)|(?:/usr)?/s?bin/nv(?:idia)?-[-\w]+"
+    r"|(?:/usr)?/lib/firmware/nvidia/[-\w./]+|/(?:var/)?run/nvidia-\w+/socket"
+    r"|/(?:etc|usr/share)/(?:vulkan|glvnd|egl|X11|nvidia)/[-\w./]*nv(?:idia|optix)[-\w.]*"
 )
-"""What NVIDIA's container runtime mounts for a GPU: its devices, the driver's libraries and programs, its daemons."""
+"""What NVIDIA's container runtime mounts for a GPU: its devices, the driver's libraries and programs, its daemons.
+
+By the sources of libnvidia-container (nvc_info.c at 00b4b47, nvc_mount.c at 077f498: the hook of engines without CDI)
+and of NVIDIA's Container Toolkit (internal/discover/graphics.go at 02174f0: CDI adds files of X11, Vulkan and OptiX).
+Its tmpfs and files below /proc/driver/nvidia are passed over as all of /proc is. /tmp/nvidia-mps leads to a daemon
+that serves all programs of the engine's machine: a sandbox with it is refused.
+"""
 _ROUNDING = 1.05
 """Limits are rounded to pages and scheduler periods; a machine's memory includes its kernel's."""
 
@@ -195,8 +202,8 @@ def _volumes(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]
 
 
 def _cache(place: str | None, config: ContainerConfig) -> Iterator[str]:
-    """Yield that the cache's volume is not where it belongs; gVisor and Kata do not tell its path."""
-    if place is None or not (config.own_kernel or place.endswith(f"/{config.cache_volume}/_data")):
+    """Yield that the cache's volume is not where it belongs."""
+    if place is None or not place.endswith(f"/{config.cache_volume}/_data"):
         yield f"{CACHE_DIR} is not the volume {config.cache_volume} ({place or 'nothing'})"
 
 

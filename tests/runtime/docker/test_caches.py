@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,6 +117,37 @@ def test_a_sandbox_whose_volume_is_not_the_cache_is_refused() -> None:
     other = facts | {CACHE_DIR: "ext4,/var/lib/docker/volumes/ohsandbox-cache-b/_data"}
     assert "is not the volume" in str(verdict(other, config))
     assert verdict(facts | {CACHE_DIR: "ext4,/var/lib/docker/volumes/ohsandbox-cache-a/_data"}, config) is None
+
+
+def test_a_kernel_of_its_own_has_no_cache(tmp_path: Path) -> None:
+    config = ContainerConfig(name="n", image="i", workdir="/", user="0", runtime="runsc", own_kernel=True)
+    options = DockerOptions(cache="a", image=IMAGE)
+    with pytest.raises(UsageError, match=r"'runsc' has a kernel of its own.* Remedy: leave --cache"):
+        caches.attach(_OtherEngine(), options, config)  # type: ignore[arg-type]
+    assert not (tmp_path / "home" / "caches").exists()
+
+
+@pytest.mark.docker
+@pytest.mark.skipif(os.getuid() != 0, reason="a file system of our own needs root")
+def test_what_fills_the_disk_of_a_cache_is_killed(places: tuple[Path, Path], engine: Engine, tmp_path: Path) -> None:
+    with DockerRuntime(IMAGE, workspace=places[0], copy=True, cache="project") as first:
+        first.start()
+        [kept] = caches.infos(engine)
+    where = engine.api.inspect_volume(kept.name)["Mountpoint"]
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512m", "tmpfs", small], check=True)
+    (small / kept.name / "_data").mkdir(parents=True)
+    subprocess.run(["mount", "--bind", small / kept.name / "_data", where], check=True)
+    try:
+        limits = SandboxLimits(free_bytes=256 * 2**20)
+        with DockerRuntime(IMAGE, workspace=places[0], copy=True, cache="project", limits=limits) as sandbox:
+            told = sandbox.execute("yes >$PIP_CACHE_DIR/wheel", timeout_s=60)
+            assert "The disk of the package cache has " in str(told.notice)
+            assert "killed" in str(told.notice)
+            assert sandbox.execute("rm $PIP_CACHE_DIR/wheel && echo cleared").output == "cleared\n"
+    finally:
+        subprocess.run(["umount", "-l", where, small], check=True)
 
 
 POISON = f"""

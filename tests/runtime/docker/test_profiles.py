@@ -17,8 +17,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IMAGE = "ohsandbox-base:debian"
-NO_GPU = 'could not select device driver "" with capabilities: [[gpu]]'
-"""What engine 20.10.24 answers to the start of a container with GPUs where it has no driver."""
+NO_GPU = (
+    'could not select device driver "" with capabilities: [[gpu]]',
+    (
+        "failed to create shim: OCI runtime create failed: container_linux.go:380: starting container process caused: "
+        "process_linux.go:545: container init caused: Running hook #0:: error running hook: exit status 1, stdout: , "
+        "stderr: nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown"
+    ),
+    "failed to discover GPU vendor from CDI: no known GPU vendor found",
+    "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all",
+)
+"""What engines answer to the start of a container with GPUs: 19.03 to 28 without the toolkit (measured with 20.10.24);
+with libnvidia-container 1.9.0 and no driver (NVIDIA/nvidia-docker issue 1629); moby at b985e23 without a CDI file
+(daemon/devices_amd_linux.go; seen in ShaneIsrael/fireshare issue 689); the same with one that lacks the device."""
 
 
 def config(**changes: Any) -> ContainerConfig:
@@ -34,12 +45,18 @@ def facts(made: ContainerConfig, **changes: str) -> dict[str, str]:
 
 
 GPU_MOUNTS = dict.fromkeys(
-    ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/usr/bin/nvidia-smi", "/run/nvidia-persistenced/socket",
-     "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550.54.15",
-     "/usr/lib/firmware/nvidia/550.54.15/gsp_ga10x.bin"),
+    ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset",
+     "/dev/nvidia-caps/nvidia-cap1", "/usr/bin/nvidia-smi", "/usr/bin/nv-fabricmanager",
+     "/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket",
+     "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15", "/usr/lib64/libcudadebugger.so.550.54.15",
+     "/usr/lib/x86_64-linux-gnu/libnvcuvid.so.550.54.15", "/lib/firmware/nvidia/550.54.15/gsp_ga10x.bin",
+     "/usr/lib/x86_64-linux-gnu/vdpau/libvdpau_nvidia.so.550.54.15", "/usr/lib/xorg/modules/drivers/nvidia_drv.so",
+     "/usr/lib/x86_64-linux-gnu/nvidia/xorg/libglxserver_nvidia.so.550.54.15", "/usr/share/nvidia/nvoptix.bin",
+     "/usr/share/X11/xorg.conf.d/10-nvidia.conf", "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+     "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json", "/etc/vulkan/icd.d/nvidia_icd.x86_64.json"),
     "ext4,/somewhere",
 )  # fmt: skip
-"""As NVIDIA's container toolkit documents them."""
+"""By the lists in the sources that `selfcheck._GPU_MOUNT` names, with a driver of the 550 series."""
 
 
 @pytest.mark.parametrize(
@@ -51,6 +68,7 @@ GPU_MOUNTS = dict.fromkeys(
         ({"gpus": ALL_GPUS}, {}, "it has 0 GPUs, and all were asked for"),
         ({}, {"gpus": "1"} | GPU_MOUNTS, "/dev/nvidia0 is a mount that was not asked for"),
         ({}, {"gpus": "1"}, "it has 1 GPUs, and 0 were asked for"),
+        ({"gpus": 1}, {"gpus": "1", "/tmp/nvidia-mps": "ext4,/"}, "/tmp/nvidia-mps is a mount that was not asked for"),
         ({"gpus": 1}, {"gpus": "1", "/etc/shadow": "ext4,/"}, "/etc/shadow is a mount that was not asked for"),
         ({"hardening": "strict", "user": "1000"}, {"Uid": "1000", "ro/": "1"}, None),
         ({"hardening": "strict", "user": "1000"}, {"Uid": "1000"}, "its root file system is not read-only"),
@@ -86,8 +104,9 @@ def test_the_engines_word_on_gpus_is_compared() -> None:
     assert not [one for one in added({"HostConfig": host}, wanted) if "DeviceRequests" in one]
     [told] = [one for one in added({"HostConfig": host | {"DeviceRequests": None}}, wanted) if "DeviceRequests" in one]
     assert "2 GPUs were asked for" in told
-    rule = next(rule for rule in API_RULES if rule.pattern.search(NO_GPU))
-    assert (rule.kind, "Container Toolkit" in rule.remedy) == (UsageError, True)
+    for answer in NO_GPU:
+        rule = next(rule for rule in API_RULES if rule.pattern.search(answer))
+        assert (rule.kind, "Container Toolkit" in rule.remedy) == (UsageError, True)
 
 
 @pytest.mark.parametrize(
@@ -136,3 +155,11 @@ def test_what_this_engine_lacks_is_told_in_one_line() -> None:
         with pytest.raises(kind, match=why) as refused:
             DockerRuntime(IMAGE, **options).start()
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.docker
+def test_who_accepts_limits_that_may_not_hold_is_told() -> None:
+    with DockerRuntime(IMAGE, limits=SandboxLimits(enforced=False)) as runtime:
+        [told] = runtime.workspace_notes
+        assert told.startswith("--accept-unenforced: limits on memory, processes and processors may not hold")
+        assert "not enforced here" not in runtime.describe()  # this engine does enforce them

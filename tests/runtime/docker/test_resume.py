@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import lease
-from ohsandbox.runtime.docker.container_config import SandboxLimits
+from ohsandbox.runtime.docker import caches, lease
+from ohsandbox.runtime.docker.container_config import CACHE_DIR, SandboxLimits
 from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
@@ -86,6 +86,32 @@ def test_what_a_killed_process_left_is_found_with_its_files_and_without_its_proc
     finally:
         runtime.close()
     assert not [one for one in DockerInventory(engine).list_sandboxes() if one.ours and one.conversation == "talk"]
+
+
+@pytest.mark.docker
+def test_what_is_taken_up_keeps_cache_profile_user_variables_and_platform(engine: Engine) -> None:
+    made: dict[str, Any] = {
+        "env": {"A": "b"},
+        "user": "1234",
+        "platform": "linux/amd64",
+        "profile": "trusted",
+        "cache": "taken-up",
+    }
+    run_killed_owner(f"echo kept >{CACHE_DIR}/pip/wheel", **made)
+    runtime = DockerRuntime("ohsandbox-base:busybox", conversation="talk")
+    try:
+        assert runtime.resume().how == "same"
+        seen = runtime.run(
+            ["sh", "-c", "echo $A $(id -u) $(cat $PIP_CACHE_DIR/wheel); grep NoNewPrivs /proc/self/status"]
+        )
+        assert seen.stdout == b"b 1234 kept\nNoNewPrivs:\t0\n"
+        told = runtime.describe()
+        assert {"profile", "package caches"} <= told.keys()
+        assert told["platform"] == "linux/amd64"
+    finally:
+        runtime.close()
+        for one in caches.infos(engine):
+            assert caches.remove(engine, one.name)
 
 
 @pytest.mark.docker
