@@ -28,8 +28,8 @@ NO_GPU = (
     "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all",
 )
 """What engines answer to the start of a container with GPUs: 19.03 to 28 without the toolkit (measured with 20.10.24);
-with libnvidia-container 1.9.0 and no driver (NVIDIA/nvidia-docker issue 1629); moby at b985e23 without a CDI file
-(daemon/devices_amd_linux.go; seen in ShaneIsrael/fireshare issue 689); the same with one that lacks the device."""
+with libnvidia-container 1.9.0 and no driver (NVIDIA/nvidia-docker#1629); moby at b985e23 without a CDI file
+(daemon/devices_amd_linux.go; seen in ShaneIsrael/fireshare#689); the same with one that lacks the device."""
 
 
 def config(**changes: Any) -> ContainerConfig:
