@@ -278,7 +278,7 @@ def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None
     known = _load_options(directory)
     if known is None:
         return
-    fields = asdict(replace(known, attach=None, **_moved(known, workspace)))
+    fields = asdict(replace(in_directory(known, workspace), attach=None))
     fields = {name: value for name, value in fields.items() if name not in _SETUP}
     texts = {name: str(fields[name]) if fields[name] else None for name in _PATHS}
     with contextlib.suppress(OSError):
@@ -291,11 +291,11 @@ def _resolved(named: str) -> str:
     return str(Path(path).resolve()) + (":ro" if read_only else "/" if path.endswith(":ro") else "")
 
 
-def _moved(known: SandboxOptions, directory: Path | None) -> dict[str, Any]:
-    """Its workspaces, where those that are writable have their files in a directory: see `moved_places`."""
+def in_directory(known: SandboxOptions, directory: Path | None) -> SandboxOptions:
+    """The options of a fork, whose writable workspaces have their files in a directory: see `moved_places`."""
     if directory is None or not known.workspaces:
-        return {"workspace": directory or known.workspace}
-    named = [(one, parse_path(one)) for one in known.workspaces]
+        return replace(known, workspace=directory or known.workspace)
+    named = [(one, parse_path(one)) for one in map(_resolved, known.workspaces)]
     targets = [
         place_of_workspace(one.path, is_first=not index, same_path=known.same_path)
         for index, (_, one) in enumerate(named)
@@ -303,7 +303,7 @@ def _moved(known: SandboxOptions, directory: Path | None) -> dict[str, Any]:
     writable = [target for target, (_, one) in zip(targets, named, strict=True) if not one.read_only]
     places = moved_places(writable, directory)
     moved = [str(places.get(target, text)) for target, (text, _) in zip(targets, named, strict=True)]
-    return {"workspace": Path(parse_path(moved[0]).path), "workspaces": moved}
+    return replace(known, workspace=Path(parse_path(moved[0]).path), workspaces=moved)
 
 
 def _load_options(directory: Path) -> SandboxOptions | None:

@@ -15,7 +15,7 @@ from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import age, cut, safe_line
 from ohsandbox.cli.run_settings import settings_elsewhere
-from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime
+from ohsandbox.cli.runtime import ResumedConversation, find_resumed, in_directory, make_runtime
 from ohsandbox.cli.time_travel import change_lines, coloured_patch, shortened, sizes_of, split_binaries, stat_lines
 from ohsandbox.conversation.storage import find_conversation, list_stored, nearest_first
 from ohsandbox.errors import ConversationOpenError, UsageError
@@ -129,7 +129,7 @@ def fork_here(context: CommandContext, arguments: Sequence[str]) -> None:
     place = None if bound is None else Path(arguments[0]).expanduser()
     before = session.conversation.id
     forked = session.conversation.fork(workspace=place)
-    where = session.where if place is None else replace(session.where, workspace=place.resolve())
+    where = session.where if place is None else in_directory(session.where, place.resolve())
     _switch(session, forked.id, where)
     context.show(f"This is a copy, {forked.id}. The one of before: /resume {before}")
 

@@ -26,11 +26,19 @@ from ohsandbox.runtime.workspace.changes import compare, scan
 from ohsandbox.text import counted
 from ohsandbox.timetravel import undo
 from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, not_kept, restore_workspace
-from ohsandbox.timetravel.snapshots import is_git, is_over_limit, is_too_large, merge, patch_of, write_changes
+from ohsandbox.timetravel.snapshots import (
+    Workspaces,
+    is_git,
+    is_over_limit,
+    is_too_large,
+    merge,
+    patch_of,
+    write_changes,
+)
 from ohsandbox.timetravel.workspace_diff import (
     BEFORE,
     IGNORED,
-    bound_workspace,
+    bound_workspaces,
     copied_workspace,
     diff_workspace,
     scan_changed,
@@ -77,7 +85,7 @@ def undo_turns(wanted: str, turns: str | None, root: Path | None, *, yes: bool) 
         print("Nothing was changed.")
         return 1
     forked, refused = undo.undo(plan)
-    copy_options(directory, forked.directory, workspace=plan.workspace)
+    copy_options(directory, forked.directory, workspace=plan.workspace.only if plan.workspace else None)
     taken = "turn" if int(turns or 1) == 1 else f"{int(turns or 1)} turns"
     print(f"Conversation {forked.id} is {directory.name} without its last {taken}; that one stays.")
     if (source := copied_workspace(directory)) is not None:
@@ -107,7 +115,7 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     """Make a conversation of the first events of another, with the files at that event."""
     directory = find_stored(root or conversations_dir(), wanted)
     seq = stream_events(directory, lambda _: None).records - 1 if at is None else at
-    bound = find_checkpoint(directory, seq).data.get("workspace")
+    bound = Workspaces.recorded(find_checkpoint(directory, seq).data.get("workspace"))
     if bound is not None and workspace is None:
         raise UsageError(
             "The files are in a directory of this machine. Name an empty directory for the fork with --workspace."
@@ -115,13 +123,14 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
     if bound is None and workspace is not None:
         raise UsageError("The files are in the container of the conversation. Leave out --workspace.")
     place = None if workspace is None else empty_directory(workspace)
-    forked = fork(directory, seq, workspace=place)
-    refused = [] if place is None else restore_workspace(forked, place)
+    moved = None if bound is None or place is None else bound.moved(place)
+    forked = fork(directory, seq, workspace=moved)
+    refused = restore_workspace(forked)
     copy_options(directory, forked.directory, workspace=place)
     if place is not None:
         _tell(f"not kept, so not in {place}", not_kept(forked).items())
     print(f"Conversation {forked.id} goes on from event {seq} of {directory.name}.")
-    return _told(forked.id, place, refused, root)
+    return _told(forked.id, moved, refused, root)
 
 
 def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
@@ -151,9 +160,12 @@ def change_lines(changes: Sequence[FileChange]) -> list[str]:
     return [f".git is put back ({counted(within, 'file')})", *shown] if within else shown
 
 
-def _told(conversation: str, workspace: Path | None, refused: Sequence[UnappliedChange], root: Path | None) -> int:
+def _told(
+    conversation: str, workspace: Workspaces | None, refused: Sequence[UnappliedChange], root: Path | None
+) -> int:
     _tell("Not put back", refused)
-    where = "" if workspace is None else f" --workspace {shlex.quote(str(workspace))}"
+    one = workspace.only if workspace else None  # of several all are known, those that are only read as well
+    where = "" if one is None else f" --workspace {shlex.quote(str(one))}"
     if (copied := copied_workspace((root or conversations_dir()) / conversation)) is not None:
         where = f" --workspace {shlex.quote(str(copied))} --copy"
     if root is None:
@@ -244,8 +256,7 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
     target = (to or copied_workspace(directory) or Path.cwd()).resolve()
     if not target.is_dir():
         raise UsageError(f"Directory {str(target)!r} does not exist. Create it, or name another with --to.")
-    bound = bound_workspace(directory)
-    if bound is not None and bound.resolve() == target.resolve():
+    if any(bound.resolve() == target for bound in bound_workspaces(directory)):
         raise UsageError(f"The agent worked in {str(target)!r} itself: its changes are there. See `ohsandbox undo`.")
     with diff_workspace(directory) as work:
         _tell_left_out(work)

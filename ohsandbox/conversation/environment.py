@@ -247,8 +247,8 @@ def check_place(directory: Path, runtime: Runtime) -> None:
         UsageError: it can.
     """
     expect("runtime", runtime, Runtime, "Make one: DockerRuntime(image=...).", optional=False)
-    if runtime.host_workspace is not None:
-        check_apart(directory, runtime.host_workspace)
+    for workspace in runtime.host_workspaces.values():
+        check_apart(directory, workspace)
 
 
 def resume_runtime(runtime: Runtime, past: ResumeState) -> None:

@@ -93,8 +93,8 @@ class RunResult:
         what commands and sub-agents did. Elsewhere what a command changed is not among them: see `ohsandbox diff`.
         """
         bound = [event.data.workspace for event in self.events if isinstance(event, CheckpointEvent)]
-        names = [str(workspace["snapshot"]) for workspace in bound if workspace]
-        kept = changed_between(self._directory, names[0], names[-1]) if names else []
+        recorded = [workspace for workspace in bound if workspace]
+        kept = changed_between(self._directory, recorded[0], recorded[-1]) if recorded else []
         paths = [*self._edited(), *kept]
         return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(self._workdir, path)) for path in paths))
 

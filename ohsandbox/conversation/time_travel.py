@@ -11,11 +11,13 @@ from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.timetravel import undo as undoing
 from ohsandbox.timetravel.checkpoints import CheckpointIndex, keep_now
-from ohsandbox.timetravel.fork import fork_into
-from ohsandbox.timetravel.snapshots import patch_of
+from ohsandbox.timetravel.fork import find_checkpoint, fork_into
+from ohsandbox.timetravel.snapshots import Workspaces, patch_of
 from ohsandbox.timetravel.workspace_diff import diff_workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.timetravel.fork import Fork
@@ -45,7 +47,8 @@ class TimeTravel(ABC):
 
         Args:
             at: an event or its seq; None is now, which needs no checkpoint of before.
-            workspace: an empty directory, or one to be made, for the files of a bound workspace.
+            workspace: an empty directory, or one to be made, for the files of a bound workspace; of several that can be
+                written it gets a directory for each, by the last name of its place in the sandbox.
 
         Raises:
             UsageError: the files at that event were not kept, the conversation runs (at None), or workspace does not
@@ -55,8 +58,10 @@ class TimeTravel(ABC):
         if at is None:
             self._check_idle("Name an event (at=), or stop it first.")
         seq = keep_now(self._log, self.runtime) if at is None else _seq_of(at)
+        self._check_same_workspaces(seq)
         forked = fork_into(self.directory, seq, workspace=None if workspace is None else Path(workspace))
-        return self._sibling(forked.id, self._forked_runtime(forked))
+        place = None if forked.workspace is None else forked.workspace.for_runtime()
+        return self._sibling(forked.id, self._forked_runtime(forked, place))
 
     def undo(self, turns: int = 1) -> Self:
         """A new conversation without the last turns, and their changes taken back from a bound workspace; not started.
@@ -72,7 +77,8 @@ class TimeTravel(ABC):
         expect("turns", turns, int, optional=False)
         self._check_idle("Stop it first.")
         forked, _ = undoing.undo(undoing.plan_undo(self.directory, turns))
-        return self._sibling(forked.id, self._forked_runtime(forked))
+        stays = None if self.runtime is None else self.runtime.host_workspaces or None
+        return self._sibling(forked.id, self._forked_runtime(forked, stays))
 
     def redo(self) -> Self:
         """The conversation that this one is an `undo` of, with the changes brought back to a bound workspace.
@@ -90,7 +96,9 @@ class TimeTravel(ABC):
         kept = CheckpointIndex.of(older).kept
         runtime = self.runtime
         if runtime is not None and kept:
-            runtime = runtime.fork(str(kept[-1].data["id"]), conversation=older.name, workspace=plan.workspace)
+            runtime = runtime.fork(
+                str(kept[-1].data["id"]), conversation=older.name, workspace=runtime.host_workspaces or None
+            )
         return self._sibling(older.name, runtime)
 
     def diff(self, since: int | SDKEvent | None = None, until: int | SDKEvent | None = None) -> bytes:
@@ -112,10 +120,17 @@ class TimeTravel(ABC):
         if self.status() is ConversationStatus.RUNNING:
             raise UsageError(f"The conversation runs, so its files change. {remedy}")
 
-    def _forked_runtime(self, forked: Fork) -> Runtime | None:
+    def _check_same_workspaces(self, seq: int) -> None:
+        """Before anything is written: what was kept fits the places of the runtime's workspaces."""
+        kept = Workspaces.recorded(find_checkpoint(self.directory, max(seq, 0)).data.get("workspace"))
+        now = None if self.runtime is None else Workspaces.bound(self.runtime.host_workspaces)
+        if kept is not None and now is not None and kept.places != now.places:
+            raise UsageError(f"The workspaces were {kept} then, and are {now} now. Fork it with those of then.")
+
+    def _forked_runtime(self, forked: Fork, workspace: Path | Mapping[str, Path] | None) -> Runtime | None:
         if self.runtime is None:
             return None
-        return self.runtime.fork(str(forked.kept.data["id"]), conversation=forked.id, workspace=forked.workspace)
+        return self.runtime.fork(str(forked.kept.data["id"]), conversation=forked.id, workspace=workspace)
 
 
 def _seq_of(event: int | SDKEvent) -> int:

@@ -247,13 +247,20 @@ class Backend(ABC):
         """
         return "this kind of sandbox keeps no checkpoints"
 
-    def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> Runtime:  # noqa: ARG002
+    def fork(
+        self,
+        checkpoint: str,
+        *,
+        conversation: str,  # noqa: ARG002 - as above
+        workspace: Path | Mapping[str, Path] | None = None,  # noqa: ARG002 - as above
+    ) -> Runtime:
         """Return a runtime with this one's settings, not started, that begins with the checkpoint's files.
 
         Args:
             checkpoint: its id.
             conversation: the conversation that owns it.
-            workspace: replaces this one's `host_workspace`.
+            workspace: replaces this one's `host_workspace`; of several, a directory that has one for each, or each by
+                its place in the sandbox.
 
         Raises:
             UsageError: this kind of runtime cannot, or workspace does not fit.

@@ -64,7 +64,15 @@ def place_of_workspace(directory: str, *, is_first: bool, same_path: bool) -> st
 
 
 def moved_places(places: Sequence[str], directory: Path) -> dict[str, Path]:
-    """Where in a directory the files of workspaces are put, by their places in the sandbox: one alone fills it."""
+    """Where in a directory the files of workspaces are put, by their places in the sandbox: one alone fills it.
+
+    Of several each has the last name of its place, those after the first with that name a number as well.
+    """
     if len(places) == 1:
         return {places[0]: directory}
-    return {place: directory / PurePosixPath(place).name for place in places}
+    found: dict[str, Path] = {}
+    for place in places:
+        name = PurePosixPath(place).name
+        tried = (name, *(f"{name}-{number}" for number in range(2, len(places) + 2)))
+        found[place] = directory / next(one for one in tried if directory / one not in found.values())
+    return found

@@ -9,7 +9,7 @@ from ohsandbox.errors import LogWriteError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
-from ohsandbox.timetravel.snapshots import SnapshotStore
+from ohsandbox.timetravel.snapshots import SnapshotStore, Workspaces
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
 from ohsandbox.tools import hint_of
 
@@ -189,8 +189,8 @@ class CheckpointRecorder:
             raise UsageError(
                 "The conversation has no sandbox yet, so there are no files to keep. Send a message first."
             )
-        workspace = self._runtime.host_workspace
-        kept = None if workspace is None else {"path": str(workspace), "snapshot": self._snapshots.take(workspace)}
+        bound = Workspaces.bound(self._runtime.host_workspaces)
+        kept = None if bound is None else bound.record() | {"snapshot": self._snapshots.take(bound)}
         made = self._runtime.checkpoint(label, owner=self._log.directory)
         image = self._runtime.describe().get("image")
         facts = self._tools.keep() | self._copied_from()

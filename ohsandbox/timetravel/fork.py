@@ -23,10 +23,9 @@ from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, Check
 from ohsandbox.timetravel.snapshots import (
     SnapshotStore,
     UnappliedChange,
+    Workspaces,
     changes_between,
-    scan,
     worst_first,
-    write_changes,
 )
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
 
@@ -61,8 +60,8 @@ class Fork(NamedTuple):
     """The seq of the last event that both share."""
     kept: CheckpointRange
     """The checkpoint of its files."""
-    workspace: Path | None = None
-    """Where the files of a bound workspace are to be."""
+    workspace: Workspaces | None = None
+    """Where the files of bound workspaces are to be."""
 
 
 def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
@@ -135,13 +134,13 @@ def seq_before_turns(directory: Path, turns: int) -> int:
     return said[-turns] - 1
 
 
-def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Fork:
+def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fork:
     """Make a conversation beside this one, of its events up to `at`, with the files at that event.
 
     Args:
         directory: the conversation's; a process may have it open.
         at: the last event to be taken along; -1 is none.
-        workspace: where the files of a bound workspace are to be, which is not written here: see `restore_workspace`.
+        workspace: where the files of bound workspaces are to be, which is not written here: see `restore_workspace`.
 
     Raises:
         UsageError: the files at that event were not kept, or the fork cannot be written.
@@ -170,36 +169,38 @@ def fork(directory: Path, at: int, *, workspace: Path | None = None) -> Fork:
 
 
 def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
-    """`fork`, with the files of a bound workspace put into a directory that holds nothing yet.
+    """`fork`, with the files of a bound workspace put into a directory that holds nothing yet; of several, below it.
 
     Raises:
         UsageError: the files at that event were not kept, or workspace does not fit.
         SandboxUnavailable: the engine that has the files does not serve.
     """
     expect("at", at, int, "Give an event of the conversation, or its seq.", optional=False)
-    bound = find_checkpoint(directory, max(at, 0)).data.get("workspace")
+    bound = Workspaces.recorded(find_checkpoint(directory, max(at, 0)).data.get("workspace"))
     if (bound is None) != (workspace is None):
         raise UsageError(
             "The files lie in a directory of this machine: pass workspace=DIR, an empty one for the fork."
             if workspace is None
             else "The files lie in the container: leave workspace out."
         )
-    place = None if workspace is None else empty_directory(workspace)
+    place = None if bound is None or workspace is None else bound.moved(empty_directory(workspace))
     forked = fork(directory, at, workspace=place)
-    if place is not None and (refused := restore_workspace(forked, place)):
-        raise UsageError(f"{len(refused)} files cannot be put into {str(place)!r}: {refused[0].why}.")
+    if refused := restore_workspace(forked):
+        raise UsageError(f"{len(refused)} files cannot be put into {str(workspace)!r}: {refused[0].why}.")
     return forked
 
 
-def restore_workspace(forked: Fork, workspace: Path) -> list[UnappliedChange]:
-    """Fill an empty directory with what was there then. Returns what could not be put.
+def restore_workspace(forked: Fork) -> list[UnappliedChange]:
+    """Fill the fork's empty directories with what was there then. Returns what could not be put.
 
     Raises:
-        UsageError: it cannot be read, or the snapshot is lost.
+        UsageError: one cannot be made or read, or the snapshot is lost.
     """
-    bound = forked.kept.data.get("workspace")
-    if bound is None:
+    bound, workspace = forked.kept.data.get("workspace"), forked.workspace
+    if bound is None or workspace is None:
         return []
+    for place in workspace.directories.values():
+        empty_directory(place)
     store = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
     wanted = store.load(bound["snapshot"])
     if missing := [f"{path!r} ({why})" for path, why in worst_first(wanted.left_out).items()]:
@@ -208,7 +209,7 @@ def restore_workspace(forked: Fork, workspace: Path) -> list[UnappliedChange]:
         message = f"{shown}: copy that from the original directory if it is needed."
         with EventLog(forked.directory, conversation_id=forked.id) as log:
             log.append(events.notice(code=NOT_KEPT, message=message))
-    return write_changes(workspace, changes_between(scan(workspace, store), wanted), store, git=True)
+    return workspace.write(changes_between(workspace.scan(store), wanted), store, git=True)
 
 
 def not_kept(forked: Fork) -> dict[str, str]:
@@ -320,7 +321,7 @@ def _add_own_events(forked: Fork, name: str, *, knows_tools: bool, revoked: Sequ
     at, kept = forked.at, forked.kept.data
     bound = kept.get("workspace")
     if bound is not None and forked.workspace is not None:
-        bound = {**bound, "path": str(forked.workspace)}
+        bound = {**bound, **forked.workspace.record()}
     with EventLog(forked.directory, conversation_id=forked.id) as log:
         for number in revoked:
             log.append(events.approval_revoked(number=number, by=f"fork of {name}"))

@@ -7,8 +7,7 @@ before anything is written, in the fork, so that `redo` finds both whatever inte
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import events
 from ohsandbox.errors import UsageError
@@ -18,15 +17,15 @@ from ohsandbox.timetravel.checkpoints import CheckpointIndex
 from ohsandbox.timetravel.fork import FORKED, MAX_NAMED, fork, seq_before_turns
 from ohsandbox.timetravel.snapshots import (
     SnapshotStore,
+    Workspaces,
     changes_between,
     revert_changes,
-    scan,
     worst_first,
-    write_changes,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ohsandbox.events import SDKEvent
     from ohsandbox.timetravel.fork import Fork
@@ -45,7 +44,7 @@ class UndoPlan(NamedTuple):
 
     directory: Path
     """Of the conversation that is undone, or of the fork that is redone."""
-    workspace: Path | None
+    workspace: Workspaces | None
     """None where the files lie in a container: a fork has its own."""
     changes: list[FileChange]
     kept_back: list[UnappliedChange]
@@ -59,7 +58,7 @@ class UndoPlan(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    workspace: Path | None
+    workspace: Workspaces | None
     trees: list[tuple[Manifest, Manifest | None]]
     """Before and after each; None is now."""
 
@@ -76,7 +75,7 @@ def plan_undo(directory: Path, turns: int) -> UndoPlan:
     if steps.workspace is None:
         return UndoPlan(directory, None, [], [], {}, at)
     store.require_space()
-    there = scan(steps.workspace, store)
+    there = steps.workspace.scan(store)
     changes, kept_back, left_out, _ = _planned(steps, there, store)
     is_cut_off = any(after is None for _, after in steps.trees)
     return UndoPlan(directory, steps.workspace, changes, kept_back, left_out, at, is_cut_off)
@@ -107,8 +106,10 @@ def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
         if change.new is not None and change.new.kind == "file":
             own.adopt(store, change.new.what)
     after = own.add(wanted)
-    _note_undone(forked.directory, plan.directory.name, workspace=str(plan.workspace), before=before, after=after)
-    refused = [*refused, *write_changes(plan.workspace, changes, own, git=True)]
+    facts = plan.workspace.record() | {"before": before, "after": after}
+    facts["workspace"] = facts.pop("path")
+    _note_undone(forked.directory, plan.directory.name, **facts)
+    refused = [*refused, *plan.workspace.write(changes, own, git=True)]
     _note_left_alone(forked.directory, refused)
     return forked, refused
 
@@ -121,12 +122,13 @@ def plan_redo(directory: Path) -> UndoPlan:
             a snapshot.
     """
     undone = _undone(directory)
-    if undone.get("workspace") is None:
+    store = SnapshotStore(directory / SNAPSHOTS_NAME)
+    steps = _steps_of_redo(undone, store)
+    if steps.workspace is None:
         return UndoPlan(directory, None, [], [], {})
-    workspace, store = Path(undone["workspace"]), SnapshotStore(directory / SNAPSHOTS_NAME)
     store.require_space()
-    changes, refused, left_out, _ = _planned(_steps_of_redo(undone, store), scan(workspace, store), store)
-    return UndoPlan(directory, workspace, changes, refused, left_out)
+    changes, refused, left_out, _ = _planned(steps, steps.workspace.scan(store), store)
+    return UndoPlan(directory, steps.workspace, changes, refused, left_out)
 
 
 def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
@@ -148,7 +150,7 @@ def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
     store = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
     there = store.load(store.take(plan.workspace))  # kept: an undo of `older` gives it back
     changes, refused, _, _ = _planned(_steps_of_redo(undone, store), there, store)
-    refused = [*refused, *write_changes(plan.workspace, changes, store, git=True)]
+    refused = [*refused, *plan.workspace.write(changes, store, git=True)]
     _note_left_alone(older, refused)
     return older, refused
 
@@ -174,7 +176,7 @@ def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
         raise UsageError(f"Conversation {told}: no files were changed, or they are off.")
     if files.at(max(at, 0)) is None:
         raise UsageError(f"The files after event {at} of {directory.name!r} were not kept, so this cannot be undone.")
-    bound = files.kept[-1].data.get("workspace")
+    bound = Workspaces.recorded(files.kept[-1].data.get("workspace"))
     if bound is None:
         return _Steps(None, [])
     steps: list[tuple[Manifest, Manifest | None]] = []
@@ -185,20 +187,22 @@ def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
         if following is not None and kept.last >= following.seq:
             continue  # nothing was written between the two
         places = [one.data.get("workspace") for one in (kept, following) if one is not None]
-        if any(place is None or place["path"] != bound["path"] for place in places):
-            raise UsageError(f"In these turns the agent worked in several directories, not only {bound['path']!r}.")
+        if any(Workspaces.recorded(place) != bound for place in places):
+            raise UsageError(f"In these turns the agent's workspaces were not always {bound}, so this is not undone.")
         before, *after = [store.load(str(place["snapshot"])) for place in places if place is not None]
         steps.append((before, after[0] if after else None))
-    return _Steps(Path(bound["path"]), steps)
+    return _Steps(bound, steps)
 
 
-def _steps_of_redo(undone: dict[str, str], store: SnapshotStore) -> _Steps:
+def _steps_of_redo(undone: dict[str, Any], store: SnapshotStore) -> _Steps:
     """The undo is the step that is taken back."""
+    if undone.get("workspace") is None:
+        return _Steps(None, [])
     before, after = store.load(undone["before"]), store.load(undone["after"])
-    return _Steps(Path(undone["workspace"]), [(before, after)])
+    return _Steps(Workspaces.recorded(undone | {"path": undone["workspace"]}), [(before, after)])
 
 
-def _note_undone(directory: Path, older: str, **facts: str) -> None:
+def _note_undone(directory: Path, older: str, **facts: Any) -> None:
     message = f"What the agent did later in {older!r} was taken back. `ohsandbox redo` brings it back."
     with EventLog(directory, conversation_id=directory.name) as log:
         log.append(events.notice(code=UNDONE, message=message, conversation_id=older, **facts))
@@ -213,13 +217,13 @@ def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> Non
         log.append(events.notice(code=LEFT_ALONE, message=f"Left as it is in the workspace: {named}{more}."))
 
 
-def _undone(directory: Path) -> dict[str, str]:
+def _undone(directory: Path) -> dict[str, Any]:
     """What the conversation's own notice of an undo says; those of its older parts are of others.
 
     Raises:
         UsageError: it has none.
     """
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
 
     def take(event: SDKEvent) -> None:
         if event.type == "notice" and event.data["code"] in {FORKED, UNDONE}:

@@ -22,6 +22,7 @@ from ohsandbox.timetravel.snapshots import (
     FileChange,
     Manifest,
     SnapshotStore,
+    Workspaces,
     changes_between,
     is_git,
     manifest,
@@ -49,7 +50,7 @@ class WorkspaceDiff(NamedTuple):
     """Changes of a workspace between two events."""
 
     changes: list[FileChange]
-    """Outside `.git`."""
+    """Outside `.git`; of several workspaces, the first name of a path tells which."""
     store: SnapshotStore
     """Holds the content of every file, while the block lasts."""
     left_out: dict[str, str]
@@ -80,13 +81,14 @@ def diff_workspace(
         raise UsageError(f"Conversation {directory.name!r} has no checkpoints: nothing was changed, or they are off.")
     first = files.kept[0] if a is None else find_checkpoint(directory, a)
     last = None if b is None else find_checkpoint(directory, b)
+    _require_same_layout(first.data, files.kept[-1].data if last is None else last.data)
     with tempfile.TemporaryDirectory(prefix="ohsandbox-work-") as name:
         trees = _Trees(directory, Path(name))
         old = trees.of(first.data)
         new = trees.of(last.data) if last is not None else trees.now(files.kept[-1].data)
         left_out = {path: why + BEFORE for path, why in old.left_out.items() if not is_git(path)}
         left_out |= {path: why for path, why in new.left_out.items() if not is_git(path)}
-        is_whole = b is not None or files.is_known or _path(first.data) is not None
+        is_whole = b is not None or files.is_known or first.data.get("workspace") is not None
         changes = outside_git(changes_between(old, new))
         if ignored is None and COPIED_FROM in files.kept[-1].data:
             unwanted = trees.ignored
@@ -99,10 +101,11 @@ def diff_workspace(
         yield WorkspaceDiff(changes, trees.store, worst_first(left_out), is_whole, image, trees.place)
 
 
-def bound_workspace(directory: Path) -> Path | None:
-    """The directory of this machine that the conversation last worked in; None where its files are its sandbox's."""
+def bound_workspaces(directory: Path) -> list[Path]:
+    """The directories of this machine that the conversation last worked in; none where its files are its sandbox's."""
     kept = CheckpointIndex.of(directory).kept
-    return _path(kept[-1].data) if kept else None
+    bound = Workspaces.recorded(kept[-1].data.get("workspace")) if kept else None
+    return [] if bound is None else [*bound.directories.values()]
 
 
 def copied_workspace(directory: Path) -> Path | None:
@@ -111,14 +114,18 @@ def copied_workspace(directory: Path) -> Path | None:
     return Path(kept[-1].data[COPIED_FROM]) if kept and kept[-1].data.get(COPIED_FROM) else None
 
 
-def changed_between(directory: Path, old: str, new: str) -> list[str]:
-    """Paths in a bound workspace that differ between two snapshots of a conversation, directories left out.
+def changed_between(directory: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Paths in bound workspaces that differ between two checkpoints' `workspace`, directories left out.
+
+    Of several workspaces they are absolute paths in the sandbox.
 
     Raises:
         UsageError: one does not exist or is damaged.
     """
-    kept = SnapshotStore(directory / SNAPSHOTS_NAME)
-    return [one.path for one in changes_between(kept.load(old), kept.load(new)) if not one.is_of_directories]
+    kept, bound = SnapshotStore(directory / SNAPSHOTS_NAME), Workspaces.recorded(new)
+    before, after = (kept.load(str(one["snapshot"])) for one in (old, new))
+    paths = [one.path for one in changes_between(before, after) if not one.is_of_directories]
+    return paths if bound is None else [bound.in_sandbox(path) for path in paths]
 
 
 def scan_changed(target: Path, changes: Sequence[FileChange], store: SnapshotStore) -> Manifest:
@@ -150,8 +157,8 @@ class _Trees:
 
     def now(self, data: dict[str, Any]) -> Manifest:
         """The workspace of the last checkpoint as it is now, as far as that can be known."""
-        path = _path(data)
-        return self.of(data) if path is None else scan(path, self.store, before=self.of(data), git=False)
+        bound = Workspaces.recorded(data.get("workspace"))
+        return self.of(data) if bound is None else bound.scan(self.store, before=self.of(data), git=False)
 
     def _fetched(self, data: dict[str, Any]) -> Manifest:
         """Out of a sandbox made from the checkpoint, through the filter of every download."""
@@ -237,5 +244,11 @@ def _by_directory(paths: Sequence[str]) -> dict[str, str]:
     return {name: f"{IGNORED} ({count} new)" for name, count in counts.items()}
 
 
-def _path(data: dict[str, Any]) -> Path | None:
-    return Path(data["workspace"]["path"]) if data.get("workspace") else None
+def _require_same_layout(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Refuse two checkpoints whose paths do not begin with the same names: one workspace was added, or left out."""
+    before, after = (Workspaces.recorded(data.get("workspace")) for data in (old, new))
+    if before is not None and after is not None and before.directories.keys() != after.directories.keys():
+        raise UsageError(
+            f"The workspaces were {before} and later {after}, which cannot be compared. Name two events between which "
+            "they stayed, as in `ohsandbox diff ID A B`."
+        )

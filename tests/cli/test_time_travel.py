@@ -116,6 +116,39 @@ def test_undo_puts_a_bound_workspace_back_in_a_new_conversation(
     assert "The agent worked in" in back.err
 
 
+def test_undo_diff_and_fork_cover_each_workspace_that_can_be_written(
+    invoke: Invoke, tmp_path: Path, workspace: Path
+) -> None:
+    for name in ("api", "docs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "api" / "own").write_text("mine\n")
+    did = "echo theirs > /workspaces/api/own && echo new > form && ! touch /workspaces/docs/x"
+    model = FakeModel(answer("", call("execute_bash", {"command": did})), answer("ok"))
+    runtime = DockerRuntime("ohsandbox-base:debian", workspace=[workspace, tmp_path / "api", f"{tmp_path / 'docs'}:ro"])
+    with Conversation(
+        Agent(model, ["execute_bash"]), runtime, tmp_path / "c", conversation_id="c", checkpoints=True
+    ) as talk:
+        result = talk.run("go")
+        assert set(result.changed_files) == {"/workspace/form", "/workspaces/api/own"}
+        copy = talk.fork(workspace=tmp_path / "forked").runtime
+        assert copy is not None
+        with copy:
+            said = copy.execute("cat form /workspaces/api/own && echo copied > /workspaces/api/own").output
+        assert said.split() == ["new", "theirs"]
+        assert (tmp_path / "forked" / "api" / "own").read_text() == "copied\n"
+        assert (tmp_path / "api" / "own").read_text() == "theirs\n"
+    where = ("--dir", str(tmp_path / "c"))
+    names = invoke("diff", "c", "--stat", *where).out
+    assert re.findall(r"^(\w+) +(\S+)", names, re.MULTILINE)[:2] == [("changed", "api/own"), ("new", "workspace/form")]
+    refused = invoke("fork", "c", "--workspace", str(tmp_path / "api"), *where)
+    assert (refused.code, "is not empty" in refused.err) == (2, True)
+    assert invoke("fork", "c", "--workspace", str(tmp_path / "again"), *where).code == 0
+    assert (tmp_path / "again" / "api" / "own").read_text() == "theirs\n"
+    assert invoke("undo", "c", "--yes", *where).code == 0
+    assert (tmp_path / "api" / "own").read_text() == "mine\n"
+    assert [*workspace.iterdir()] == []
+
+
 def test_at_a_terminal_a_diff_has_colours_and_nothing_of_the_agents_acts_on_it(
     at_terminal: Callable[..., Recorded], tmp_path: Path
 ) -> None:

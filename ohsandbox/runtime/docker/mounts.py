@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,14 +121,23 @@ def asked_workspaces(given: object, *, same_path: bool) -> list[Mount]:
     return found
 
 
-def moved(workspaces: Sequence[Mount], directory: Path | None) -> list[Mount]:
-    """The workspaces with each that is writable in another directory: it itself, or one for each below it."""
+def moved(workspaces: Sequence[Mount], directory: Path | Mapping[str, Path] | None) -> list[Mount]:
+    """The workspaces with each that is writable in another directory: it itself, or one for each below it.
+
+    A mapping names one for each place in the sandbox.
+
+    Raises:
+        UsageError: it does not name the places of these.
+    """
     writable = [one for one in workspaces if not one.read_only]
     if directory is None or not writable:
         return list(workspaces)
-    if len(writable) > 1:
-        raise UsageError("A fork of several workspaces is not made. Remedy: start anew with --workspace.")
-    places = moved_places([one.target for one in writable], directory)
+    targets = [one.target for one in writable]
+    places = directory if isinstance(directory, Mapping) else moved_places(targets, directory)
+    if {*places} != {*targets}:
+        raise UsageError(
+            f"Workspaces were kept for {sorted(places)}, and are at {sorted(targets)}: resume with the same."
+        )
     return [
         one if one.read_only else one.model_copy(update={"source": str(places[one.target])}) for one in workspaces
     ]  # fmt: skip

@@ -503,7 +503,9 @@ class DockerRuntime(NetworkControl):
             ours.setup.keep(ours.container.engine, self.checkpoint("setup", owner=ours.setup.place), found)
         return why_not
 
-    def fork(self, checkpoint: str, *, conversation: str, workspace: Path | None = None) -> DockerRuntime:
+    def fork(
+        self, checkpoint: str, *, conversation: str, workspace: Path | Mapping[str, Path] | None = None
+    ) -> DockerRuntime:
         """Return an unstarted runtime like this one, with the checkpoint's files and a workspace of its own.
 
         Raises:

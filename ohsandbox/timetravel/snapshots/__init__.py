@@ -17,6 +17,7 @@ from ohsandbox.timetravel.snapshots.patch import FilePatch, patch_of
 from ohsandbox.timetravel.snapshots.restore import UnappliedChange, write_changes
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.timetravel.snapshots.three_way_merge import Merge, merge, revert_changes
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 
 __all__ = [
     "FileChange",
@@ -26,6 +27,7 @@ __all__ = [
     "Merge",
     "SnapshotStore",
     "UnappliedChange",
+    "Workspaces",
     "changes_between",
     "is_git",
     "is_over_limit",

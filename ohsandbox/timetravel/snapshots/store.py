@@ -20,7 +20,8 @@ from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY
 from ohsandbox.private_files import NEW_FILE, new_file, open_dir, open_regular
 from ohsandbox.runtime import disk_space
-from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, FileEntry, Manifest, scan
+from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, FileEntry, Manifest
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +46,7 @@ class SnapshotStore:
         self._objects = directory / "objects"
         self._last: tuple[str, Manifest] | None = None
 
-    def take(self, root: Path) -> str:
+    def take(self, root: Path | Workspaces) -> str:
         """Store a snapshot of root; returns its name, the last one's if nothing has changed.
 
         Raises:
@@ -53,7 +54,8 @@ class SnapshotStore:
         """
         self.require_space()
         name, before = self._newest()
-        tree = scan(root, self, taken_ns=time.time_ns(), before=before)
+        roots = root if isinstance(root, Workspaces) else Workspaces({"": root})
+        tree = roots.scan(self, taken_ns=time.time_ns(), before=before)
         if before is None or not same(tree, before):
             name = f"{int(name or 0) + 1:06}"
         self._write(name, tree)

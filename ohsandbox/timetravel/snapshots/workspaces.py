@@ -1,0 +1,119 @@
+"""`Workspaces`: the directories of this machine that a conversation works in, read and written as one tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.runtime.mount_text import moved_places
+from ohsandbox.timetravel.snapshots.manifest import Manifest, scan
+from ohsandbox.timetravel.snapshots.restore import UnappliedChange, write_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.timetravel.snapshots.manifest import ContentStore, FileChange
+    from ohsandbox.timetravel.snapshots.store import SnapshotStore
+
+_EMPTY = Manifest(0, {}, {})
+
+
+class Workspaces(NamedTuple):
+    """Directories bound as workspaces. Paths in one alone are below it; of several, the first name is that of one."""
+
+    directories: dict[str, Path]
+    """By the first name of paths in the tree; one alone has none, which is ""."""
+    places: Mapping[str, str] = MappingProxyType({})
+    """Where each of several lies in the sandbox, by the same names."""
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.directories.values()))
+
+    @classmethod
+    def bound(cls, places: Mapping[str, Path]) -> Workspaces | None:
+        """Of directories by their places in the sandbox; None without one."""
+        if len(places) < 2:  # noqa: PLR2004 - one alone
+            return cls({"": next(iter(places.values()))}) if places else None
+        names = {place: path.name for place, path in moved_places([*places], Path("/")).items()}
+        return cls({names[place]: path for place, path in places.items()}, {names[place]: place for place in places})
+
+    @classmethod
+    def recorded(cls, data: Mapping[str, Any] | None) -> Workspaces | None:
+        """Of what `record` has made; None of None."""
+        if not data:
+            return None
+        places = data.get("places") or {"": data["path"]}
+        return cls.bound({str(place): Path(path) for place, path in places.items()})
+
+    @property
+    def first(self) -> Path:
+        """The one named first."""
+        return next(iter(self.directories.values()))
+
+    @property
+    def only(self) -> Path | None:
+        """The one directory, where it is one alone."""
+        return None if self.places else self.first
+
+    def record(self) -> dict[str, Any]:
+        """What an event keeps: {path}, and of several {path, places}."""
+        several = {self.places[name]: str(path) for name, path in self.directories.items() if self.places}
+        return {"path": str(self.first)} | ({"places": several} if several else {})
+
+    def for_runtime(self) -> Path | dict[str, Path]:
+        """The directory, or each by its place in the sandbox: what `Runtime.fork` takes."""
+        return {self.places[name]: path for name, path in self.directories.items()} if self.places else self.first
+
+    def moved(self, directory: Path) -> Workspaces:
+        """The same with other files: directory has those of one alone, or a directory for each, by their names."""
+        return self._replace(directories={name: directory / name for name in self.directories})
+
+    def in_sandbox(self, path: str) -> str:
+        """A path of the tree as the sandbox has it; of one alone, relative to the workspace."""
+        name, _, rest = path.partition("/")
+        return f"{self.places[name]}/{rest}" if name in self.places else path
+
+    def scan(
+        self, keeper: ContentStore, *, taken_ns: int = 0, before: Manifest | None = None, git: bool = True
+    ) -> Manifest:
+        """Scan each directory, within the limits of one; see `manifest.scan`.
+
+        Raises:
+            UsageError: one cannot be read, or is over a limit.
+        """
+        found = Manifest(taken_ns, {}, {})
+        for name, directory in self.directories.items():
+            known = _below(name, before or _EMPTY)
+            one = scan(directory, keeper, taken_ns=taken_ns, before=known, git=git)
+            found.entries.update({_joined(name, path): entry for path, entry in one.entries.items()})
+            found.left_out.update({_joined(name, path): why for path, why in one.left_out.items()})
+            found = found._replace(special=found.special + one.special)
+        return found
+
+    def write(self, changes: Sequence[FileChange], store: SnapshotStore, *, git: bool) -> list[UnappliedChange]:
+        """Apply changes of paths of the tree; see `write_changes`. Returns those that failed.
+
+        Raises:
+            UsageError: a directory cannot be opened, or its path contains a symlink.
+        """
+        refused: list[UnappliedChange] = []
+        for name, directory in self.directories.items():
+            prefix = _joined(name, "")
+            own = [one._replace(path=one.path.removeprefix(prefix)) for one in changes if one.path.startswith(prefix)]
+            failed = write_changes(directory, own, store, git=git) if own else []
+            refused += [one._replace(path=_joined(name, one.path)) for one in failed]
+        return refused
+
+
+def _joined(name: str, path: str) -> str:
+    return f"{name}/{path}" if name else path
+
+
+def _below(name: str, tree: Manifest) -> Manifest:
+    """The entries below a name, by their paths there."""
+    if not name:
+        return tree
+    prefix = _joined(name, "")
+    found = {path.removeprefix(prefix): entry for path, entry in tree.entries.items() if path.startswith(prefix)}
+    return tree._replace(entries=found, left_out={})
