@@ -60,6 +60,11 @@ _PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 MAX_PORT = 65535
 
 
+def _names_a_place(name: str, value: str) -> bool:
+    """Whether a variable of this machine is part of a path, and no secret that would be shown as one."""
+    return name in {"USER", "LOGNAME", "USERNAME"} or (value.startswith("/") and os.path.lexists(value))
+
+
 class DevContainer(NamedTuple):
     """What a file says, checked; nothing of it is used yet."""
 
@@ -342,11 +347,11 @@ class _Reader:
             if name is None and kind in known:
                 return known[kind]
             if kind in {"localEnv", "env"} and name is not None:
-                if local:
-                    return os.environ.get(name, default)
+                if local and ((said := os.environ.get(name, default)) in {"", default} or _names_a_place(name, said)):
+                    return said
                 self._drop(
                     f"${{{kind}:{name[:60]}}} in {key}",
-                    "a variable of this machine is for containerEnv, remoteEnv and mounts",
+                    "a variable of this machine is for containerEnv, remoteEnv, and in mounts one that is a path",
                 )
                 return default
             return found[0] if is_shell or kind == "containerEnv" else ""

@@ -252,6 +252,21 @@ def test_mounts_are_vetted_as_those_of_flags_and_the_others_are_told(
     assert "mounts" in one.needing_trust(Settings())
 
 
+def test_a_key_of_this_machine_is_not_told_as_the_source_of_a_mount(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "sk-0123456789")
+    monkeypatch.setenv("DATA", str(tmp_path))
+    mounts = [f"source={source},target=/x,type=bind" for source in ("/${localEnv:API_KEY}", "${localEnv:DATA}/gone")]
+    say(project, {"mounts": mounts})
+    one = found(project).devcontainer
+    assert one is not None
+    told = " ".join(one.left_out)
+    assert "sk-0123456789" not in told
+    assert "${localEnv:API_KEY} in mounts" in told
+    assert f"mount {tmp_path}/gone" in told
+
+
 def test_a_fifo_is_not_waited_for(project: Path) -> None:
     os.mkfifo(project / ".devcontainer" / "devcontainer.json")
     with pytest.raises(UsageError, match="not a regular file"):
