@@ -59,11 +59,23 @@ _CONFIG = b"""[safe]
 \tdetachedHead = false
 """
 """The configuration of each git of ours, in the place of the person's and the system's."""
-_OVERRIDE = (
-    "core.hooksPath=/dev/null", "core.fsmonitor=false", "submodule.recurse=false", "diff.ignoreSubmodules=all",
-    "diff.external=", "commit.gpgSign=false", "gc.auto=0", "maintenance.auto=false", "fetch.fsckObjects=true",
-)  # fmt: skip
-"""Over the configuration of the person's own repository, where git has to read it."""
+_OVERRIDE = {
+    "core.hooksPath": "/dev/null", "core.fsmonitor": "false", "submodule.recurse": "false",
+    "diff.ignoreSubmodules": "all", "diff.external": "", "commit.gpgSign": "false", "gc.auto": "0",
+    "maintenance.auto": "false", "fetch.fsckObjects": "true", "log.showSignature": "false",
+    "merge.verifySignatures": "false", "core.alternateRefsCommand": "false", "gpg.program": "false",
+    "gpg.openpgp.program": "false", "gpg.x509.program": "false", "gpg.ssh.program": "false",
+    "gpg.ssh.defaultKeyCommand": "false",
+}  # fmt: skip
+"""Over the configuration of the person's own repository, where git has to read it: somebody else may have made that."""
+_NAMES_PROGRAM = (
+    (re.compile(r"filter\..*\.(?:clean|smudge|process)", re.DOTALL), ""),
+    (re.compile(r"filter\..*\.required|merge\..*\.driver", re.DOTALL), "false"),
+    (re.compile(r"branch\..*\.mergeoptions", re.DOTALL), ""),
+)
+"""The same for settings with names of somebody's choice. A merge driver that fails is a conflict."""
+_PARTIAL = re.compile(r"extensions\.partialclone|remote\..*\.(?:promisor|partialclonefilter)", re.DOTALL)
+"""git fetches what such a repository lacks by itself, with the programs that its configuration names."""
 
 
 class Branch(NamedTuple):
@@ -129,6 +141,7 @@ def open_branch(repository: Path, name: str) -> Branch:
     directory = subdirectory(BRANCHES) / key
     if (found := _read(directory)) is not None:
         return found
+    _tamed(top)  # a partial clone is refused
     shutil.rmtree(directory, ignore_errors=True)  # of one that was killed while it was made
     directory.mkdir(mode=0o700)
     try:
@@ -215,8 +228,8 @@ def bring(branch: Branch, work: BranchWork) -> None:
     _run(["update-ref", "refs/heads/work", work.commit], work.gitdir, {"GIT_DIR": str(work.gitdir)})
     head = f"refs/heads/{branch.name}"
     try:
-        _in_repository(branch, ["fetch", "-q", "--no-tags", "--no-write-fetch-head", str(work.gitdir),
-                                f"refs/heads/work:{head}"])  # fmt: skip
+        how = ["-q", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
+        _in_repository(branch, ["fetch", *how, str(work.gitdir), f"refs/heads/work:{head}"])
     except UsageError as error:
         raise UsageError(
             f"Branch {branch.name!r} of {str(branch.repository)!r} has other commits, is checked out there, or the "
@@ -334,7 +347,15 @@ def _copy_objects(tree: Path, target: Path) -> None:
             continue
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(descriptor, "rb") as source, (target / path).open("wb") as copy:
-            shutil.copyfileobj(source, copy)
+            size = os.fstat(source.fileno()).st_size
+            if size > shutil.disk_usage(target).free // 2:  # one with holes takes no room in the tree
+                raise UsageError(
+                    f"The tree {str(tree)!r} has an object of {size} bytes, over half of what is free in "
+                    f"{tempfile.gettempdir()!r}. Remedy: look at {path!r} in its .git/objects."
+                )
+            while size > 0 and (data := source.read(min(size, 1 << 20))):  # it may still grow
+                copy.write(data)
+                size -= len(data)
 
 
 _OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{38}(?:[0-9a-f]{24})?|pack/pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.(?:pack|idx)")
@@ -379,9 +400,29 @@ def _is_there(top: Path, path: bytes) -> bool:
 
 def _in_repository(branch: Branch, arguments: Sequence[str]) -> str:
     """Run git in the person's repository, without hooks and what its configuration would have it run."""
-    settings = [word for one in _OVERRIDE for word in ("-c", one)]
-    return _git([*settings, *arguments], branch.repository, {f"GIT_{r}_{w}": v for r in ("AUTHOR", "COMMITTER")
-                                                             for w, v in _person().items()})  # fmt: skip
+    who = {f"GIT_{role}_{what}": text for role in ("AUTHOR", "COMMITTER") for what, text in _person().items()}
+    return _git(arguments, branch.repository, _tamed(branch.repository) | who)
+
+
+def _tamed(repository: Path) -> dict[str, str]:
+    """Variables with which git works in that tree, and its configuration runs nothing.
+
+    Raises:
+        UsageError: it is a partial clone, or its configuration cannot be read.
+    """
+    where = {"GIT_DIR": str(repository / ".git"), "GIT_WORK_TREE": str(repository)}  # whatever core.worktree says
+    names = [
+        os.fsdecode(one) for one in _run(["config", "--list", "--name-only", "-z"], repository, where).split(b"\0")
+    ]
+    if any(_PARTIAL.fullmatch(name) for name in names):
+        raise UsageError(
+            f"A branch of {str(repository)!r} cannot be shared: it is a partial clone. Remedy: clone it whole."
+        )
+    settings = [*_OVERRIDE.items()]
+    settings += [(name, value) for name in names for pattern, value in _NAMES_PROGRAM if pattern.fullmatch(name)]
+    for number, (name, value) in enumerate(settings):
+        where |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    return where | {"GIT_CONFIG_COUNT": str(len(settings))}
 
 
 def _person() -> dict[str, str]:
@@ -404,7 +445,13 @@ def _run(
     config = subdirectory(BRANCHES) / "gitconfig"
     if not config.is_file() or config.read_bytes() != _CONFIG:
         write_atomically(config, _CONFIG)
-    environment = {"GIT_CONFIG_GLOBAL": str(config), "GIT_TERMINAL_PROMPT": "0", **(where or {})}
+    environment = {
+        "GIT_CONFIG_GLOBAL": str(config),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ALLOW_PROTOCOL": "file",  # over what a repository's own configuration allows
+        "GIT_NO_LAZY_FETCH": "1",
+        **(where or {}),
+    }
     code, output = git.call(arguments, directory=directory, environment=environment, stdin=stdin)
     if code:
         words = next((word for word in arguments if re.fullmatch(r"[a-z][a-z-]+", word)), "git")

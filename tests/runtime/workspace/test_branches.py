@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -221,3 +222,53 @@ def test_a_sandbox_works_in_its_tree_and_only_reads_the_repositorys_objects(proj
     with work_of(branch) as work:
         assert b"+more" in diff(branch, work)
     drop(branch)
+
+
+PROGRAMS = {
+    "smudge": '[filter "a=b"]\n\tsmudge = {run}\n\trequired\n',
+    "process": '[filter "a=b"]\n\tprocess = {run}\n\trequired = true\n',
+    "protocol": '[protocol "ext"]\n\tallow = always\n[url "ext::{script} "]\n\tinsteadOf = /\n',
+    "options": '[branch "main"]\n\tmergeoptions = -S --no-ff\n[gpg]\n\tprogram = {script}\n',
+    "signature": "[gpg]\n\tprogram = {script}\n[log]\n\tshowSignature\n[merge]\n\tverifySignatures\n",
+    "hooks": "[core]\n\thooksPath = {script}.d\n\tfsmonitor = {run}\n\talternateRefsCommand = {run}\n",
+    "tree": "[core]\n\tworktree = {elsewhere}\n",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_runs_and_no_other_directory_is_written_because_of_a_repository_s_own_configuration(
+    project: Path, tmp_path: Path, name: str
+) -> None:
+    """It may be an archive's, or another user's: git's own check of owners is not made here."""
+    canary, elsewhere, script = tmp_path / "canary-ran", tmp_path / "elsewhere", tmp_path / "run.sh"
+    elsewhere.mkdir()
+    script.write_text(f"#!/bin/sh\ntouch {canary}\ncat\n")
+    script.chmod(0o755)
+    said = PROGRAMS[name].format(run=f"touch {canary}; cat", script=script, elsewhere=elsewhere)
+    with (project / ".git/config").open("a") as config:
+        config.write(said)
+    branch = open_branch(project, "fix")
+    (branch.tree / ".gitattributes").write_text("*.f filter=a=b\n")
+    (branch.tree / "new.f").write_text("new\n")
+    is_refused = name == "protocol"
+    with work_of(branch) as work, pytest.raises(UsageError) if is_refused else nullcontext():
+        bring(branch, work)
+    assert merge(branch) is not is_refused
+    assert (project / "new.f").exists() is not is_refused
+    assert not canary.exists()
+    assert [*elsewhere.iterdir()] == []
+
+
+def test_a_partial_clone_is_refused(project: Path) -> None:
+    git(project, "config", "remote.origin.promisor", "true")
+    with pytest.raises(UsageError, match="partial clone"):
+        open_branch(project, "fix")
+
+
+def test_an_object_that_is_mostly_a_hole_does_not_fill_the_disk(project: Path) -> None:
+    branch = open_branch(project, "fix")
+    (branch.tree / ".git/objects/ab").mkdir(parents=True)
+    with (branch.tree / ".git/objects/ab" / ("c" * 38)).open("wb") as file:
+        file.truncate(1 << 43)
+    with pytest.raises(UsageError, match="over half of what is free"), work_of(branch):
+        pass
