@@ -24,6 +24,8 @@ SETUP_TIMEOUT_S = 1800.0
 """Installing a large project's dependencies takes minutes; a command that waits for input must not take for ever."""
 MAX_SETUP_CHARS = 200
 _SESSION = "setup"
+START_WAIT_S = 10.0
+"""For a command of a start, before the next one and the session begin beside it."""
 INPUTS = (
     "requirements*.txt", "constraints*.txt", "pyproject.toml", "setup.py", "setup.cfg", "uv.lock", "poetry.lock",
     "pdm.lock", "Pipfile", "Pipfile.lock", "tox.ini", "noxfile.py", "environment.yml", "environment.yaml",
@@ -112,7 +114,32 @@ def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None
         _link_folder(runtime, options, tell)
         if options.setup and _run_told(runtime, options.setup, options, tell):
             _keep(runtime, options, tell)
-    _run_told(runtime, options.start, options, tell)
+    _start(runtime, options.start, tell)
+
+
+_BEGIN = """{{ {command}
+}} >{log} 2>&1 </dev/null &
+ohs_start=$! ohs_n=0
+while kill -0 $ohs_start 2>/dev/null && [ $ohs_n -lt {tenths} ]; do sleep 0.1 || sleep 1; ohs_n=$((ohs_n + 1)); done
+if kill -0 $ohs_start 2>/dev/null; then echo "It runs on in the background: {log}"
+else wait $ohs_start; ohs_n=$?; tail -n 20 {log}; [ $ohs_n = 0 ]; fi"""
+
+
+def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Run the commands of a start; one that does not end soon, as a server does not, goes on in the background."""
+    for number, command in enumerate(commands, 1):
+        tell(f"start: {safe_line(command, limit_chars=MAX_SETUP_CHARS)}")
+        log = f"/tmp/ohsandbox-start-{number}.log"  # noqa: S108 - in the sandbox
+        begun = _BEGIN.format(command=command, log=log, tenths=int(START_WAIT_S * 10))
+        ended = runtime.run(["/bin/sh", "-c", begun], timeout_s=SETUP_TIMEOUT_S)
+        lines = _Lines(tell)
+        lines.add(ended.stdout.decode(errors="replace"))
+        lines.finish()
+        if ended.exit_code != 0:
+            tell(
+                f"warning: the start's command {cut(repr(command), MAX_SETUP_CHARS)} failed. The sandbox is used as is."
+            )
+            return
 
 
 def _run_told(runtime: Runtime, commands: Sequence[str], options: SandboxOptions, tell: Callable[[str], None]) -> bool:

@@ -109,3 +109,24 @@ def test_this_repository_s_own_is_used_by_a_run(
     assert not (project / "ohsandbox" / "__pycache__").exists()
     model = write_script(("Look.", look), ("Done.", None))
     assert "setup: done before" in invoke("run", "x", *where).out
+
+
+@pytest.mark.docker
+def test_a_command_of_a_start_that_does_not_end_goes_on_in_the_background(
+    invoke: Invoke, project: Path, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ohsandbox.cli.setup_checkpoints.START_WAIT_S", 0.2)
+    say(project, {"image": image, "postStartCommand": {
+        "server": "echo up; exec sleep 987", "short": "echo 'a b'; touch /tmp/short", "wrong": "echo why; exit 3",
+        "last": "touch /tmp/last",
+    }})  # fmt: skip
+    assert invoke("trust", str(project), "--yes").code == 0
+    look = "cat /tmp/ohsandbox-start-1.log; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; ls /tmp/short; [ -e /tmp/last ]"
+    ended = invoke("exec", "--workspace", str(project), "--network", "none", "--", "sh", "-c", look)
+    assert "It runs on in the background: /tmp/ohsandbox-start-1.log" in ended.err
+    assert ended.out.startswith("up\n")
+    assert "sleep 987" in ended.out
+    assert "/tmp/short" in ended.out
+    assert ended.code == 1
+    for line in ("a b", "why", "failed. The sandbox is used as is"):
+        assert line in ended.err
