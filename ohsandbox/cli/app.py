@@ -84,14 +84,8 @@ def _ohsandbox(ctx: typer.Context, *, debug: Debug = False, version: Version = F
     from ohsandbox.cli.interactive.start import can_be_interactive, run_interactive
 
     if can_be_interactive(RunOptions()):
-        raise typer.Exit(_with_offer(run_interactive(RunOptions(), SandboxOptions())))
+        raise typer.Exit(run_interactive(RunOptions(), SandboxOptions()))
     typer.echo(ctx.get_help())
-
-
-def _with_offer(code: int) -> int:
-    from ohsandbox.cli.copied import offer_changes, unapplied
-
-    return offer_changes(code) if unapplied else code
 
 
 # --- run ------------------------------------------------------------------------------------------
@@ -103,13 +97,11 @@ def run(what: RunOptions, where: SandboxOptions) -> int:
     from ohsandbox.cli.interactive.start import can_be_interactive, run_interactive
 
     if can_be_interactive(what):
-        code = run_interactive(what, where)
-    else:
-        with importing():
-            from ohsandbox.cli.run import run_task
+        return run_interactive(what, where)
+    with importing():
+        from ohsandbox.cli.run import run_task
 
-        code = run_task(what, where)
-    return _with_offer(code)
+    return run_task(what, where)
 
 
 @command(app)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.errors import OhsandboxError, UsageError
 
-unapplied: list[str] = []
-"""Their ids, in the order in which they were closed."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
-def offer_changes(code: int) -> int:
-    """Ask a person whether what they changed shall come to their directory, once the screen is theirs; returns code."""
-    from ohsandbox.cli.prompt import person_present  # noqa: PLC0415 - most runs have nothing to ask
-    from ohsandbox.cli.time_travel import apply_changes  # noqa: PLC0415 - as above
+def offer_changes(conversations: Iterable[str]) -> None:
+    """Ask a person of each whether what it changed shall come to their directory, once the screen is theirs."""
+    from ohsandbox.cli.time_travel import apply_changes  # noqa: PLC0415 - most runs have nothing to ask
 
-    asked, unapplied[:] = [*dict.fromkeys(unapplied)], []
-    for conversation in asked if person_present() else ():
+    for conversation in dict.fromkeys(conversations) if person_present() else ():
         try:
             apply_changes(conversation, None, to=None, yes=False)
         except UsageError:  # it has changed nothing
@@ -23,4 +24,3 @@ def offer_changes(code: int) -> int:
         except (OhsandboxError, KeyboardInterrupt) as error:
             why = f"{error} " if isinstance(error, OhsandboxError) else ""
             say(f"{why}Its changes are kept: ohsandbox apply {conversation}")
-    return code

@@ -14,7 +14,7 @@ from ohsandbox.cli.ports import opened_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
-from ohsandbox.cli.runtime import make_runtime, started
+from ohsandbox.cli.runtime import check_placed, make_runtime, started
 from ohsandbox.cli.terminal import (
     READ_BYTES,
     Countdown,
@@ -53,6 +53,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     where = (project.over(where) if project else where).checked()
     settings = read_settings(None, project=project.layer if project else None)
     full = where.with_settings(settings)
+    check_placed(full, "exec")
     runtime = make_runtime(full, progress=_tell_steps())
     with_tty = sys.stdin.isatty() and sys.stdout.isatty() if options.tty is None else options.tty
     argv = ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]

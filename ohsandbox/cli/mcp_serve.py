@@ -21,7 +21,7 @@ from ohsandbox.cli.ports import open_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
-from ohsandbox.cli.runtime import make_runtime, started
+from ohsandbox.cli.runtime import check_placed, make_runtime, started
 from ohsandbox.cli.setup_checkpoints import set_up
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
@@ -56,6 +56,7 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
     project = use_project(where, what.settings, person=what.http is not None and person_present())
     settings = read_settings(what.settings, project=project.layer if project else None)
     full = (project.over(where) if project else where).checked().with_settings(settings)
+    check_placed(full, "mcp serve")
     names = _tools(settings.tools, what)
     if what.token and what.http is None:
         raise UsageError("--token needs --http. Leave it out: over stdio, only the client that started this can call.")

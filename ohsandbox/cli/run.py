@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ohsandbox.cli import confirm
+from ohsandbox.cli.copied import offer_changes
 from ohsandbox.cli.model import read_settings, with_kept_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options_commands import RunOptions
@@ -130,6 +131,7 @@ def _work(what: RunOptions, settings: Settings, where: SandboxOptions, resumed: 
             code = session.go_on(in_talk=person and what.talks)
         if what.task is None and what.talks and not code:
             code = _talk(session, open_prompt())
+    offer_changes(session.unapplied)
     return code
 
 

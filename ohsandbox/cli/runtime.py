@@ -109,6 +109,21 @@ def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> Sandbo
     return replace(options, copy=True).checked()
 
 
+def check_placed(options: SandboxOptions, command: str) -> None:
+    """Pass unless the command, which brings nothing back, would have to bind a directory on another machine.
+
+    Raises:
+        UsageError: it would, or the engine's address is none.
+    """
+    if options.workspace is None or options.copies or options.attach is not None or not options.backend.isolated:
+        return
+    if (elsewhere := engine_elsewhere(options.runtime)) is not None:
+        raise UsageError(
+            f"The engine is at {elsewhere}, which cannot bind {options.workspace.resolve()}. Use `ohsandbox {command} "
+            "--copy` for a copy that is deleted at the end, or `ohsandbox run`, which brings changes back."
+        )
+
+
 @contextlib.contextmanager
 def started(
     runtime: Runtime,

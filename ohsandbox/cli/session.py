@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
-from ohsandbox.cli.copied import unapplied
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.model import keep_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
@@ -92,6 +91,8 @@ class RunSession:
         """Does with what a person wrote elsewhere, on the page, as if it were typed here; None where nobody does."""
         self.spent = Spending()
         """By this session, in all conversations that it opened."""
+        self.unapplied: list[str] = []
+        """Conversations, by id, that worked on a copy because of where their engine is, in the order of their ends."""
         self._present = present or self._presenter_of
         self._sandbox_block = contextlib.ExitStack()
         self._conversation_block = contextlib.ExitStack()
@@ -453,7 +454,7 @@ class RunSession:
             tell(f"It worked on a copy. See what it changed: ohsandbox diff {conversation_id}")
             tell(f"Bring that to {Path(where.workspace or '.').resolve()}: ohsandbox apply {conversation_id}")
             if self.person and engine_elsewhere(where.runtime):
-                unapplied.append(conversation_id)
+                self.unapplied.append(conversation_id)
 
     # --- talking ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ohsandbox.cli.networks import blocked_told_at_end
 from ohsandbox.cli.ports import opened_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
-from ohsandbox.cli.runtime import make_runtime, place_of, started, tell_kept
+from ohsandbox.cli.runtime import check_placed, make_runtime, place_of, started, tell_kept
 from ohsandbox.cli.terminal import attend, killed_on_error, terminal_argv, terminal_environment, terminal_size
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.channel import KILLED
@@ -56,6 +56,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
     own = options.checked_environment(where)
     for warning in (*settings.warnings, *secrets.warnings):
         say(f"warning: {warning}")
+    check_placed(full, "shell")
     runtime, began = make_runtime(full, progress=lambda progress: _status(progress_text(progress))), time.monotonic()
     with started(runtime, warn=say, setup=full, tell=_tell_setup), opened_ports(runtime, full, say):
         _status("")

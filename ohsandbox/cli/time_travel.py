@@ -18,8 +18,9 @@ from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import safe, safe_line, say, size
 from ohsandbox.cli.rendering.view import PlainView
 from ohsandbox.cli.runtime import copy_options, tell_changes
-from ohsandbox.conversation.storage import LAST, find_stored
+from ohsandbox.conversation.storage import LAST, find_stored, read_stored
 from ohsandbox.errors import ConversationOpenError, UsageError
+from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
 from ohsandbox.runtime.workspace.changes import compare, scan
@@ -258,6 +259,7 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
         raise UsageError(f"Directory {str(target)!r} does not exist. Create it, or name another with --to.")
     if any(bound.resolve() == target for bound in bound_workspaces(directory)):
         raise UsageError(f"The agent worked in {str(target)!r} itself: its changes are there. See `ohsandbox undo`.")
+    _tell_cut_off(directory)
     with diff_workspace(directory) as work:
         _tell_left_out(work)
         facts = target.stat()
@@ -287,6 +289,16 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
     print("`ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.")
     _tell("Not written", refused)
     return 1 if refused else 0
+
+
+def _tell_cut_off(directory: Path) -> None:
+    """A checkpoint is taken before a turn, so it has nothing of a turn that was killed."""
+    stored = read_stored(directory)
+    if stored.holder is None and stored.metadata is not None and stored.metadata.status is ConversationStatus.RUNNING:
+        say(
+            "Its last turn was cut off, and what it changed is in its sandbox alone. First: "
+            f"ohsandbox run --resume {directory.name}"
+        )
 
 
 def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:

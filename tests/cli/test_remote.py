@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +14,8 @@ from tests.runtime.ssh_server import PROGRAM, ssh_program, ssh_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-    from tests.cli.conftest import Invoke, Recorded, WriteScript
+    from tests.cli.conftest import Invoke, Recorded, Start, WriteScript
 
 pytestmark = [
     pytest.mark.docker,
@@ -60,11 +60,39 @@ def test_the_agent_works_on_a_copy_and_a_person_is_asked_about_its_changes_at_th
     assert "left out: link: " in told
     assert "Nothing was changed." in told
     assert sorted(path.name for path in project.iterdir()) == [".git", "text"]
-    refused = invoke("exec", "--image", image, "--workspace", str(project), "true")
-    assert "work on a copy (--copy" in refused.err
+    refused = invoke("exec", *where[:4], "true")
+    assert f"which cannot bind {project}. Use `ohsandbox exec --copy`" in refused.err
+    refused = invoke("mcp", "serve", *where[:4])
+    assert "Use `ohsandbox mcp serve --copy`" in refused.err
 
     done = invoke("apply", "last", "--yes")
     assert done.code == 0, done.err
     assert (project / "new").read_text() == "new\n"
     assert not (project / ".git" / "hooks" / "post-checkout").exists()
     assert ".vscode/tasks.json" in done.out + done.err
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_a_killed_run_made_comes_back_once_it_has_gone_on(  # noqa: PLR0917 - fixtures
+    start: Start, invoke: Invoke, write_script: WriteScript, image: str, project: Path, home: Path
+) -> None:
+    model = write_script(("go", "echo new >new"), ("wait", "sleep 61.75"), ("more", "touch more"), ("over", None))
+    where = ("--image", image, "--workspace", str(project), "--confirm", "never", "--no-tui")
+    killed = start("run", "go", "--model", model, *where)
+    logs = home / ".ohsandbox" / "conversations"
+    while sum(path.read_text().count('"type":"tool_call"') for path in logs.glob("*/sdk_events.jsonl")) < 2:
+        assert killed.poll() is None, killed.communicate()
+    killed.kill()
+    killed.wait()
+    early = invoke("apply", "last", "--yes")
+    assert "Its last turn was cut off" in early.err
+    assert "ohsandbox run --resume " in early.err
+    with Path(os.devnull).open() as nothing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", nothing)
+        ended = invoke("run", "--autoresume", "--no-tui")
+    assert ended.code == 0, ended.err
+    done = invoke("apply", "last", "--yes")
+    assert done.code == 0, done.err
+    assert "cut off" not in done.err
+    assert (project / "new").read_text() == "new\n"
+    assert (project / "more").exists()

@@ -68,6 +68,11 @@ class InteractiveSession:
         screen.completer.commands = [*(CommandHelp(one.name, one.help) for one in COMMANDS), *own]
         screen.completer.arguments = lambda before: completions(self._session, before)
 
+    @property
+    def unapplied(self) -> list[str]:
+        """See `RunSession.unapplied`."""
+        return [] if self._session is None else self._session.unapplied
+
     def work(
         self, what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None
     ) -> int:

@@ -47,7 +47,13 @@ def on_screen(begin: Callable[[Work], int]) -> int:
             from ohsandbox.cli.interactive.loop import InteractiveSession  # noqa: PLC0415 - after the first paint
 
         screen.show_status("")
-        return begin(InteractiveSession(screen).work)
+        session = InteractiveSession(screen)
+        code = begin(session.work)
+    if unapplied := session.unapplied:
+        from ohsandbox.cli.copied import offer_changes  # noqa: PLC0415 - few sessions have any
+
+        offer_changes(unapplied)
+    return code
 
 
 def _masked(text: str) -> str:

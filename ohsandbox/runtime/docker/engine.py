@@ -227,38 +227,15 @@ def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engi
 
 
 def _use_one_pool(engine: Engine, url: str, tunnel: SshTunnel | None) -> None:
-    """Have requests over a local socket share a pool of connections; tunnel is what its other end hangs on.
-
-    docker-py has a pool for each URL, keeps 25, and closes the least used one also while a request of another thread
-    comes back to it: of 30 sessions opened at once some failed with an AttributeError of urllib3. Where the tunnel was
-    lost, a question that changes nothing is asked again through the next one.
-    """
     if "unix://" not in url:
         return
-    from docker.transport import UnixHTTPAdapter  # noqa: PLC0415
-    from docker.utils import parse_host  # noqa: PLC0415
-    from requests.exceptions import ConnectionError  # noqa: A004, PLC0415
+    from ohsandbox.runtime.docker.unix_transport import OnePoolAdapter  # noqa: PLC0415 - imports docker
 
-    class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
-        socket_path: str
+    def tell() -> None:
+        if engine.on_reconnect is not None:
+            engine.on_reconnect(f"The connection to {engine.address.url} was lost and made again")
 
-        def get_connection(self, url: str, proxies: Any = None) -> Any:  # noqa: ARG002 - the signature of requests
-            if tunnel is not None and (path := tunnel.open()) != self.socket_path:  # it was lost, and made again
-                self.socket_path = path
-                if engine.on_reconnect is not None:
-                    engine.on_reconnect(f"The connection to {engine.address.url} was lost and made again")
-            return super().get_connection(f"http+docker://localhost{self.socket_path}")  # what is in use stays whole
-
-        def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
-            try:
-                return super().send(request, *arguments, **options)
-            except ConnectionError:
-                if tunnel is None or request.method not in {"GET", "HEAD"}:
-                    raise
-                tunnel.settle()
-                return super().send(request, *arguments, **options)
-
-    adapter = OnePoolAdapter(parse_host(url), CONNECT_TIMEOUT_S, max_pool_size=MAX_IDLE_CONNECTIONS)
+    adapter = OnePoolAdapter(url, CONNECT_TIMEOUT_S, MAX_IDLE_CONNECTIONS, tunnel=tunnel, on_reconnect=tell)
     engine.api.mount("http+docker://", adapter)
 
 

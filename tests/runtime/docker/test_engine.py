@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -119,8 +121,6 @@ def test_a_malformed_address_is_a_usage_error(host: str) -> None:
 def docker_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A ~/.docker with a context 'other' that is current."""
     directory = tmp_path / "docker"
-    import hashlib  # noqa: PLC0415
-
     meta = directory / "contexts" / "meta" / hashlib.sha256(b"other").hexdigest()
     meta.mkdir(parents=True)
     endpoint = {"Host": "tcp://10.9.8.7:2376", "SkipTLSVerify": False}
@@ -264,20 +264,33 @@ def test_a_channel_over_tls_moves_megabytes_both_ways_and_half_closes(
 
 @pytest.mark.docker
 @pytest.mark.one_engine
-def test_a_sandbox_over_tls_has_its_shell_files_and_list(
-    tls_front: int, certificates: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_sandbox_over_a_tls_context_has_its_shell_files_and_ports(
+    tls_front: int, certificates: Path, docker_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{tls_front}")
-    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
-    monkeypatch.setenv("DOCKER_CERT_PATH", str(certificates))
+    place = docker_config / "contexts"
+    digest = hashlib.sha256(b"tls").hexdigest()
+    keys = place / "tls" / digest / "docker"
+    shutil.copytree(certificates, keys)
+    endpoint = {"Host": f"tcp://127.0.0.1:{tls_front}", "SkipTLSVerify": False}
+    (place / "meta" / digest).mkdir()
+    (place / "meta" / digest / "meta.json").write_text(
+        json.dumps({"Name": "tls", "Metadata": {}, "Endpoints": {"docker": endpoint}})
+    )
+    monkeypatch.setenv("DOCKER_CONTEXT", "tls")
     with DockerRuntime(f"{BASE}:debian", allow=["a.example.org"]) as sandbox:
         assert sandbox.execute("cd /tmp; X=1; echo $PWD").output == "/tmp\n"
         payload = bytes(range(256)) * 4096
         sandbox.write_bytes("f", payload)
         assert sandbox.read_bytes("f") == payload
         assert sandbox.execute("echo $X").output == "1\n"
-        with sandbox.forward(8000) as _:
-            assert sandbox.run(["cat"], stdin=b"through").stdout == b"through"
+        serve = "s = socket.create_server(('127.0.0.1', 8000)); print(1, flush=True); c, _ = s.accept()"
+        serve = f"import socket; {serve}; c.sendall(c.makefile('rb').read()); c.close()"
+        with sandbox.open_channel(["python3", "-c", serve]) as server:
+            server.read(30)  # it listens
+            with sandbox.forward(8000) as forward, socket.create_connection(("127.0.0.1", forward.port)) as client:
+                client.sendall(payload)
+                client.shutdown(socket.SHUT_WR)
+                assert client.makefile("rb").read() == payload
 
 
 @pytest.mark.docker

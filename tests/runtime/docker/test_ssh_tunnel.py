@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -17,10 +16,16 @@ import pytest
 
 from ohsandbox import DockerRuntime, SandboxPool
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.mcp import create_mcp_tools
 from ohsandbox.runtime.docker import lease, ssh_tunnel
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.ssh_tunnel import SshAddress, tunnel_to
+from ohsandbox.schema import text_of
+from tests.mcp.conftest import SERVER as MCP_SERVER
+from tests.mcp.conftest import odd
+from tests.network.credentials.played_host import played_host
+from tests.network.credentials.tls_host import HOST, KEY, TlsHost, whole
 from tests.runtime.docker.conftest import BASE
 from tests.runtime.ssh_server import PROGRAM, ssh_program, ssh_server
 
@@ -29,6 +34,19 @@ if TYPE_CHECKING:
 
 needs_server = pytest.mark.skipif(PROGRAM is None, reason="sshd is not installed (Debian: openssh-server)")
 MACHINE = "ssh://machine"
+ASK = """
+import os, urllib.request
+request = urllib.request.Request(os.environ["ASKED"], headers={"Authorization": "Bearer " + os.environ["TOKEN"]})
+print(urllib.request.urlopen(request, timeout=30).read().decode())
+"""
+ECHO = """
+import socket
+server = socket.create_server(("127.0.0.1", 8000))
+print("listens", flush=True)
+client, _ = server.accept()
+client.sendall(client.makefile("rb").read())
+client.close()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +141,14 @@ def test_a_host_key_that_is_unknown_or_another_one_is_refused_with_what_to_do(ma
 @needs_server
 @pytest.mark.docker
 @pytest.mark.one_engine
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see its end
-def test_all_of_a_sandbox_works_over_one_connection_that_is_lost_and_made_again(machine: str, tmp_path: Path) -> None:
-    with DockerRuntime(f"{BASE}:debian", allow=["a.example.org"]) as sandbox:
+def test_all_of_a_sandbox_works_over_one_connection_that_is_lost_and_made_again(
+    machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", KEY)
+    with (
+        played_host(monkeypatch, tmp_path, answer=lambda _: whole(b"from outside")) as (there, bundle),
+        DockerRuntime(f"{BASE}:debian", credentials=[f"{HOST}=env:TOKEN"], ca_bundle=bundle) as sandbox,
+    ):
         assert lease.read(lease.all_ids()[0]) is not None
         tunnel = tunnel_to(machine)
         assert sandbox.execute("cd /tmp; echo here >f; cat f").output == "here\n"
@@ -137,6 +160,7 @@ def test_all_of_a_sandbox_works_over_one_connection_that_is_lost_and_made_again(
         sandbox.download("/tmp/big", tmp_path / "big")
         assert (tmp_path / "big").read_bytes() == payload
         assert "refused" in sandbox.execute("exec 3<>/dev/tcp/127.0.0.1/1 2>&1").output  # no way of its own
+        _talk_through_it(sandbox, there)
         checkpoint = sandbox.checkpoint()
         _cut(tunnel)
         again = sandbox.execute("cat f")
@@ -154,7 +178,27 @@ def test_all_of_a_sandbox_works_over_one_connection_that_is_lost_and_made_again(
     assert lease.all_ids() == []
     with SandboxPool(f"{BASE}:debian", 1) as pool, pool.get() as warm:
         assert warm.execute("echo 1").output == "1\n"
-    gc.collect()  # docker-py leaves a socket to it whose other end was lost
+
+
+def _talk_through_it(sandbox: DockerRuntime, there: TlsHost) -> None:
+    """What is allowed is reached, with its key, and nothing else; a port and an MCP server of the sandbox answer."""
+    asked = sandbox.run(["python3", "-c", ASK], env={"ASKED": f"https://{HOST}/"})
+    assert asked.stdout == b"from outside\n", asked.stderr
+    assert [one.all("authorization") for one in there.seen] == [[f"Bearer {KEY}"]]
+    assert b"403" in sandbox.run(["python3", "-c", ASK], env={"ASKED": "https://b.example.org/"}).stderr
+    decided = [(one.host, one.allowed) for one in sandbox.network_decisions()]
+    assert decided == [(HOST, True), ("b.example.org", False)]
+    with sandbox.open_channel(["python3", "-c", ECHO]) as server:
+        server.read(30)  # it listens
+        with sandbox.forward(8000) as forward, socket.create_connection(("127.0.0.1", forward.port)) as client:
+            client.sendall(b"through")
+            client.shutdown(socket.SHUT_WR)
+            assert client.makefile("rb").read() == b"through"
+    sandbox.write_bytes("odd.py", MCP_SERVER.read_bytes())
+    tools = create_mcp_tools({"mcpServers": {"odd": odd(include=["echo"])}}, sandbox)
+    answer = tools[0](tools[0].action_from_arguments({"text": "by a server inside"}))
+    assert "by a server inside" in text_of(answer)
+    tools[0].close()
 
 
 def _cut(tunnel: ssh_tunnel.SshTunnel) -> None:
