@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.ssh_tunnel import SshTunnel
 
 
-class _Connection(UnixHTTPConnection):  # type: ignore[misc,unused-ignore]
+class _EngineConnection(UnixHTTPConnection):  # type: ignore[misc,unused-ignore]
     """docker-py's leaves its socket open where connecting fails."""
 
     unix_socket: str
@@ -33,9 +33,9 @@ class _Connection(UnixHTTPConnection):  # type: ignore[misc,unused-ignore]
         self.sock = sock
 
 
-class _Pool(UnixHTTPConnectionPool):  # type: ignore[misc,unused-ignore]
-    def _new_conn(self) -> _Connection:
-        return _Connection(self.base_url, self.socket_path, self.timeout)
+class _EngineConnectionPool(UnixHTTPConnectionPool):  # type: ignore[misc,unused-ignore]
+    def _new_conn(self) -> _EngineConnection:
+        return _EngineConnection(self.base_url, self.socket_path, self.timeout)
 
 
 class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
@@ -69,7 +69,9 @@ class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
             self._on_reconnect()
         with self.pools.lock:
             if (pool := self.pools.get(self.socket_path)) is None:
-                pool = _Pool("http+docker://localhost", self.socket_path, self.timeout, maxsize=self.max_pool_size)
+                pool = _EngineConnectionPool(
+                    "http+docker://localhost", self.socket_path, self.timeout, maxsize=self.max_pool_size
+                )
                 self.pools[self.socket_path] = pool
         return pool
 
