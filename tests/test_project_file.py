@@ -7,6 +7,7 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.project_file import NEVER, Project, find_project
+from ohsandbox.runtime.docker import build
 from ohsandbox.settings import Settings
 
 
@@ -287,3 +288,12 @@ def test_a_mount_through_a_link_is_shown_as_where_it_leads_and_asks_again_when_i
     (repository / "fixtures").unlink()
     (repository / "fixtures").symlink_to("../other")
     assert read(repository, 'mounts = ["fixtures:/fixtures"]').digest() != digest
+
+
+def test_a_build_that_changed_after_it_was_compared_with_what_is_trusted_is_not_made(repository: Path) -> None:
+    """What runs in another sandbox of the directory sees it being read, and may write before the builder reads it."""
+    (repository / "Dockerfile").write_text("FROM busybox\n")
+    read(repository, 'build = "."').digest()
+    (repository / "Dockerfile").write_text("FROM busybox\nRUN evil\n")
+    with pytest.raises(UsageError, match="changed after it was looked at"):
+        build.ensure(None, build.checked(repository))  # type: ignore[arg-type] # no engine is asked

@@ -277,14 +277,17 @@ def build_digest(directory: Any) -> str:
         UsageError: there is no Dockerfile, or the files cannot be a build's.
         OSError: one cannot be read.
     """
-    from ohsandbox.runtime.docker.build import Build, checked  # noqa: PLC0415 - only who uses docker imports it
-    from ohsandbox.runtime.docker.build_context import BuildContext  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.build import (  # noqa: PLC0415 - only who uses docker imports it
+        Build,
+        checked,
+        digest_to_trust,
+    )
 
     if isinstance(directory, list):
         build = Build(*directory)
     else:
         build = Build(**directory) if isinstance(directory, dict) else directory
-    return BuildContext(checked(build)).digest()
+    return digest_to_trust(checked(build))
 
 
 def check_mount(text: str) -> None:

@@ -103,6 +103,20 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
     return given._replace(context=str(root), dockerfile=name, args=dict(given.args), secrets=dict(given.secrets))
 
 
+_trusted: dict[str, str] = {}
+"""The digest of each build that a project's file asks for, as this process compared it with what a person trusts."""
+
+
+def digest_to_trust(build: Build) -> str:
+    """The digest of a build's files; from now on this process builds nothing else from it.
+
+    Raises:
+        OSError, UsageError: as `BuildContext`.
+    """
+    digest = _trusted[repr(build)] = BuildContext(build).digest()
+    return digest
+
+
 def ensure(
     engine: Engine,
     build: Build,
@@ -133,6 +147,11 @@ def ensure(
     with _reading(build):
         context = BuildContext(build)
         digest = context.digest()
+    if _trusted.get(repr(build), digest) != digest:
+        raise UsageError(
+            f"The build's directory {str(build.context)!r} changed after it was looked at. Remedy: look again, with "
+            "`ohsandbox trust`."
+        )
     name = f"{REPOSITORY}:{digest}"
     with locked(subdirectory("pulls") / digest, on_wait=lambda: tell(PullProgress(shown, "waiting")), cancel=cancel):
         check_not_cancelled(cancel, f"building {str(build.context)!r}")
