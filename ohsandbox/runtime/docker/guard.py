@@ -78,11 +78,12 @@ def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
 def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
     """Return the nested mounts for a directory that is bound read-only.
 
-    A socket or FIFO in it leads to a program here; and an engine before Docker 25 binds a file system that is mounted
-    below it writable.
+    A socket in it leads to a program here, as a FIFO does, over which nothing can be mounted: engine 26.1 opens each
+    place of a mount, and waits for a FIFO without end. An engine before Docker 25 binds a file system that is mounted
+    below the directory writable.
 
     Raises:
-        UsageError: there are too many, or a name is unreadable.
+        UsageError: there is a FIFO, there are too many sockets, or a name is unreadable.
     """
     below = [GuardMount(path, read_only=True) for path in _mounted_below(directory)]
     return (*below, *_MountPlan(directory, fifos=True).mounts())
@@ -161,7 +162,7 @@ class _MountPlan:
     """A workspace as a scan found it, and the nested mounts planned for it."""
 
     def __init__(self, root: str, *, fifos: bool = False) -> None:
-        """Scan root; with fifos, each FIFO is hidden as sockets are, on which a program answers."""
+        """Scan root; with fifos, a FIFO is refused."""
         self.root = root
         self._wanted: dict[str, bool] = {}
         """The paths to mount, and whether read-only."""
@@ -185,7 +186,12 @@ class _MountPlan:
                     self._pointers[path] = git_layout.pointed(root, path)
             elif is_file or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
                 continue
-            elif (fifos and _is_fifo(entry)) or _answers(root, path):
+            elif fifos and _is_fifo(entry):
+                raise UsageError(
+                    f"{f'{root}/{path}'!r} is a FIFO, by which a sandbox that only reads could reach a program of this "
+                    "machine. Remedy: name a directory without it, or work on a copy (--copy)."
+                )
+            elif _answers(root, path):
                 self._sockets.append(path)
 
     def hold(self, path: str) -> None:

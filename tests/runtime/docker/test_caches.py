@@ -129,6 +129,7 @@ def test_a_kernel_of_its_own_has_no_cache(tmp_path: Path) -> None:
 
 @pytest.mark.docker
 @pytest.mark.skipif(os.getuid() != 0, reason="a file system of our own needs root")
+@pytest.mark.one_engine
 def test_what_fills_the_disk_of_a_cache_is_killed(places: tuple[Path, Path], engine: Engine, tmp_path: Path) -> None:
     with DockerRuntime(IMAGE, workspace=places[0], copy=True, cache="project") as first:
         first.start()
