@@ -36,6 +36,7 @@ FROM python AS dependencies
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY images images
+COPY .ci/hatch_build.py .ci/
 RUN --mount=type=secret,id=ca --mount=type=secret,id=pip.conf \
     --mount=type=secret,id=PIP_INDEX_URL --mount=type=secret,id=PIP_EXTRA_INDEX_URL \
     --mount=type=cache,target=/root/.cache/pip \
@@ -92,6 +93,7 @@ LABEL org.opencontainers.image.title="ohsandbox" \
 RUN install -d -m 1777 /home/ohsandbox /workspace; \
     useradd --non-unique --uid 1000 --home-dir /home/ohsandbox --no-create-home --shell /bin/sh ohsandbox
 COPY --from=command /opt/ohsandbox /opt/ohsandbox
+COPY images/dev/entrypoint /usr/local/bin/become-owner
 ENV PATH=/opt/ohsandbox/bin:$PATH HOME=/home/ohsandbox LANG=C.UTF-8 PYTHONUNBUFFERED=1
 USER 1000
 WORKDIR /workspace

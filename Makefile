@@ -16,9 +16,12 @@ SECRETS = $(if $(CA_BUNDLE),--secret 'id=ca$(comma)src=$(CA_BUNDLE)') \
   $(foreach variable,$(PIP_VARIABLES),$(if $($(variable)),--secret id=$(variable)))
 comma := ,
 
+# what a dependency's version may break: each is used by these
+QUICK := tests/agent tests/cli/test_app.py tests/llm tests/mcp tests/persistence tests/test_exports.py tests/test_settings.py tests/tool
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: connector site help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
+.PHONY: lowest connector site help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
 
 help: ## this table
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +43,11 @@ test: lint engine plugins peers bases integrations ## lint, types and every test
 
 unit: setup ## the tests that need no engine
 	@$(BIN)/python -m pytest -m 'not docker'
+
+lowest: ## quick tests with the lowest versions that pyproject.toml allows (uv from the package index)
+	@[ -x .cache/lowest/bin/uv ] || { $(PYTHON) -m venv .cache/lowest && .cache/lowest/bin/pip install --quiet uv; }
+	@.cache/lowest/bin/uv pip install --quiet --python .cache/lowest/bin/python --resolution lowest-direct --editable '.[dev]'
+	@.cache/lowest/bin/python -m pytest -q -m 'not docker' $(QUICK)
 
 coverage: setup engine plugins peers bases integrations ## the lines and branches that no test runs; about a third slower than `make test`
 	@.ci/pytest --cov --cov-report=term

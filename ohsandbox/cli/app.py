@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from ohsandbox import __version__
 from ohsandbox.cli import completion
 from ohsandbox.cli.app_branches import branches
 from ohsandbox.cli.app_cache import cache
@@ -67,7 +66,9 @@ def main() -> None:
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - an option's callback
     if value:
-        typer.echo(f"ohsandbox {__version__}")
+        from ohsandbox.cli.version import version_text
+
+        typer.echo(version_text())
         raise typer.Exit
 
 

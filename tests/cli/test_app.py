@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 import ohsandbox
@@ -5,7 +7,9 @@ from tests.cli.conftest import Invoke
 
 
 def test_the_version_is_that_of_the_package(invoke: Invoke) -> None:
-    assert invoke("--version") == (0, f"ohsandbox {ohsandbox.__version__}\n", "")
+    code, said, failed = invoke("--version")
+    assert (code, failed) == (0, "")
+    assert re.fullmatch(rf"ohsandbox {re.escape(ohsandbox.__version__)}( \([0-9a-f]{{12}}\))?\n", said)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])

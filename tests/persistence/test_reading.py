@@ -93,3 +93,20 @@ def test_the_tail_of_a_log_is_its_last_whole_events(tmp_path: Path) -> None:
     assert 0 < len(found) < 10
     assert found == whole[-len(found) :]
     assert tail_events(tmp_path, limit_bytes=10**6) == whole
+
+
+WRITTEN_BY_0_1_0 = """\
+{"type":"user_message","ts":"2026-11-23T10:12:14.957179+00:00","conversation_id":"c","data":{"content":"first"},"seq":0,"version":1,"crc":"5701e3c1"}
+{"type":"user_message","ts":"2026-11-23T10:12:14.962616+00:00","conversation_id":"c","data":{"content":"b"},"seq":1,"crc":"7e1449a6"}
+"""
+
+
+def test_a_log_of_the_first_release_is_read_and_goes_on(tmp_path: Path) -> None:
+    """These bytes are on people's disks: who changes the format reads them still."""
+    (tmp_path / LOG_NAME).write_text(WRITTEN_BY_0_1_0)
+
+    with EventLog(tmp_path, conversation_id="c") as log:
+        log.append(events.user_message("new"))
+
+    assert [event.data["content"] for event in read_events(tmp_path)] == ["first", "b", "new"]
+    assert (tmp_path / LOG_NAME).read_text().startswith(WRITTEN_BY_0_1_0)

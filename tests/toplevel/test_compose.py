@@ -1,5 +1,6 @@
 """The development environment of compose.yaml."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -9,19 +10,22 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUILD_LIMIT_S = 600
 # 48 s here with nothing cached
+IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
+TESTS = "tests/test_text.py"
+STATE = {"OHSANDBOX_VOLUME": "ohsandbox-test-compose"}
 HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_LIMIT_S)]
 
 
-def compose(*arguments: str) -> subprocess.CompletedProcess[str]:
+def compose(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"BASE_IMAGE": os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")}
     if HOST_BUNDLE.exists():
         environment["SSL_CERT_FILE"] = str(HOST_BUNDLE)
     return subprocess.run(
         ["docker", "compose", *arguments],
         cwd=ROOT,
-        env=environment | os.environ,
+        env=environment | os.environ | variables,
         capture_output=True,
         text=True,
         timeout=BUILD_LIMIT_S,
@@ -79,6 +83,36 @@ def test_dev_is_whoever_owns_the_source(tmp_path: Path) -> None:
     made = (tmp_path / "made-inside").stat()
     assert ids.split() == [str(owner.st_uid), str(owner.st_gid)]
     assert (made.st_uid, made.st_gid) == (owner.st_uid, owner.st_gid)
+
+
+@pytest.mark.usefixtures("dev")
+def test_the_service_test_runs_tests_and_has_no_engine() -> None:
+    tested = compose("run", "--rm", "--no-TTY", "test", "python", "-m", "pytest", "-q", "-m", "not docker", TESTS)
+    service = json.loads(compose("config", "--format", "json").stdout)["services"]["test"]
+
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert service["command"] == ["make", "unit"]
+    assert [one["target"] for one in service["volumes"]] == ["/src"]
+
+
+def test_the_service_ohsandbox_works_as_the_workspaces_owner_and_keeps_its_state(tmp_path: Path) -> None:
+    built = compose("build", "ohsandbox")
+    assert built.returncode == 0, built.stderr
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 1234, 1235)
+    command = ["exec", "--image", IMAGE, "--workspace", "/workspace", "--", "sh", "-ec", "touch made; id -u"]
+    project = ["--project-name", "ohsandbox-test"]
+    try:
+        worked = compose(*project, "run", "--rm", "--no-TTY", "ohsandbox", *command, WORKSPACE=str(tmp_path), **STATE)
+        listed = compose(
+            *project, "run", "--rm", "--no-TTY", "--entrypoint", "ls", "ohsandbox", "-A", "/home/ohsandbox", **STATE
+        )
+    finally:
+        subprocess.run(["docker", "volume", "rm", *STATE.values()], capture_output=True, check=False)
+
+    assert (worked.returncode, worked.stdout) == (0, f"{tmp_path.stat().st_uid}\n"), worked.stderr
+    assert (tmp_path / "made").stat().st_uid == tmp_path.stat().st_uid
+    assert ".ohsandbox" in listed.stdout.split()
 
 
 def in_dev_of(source: Path, script: str) -> str:
