@@ -5,16 +5,16 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import ohsandbox
+from ohsandbox import __version__
 
 COMMIT_CHARS = 12
-_PACKAGE = Path(ohsandbox.__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 
 def version_text(package: Path = _PACKAGE) -> str:
     """`ohsandbox 0.1.0 (commit)`; without the commit where none is known: no clone, and built of none."""
     commit = _commit(package)
-    return f"ohsandbox {ohsandbox.__version__}" + (f" ({commit[:COMMIT_CHARS]})" if commit else "")
+    return f"ohsandbox {__version__}" + (f" ({commit[:COMMIT_CHARS]})" if commit else "")
 
 
 def _commit(package: Path) -> str:
