@@ -55,6 +55,9 @@ _WITH_VALUE = frozenset({
     "-w", "--workdir", "--restart", "--entrypoint",
 })  # fmt: skip
 _VARIABLE = re.compile(r"\$\{([A-Za-z]{1,40})(?::([^{}:]{0,200}))?(?::([^{}]{0,1000}))?\}")
+_PLACE = re.compile(r" near ([0-9]{1,9})")
+_BYTES = re.compile(r"b'([A-Za-z0-9]{1,20})'")
+_CODE_POINT = re.compile(r"U\+([0-9a-fA-F]{4,5})")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 MAX_PORT = 65535
@@ -114,6 +117,16 @@ def _nothing(path: Path, why: str) -> DevContainer:
     return DevContainer(path, None, None, {}, {}, None, (), (), (), (), "", (f"all of it: {why}",))
 
 
+def _json_fault(error: Exception, text: str) -> str:
+    """What the parser says, in plain words, with the line; it gives an offset or nothing."""
+    said = str(error.args[0] if error.args else error).partition("\n")[0][:200]
+    said = _BYTES.sub(r"\1", _CODE_POINT.sub(lambda found: repr(chr(int(found[1], 16))), said))
+    if (place := _PLACE.search(said)) is None:
+        return said
+    line = text.count("\n", 0, int(place[1])) + 1
+    return f"line {line}: {said[: place.start()]}{said[place.end() :]}"
+
+
 def _read(path: Path, directory: Path) -> DevContainer:
     inside = path.parent.resolve()
     if not inside.is_relative_to(directory):
@@ -125,9 +138,12 @@ def _read(path: Path, directory: Path) -> DevContainer:
     import pyjson5  # noqa: PLC0415 - most directories have no such file
 
     try:
-        said = pyjson5.decode(data.decode("utf-8-sig"), maxdepth=MAX_DEPTH)
+        text = data.decode("utf-8-sig")
+        said = pyjson5.decode(text, maxdepth=MAX_DEPTH)
+    except UnicodeDecodeError:
+        raise fault(path, "not UTF-8. Correct it.") from None
     except (ValueError, RecursionError, pyjson5.Json5Exception) as error:
-        raise fault(path, f"not JSON with comments: {str(error).partition(chr(10))[0][:200]}. Correct it.") from None
+        raise fault(path, f"not JSON with comments: {_json_fault(error, text)}. Correct it.") from None
     if not isinstance(said, dict):
         raise fault(path, "not an object. Correct it.")
     if "dockerComposeFile" in said:

@@ -127,7 +127,9 @@ def test_a_whole_value_of_this_machine_is_a_secret_that_is_shown_by_name(
     ("said", "told"),
     [
         ("[1]", "not an object"),
-        ("{", "not JSON with comments"),
+        ("{", "not JSON with comments: line 1: Unclosed object starting. Correct it."),
+        ('{"a": 1,\n "b": 2\n "c": 3}', "not JSON with comments: line 3: Expected comma or '}', found '\"'"),
+        ("{'a': tru}", "not JSON with comments: line 1: Expected 'e', found '}'"),
         ('{"a":' * 100 + "1" + "}" * 100, "not JSON with comments"),
         ("[" * 100_000, "not JSON with comments"),
         ('"\\' * 100_000, "not JSON with comments"),

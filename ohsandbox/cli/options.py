@@ -259,6 +259,13 @@ class SandboxOptions:
             raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
         if self.git and not self.mount and (self.attach or self.workspace is None):
             raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")
+        if self.copies and len(self.workspaces or ()) > 1:
+            raise UsageError(
+                f"--copy copies one directory, not {len(self.workspaces or ())}. Name one with --workspace, and others "
+                "with --mount DIR:/PLACE:ro."
+            )
+        if self.cache == "":
+            raise UsageError("--cache needs a name: 'project', or one of yours. --no-cache starts without.")
         if self.git and self.copies and not self.mount:
             raise UsageError("--git protects a bound directory, and --copy binds none. Leave one out.")
         if self.same_path and (self.copies or self.workspace is None):

@@ -151,7 +151,10 @@ def started(
     except EngineUnavailable as error:
         raise EngineUnavailable(f"{error} Or work on this host, without a container: --runtime cli.") from error
     except ImageUnavailable as error:
-        names = nearest_images(runtime.describe().get("image", ""), _local_images())
+        image = runtime.describe().get("image", "")
+        said = str(error)
+        is_chosen = repr(image) in said and f"{image!r} for " not in said  # else it is a service's, or a platform's
+        names = nearest_images(image, _local_images()) if is_chosen else ()
         here = f" Here are: {', '.join(names)} (--image NAME)." if names else ""
         raise ImageUnavailable(f"{error}{here}") from error
     try:

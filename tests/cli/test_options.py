@@ -87,6 +87,8 @@ def test_sizes_have_units(text: str, size: int) -> None:
         (["--allow", "a.example.org", "--attach", "name"], "--attach and --allow exclude each other"),
         (["--allow", "a.example.org", "--network", "none"], "--allow and --network none exclude each other"),
         (["--allow", "a.example.org", "--runtime", "cli"], "--allow needs a container"),
+        (["--copy", "--workspace", "/usr/lib", "--workspace", "/usr/bin"], "--copy copies one directory, not 2"),
+        (["--cache", ""], "--cache needs a name: 'project', or one of yours"),
         (["--allow", "https://a.example.org"], "Invalid network rule 'https://a.example.org'"),
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",

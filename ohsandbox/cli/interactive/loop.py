@@ -29,6 +29,7 @@ from ohsandbox.cli.session import RunSession
 from ohsandbox.cli.slash_commands import COMMANDS, SessionContext, completions, is_command, message_of, run_command
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
+from ohsandbox.runtime.mount_text import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -269,7 +270,7 @@ class InteractiveSession:
     def _show_header(self, settings: Settings, where: SandboxOptions) -> None:
         full = where.with_settings(settings)
         if full.workspace is not None:
-            files = f"{'a copy of ' if full.copies else ''}{Path(full.workspace).resolve()}"
+            files = _workspaces_of(full)
         elif full.backend.isolated:
             files = "no files of yours; they live in the container (--workspace . mounts this directory)"
         else:
@@ -280,6 +281,7 @@ class InteractiveSession:
         head = Text.assemble(("ohsandbox", "bold cyan"), f" {__version__}", (f"  {safe_line(settings.model)}", "bold"))
         image = safe_line(full.image or full.build or "") if full.backend.isolated else "none"
         rows = [("files", safe_line(files, limit_chars=500)), ("sandbox", f"{image}, {network}")]
+        rows += [("mounts", safe_line(", ".join(full.mount), limit_chars=500))] if full.mount else []
         rows += [("asks", f"{MODES[mode].asks} (Shift-Tab changes it)")]
         print_wrapped(self._view.console, head)
         for name, text in rows:
@@ -297,6 +299,13 @@ class InteractiveSession:
         with contextlib.suppress(OhsandboxError):
             return [Entry(one.name, one.kind == "directory") for one in session.runtime.list_dir(path)]
         return []
+
+
+def _workspaces_of(full: SandboxOptions) -> str:
+    """The directories that the agent works in, the first one first."""
+    given = [parse_path(one) for one in full.workspaces or ()]
+    listed = [f"{Path(one.path).resolve()}{' (read-only)' if one.read_only else ''}" for one in given]
+    return f"{'a copy of ' if full.copies else ''}{', '.join(listed)}"
 
 
 def _offer_repository(where: SandboxOptions) -> SandboxOptions:

@@ -95,7 +95,9 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
     if name.startswith(("/", "..")):
         raise UsageError(f"The Dockerfile {given.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there.")
     if not (root / name).is_file():
-        raise UsageError(f"There is no file {name!r} in {str(root)!r}. Remedy: name it with Build(dockerfile=...).")
+        raise UsageError(
+            f"There is no file {name!r} in {str(root)!r}. Remedy: name a directory that has one, or the file itself."
+        )
     if isinstance(given.base, Mapping):
         checked(Build(**given.base))
     else:

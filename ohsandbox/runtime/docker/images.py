@@ -171,7 +171,7 @@ def _pull(
     cancel: threading.Event | None,
 ) -> None:
     layers: dict[str, _Layer] = {}
-    doing = f"pulling image {image!r}"
+    doing = f"pulling image {image!r}{f' for {platform}' if platform else ''}"
     with engine.cut_by(cancel, doing):
         for line in engine.api.pull(image, stream=True, decode=True, platform=platform):
             if "error" in line:
