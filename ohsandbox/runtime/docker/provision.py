@@ -184,7 +184,7 @@ def _image(
         options = options.model_copy(update={"image": name})
     facts = images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
     # what a setup puts into a database, or does in other directories of this machine, is in no checkpoint
-    has_setup = options.setup_key is not None and not options.services and len(options.bound) <= 1
+    has_setup = options.setup_key is not None and not options.services and {*options.writable} <= {options.workspace}
     return options, facts, setups.find(engine, options, facts) if has_setup else None
 
 

@@ -493,6 +493,8 @@ class DockerRuntime(NetworkControl):
             UsageError: the state directory cannot be written.
         """
         ours = self._the_sandbox()
+        if ours.setup is None and self._options.setup_key is not None:
+            return "it has services, or can write other directories of this machine than its workspace"
         if ours.setup is None or ours.setup.checkpoint is not None:
             return "it did not begin with a setup to keep"
         if setup_key != self._options.setup_key:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox import DockerRuntime
+from ohsandbox import DockerRuntime, Mount
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.runtime.docker import checkpoints, images, options, setups
 from ohsandbox.runtime.docker.inventory import DockerInventory
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 IMAGE = "ohsandbox-base:debian"
 
 
-def found(engine: Engine, **asked: Any) -> str | None:
+def found(engine: Engine, *, workspace: str | None = None, **asked: Any) -> str | None:
     """The id of the checkpoint that a sandbox with these options would begin with."""
+    if workspace is not None:
+        asked["workspaces"] = [Mount(source=workspace, target="/workspace")]
     wanted = options.checked(**({"image": IMAGE, "setup_key": "k"} | asked))
     return setups.find(engine, wanted, images.ensure(engine, wanted.image)).checkpoint
 
@@ -77,7 +79,14 @@ def test_what_setup_left_in_a_workspace_must_be_there_and_a_copy_must_be_the_sam
     for directory in (place, other):
         directory.mkdir()
         (directory / "old").write_text("1")
+    data = tmp_path / "data"
+    data.mkdir()
+    with DockerRuntime(IMAGE, workspace=place, mounts=[f"{data}:/data"], setup_key="k") as runtime:
+        assert "can write other directories" in runtime.keep_setup("k"), "what it did there is in no checkpoint"
+    with DockerRuntime(IMAGE, workspace=place, mounts=[f"{data}:/data:ro"], setup_key="k") as runtime:
+        assert runtime.keep_setup("k") == ""
     with DockerRuntime(IMAGE, workspace=place, setup_key="k") as runtime:
+        assert not runtime.has_setup, "the mount is missing"
         runtime.execute("mkdir -p made/deep; echo x >made/deep/file; rm old; echo y >~/mine")
         assert runtime.keep_setup("k") == ""
     assert found(engine, workspace=str(other)) is None
