@@ -36,6 +36,8 @@ NOT_RUN = {
     "ohsandbox init": "asks: tests/cli/test_init.py",
     "ohsandbox config edit": "opens an editor: tests/cli/test_config.py",
     "ohsandbox config set api_key": "asks: tests/cli/test_config.py",
+    "ohsandbox branches merge": "asks: tests/runtime/workspace/test_branches.py",
+    "ohsandbox cache prune": "asks: tests/runtime/docker/test_caches.py",
     "ohsandbox shell": "needs a terminal: tests/cli/test_shell.py",
     "make ": "is what runs this",
 }
@@ -99,8 +101,20 @@ def _run(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProces
     )
 
 
-def _python(code: str) -> subprocess.CompletedProcess[str]:
-    return _run([sys.executable, "-c", code.replace("python:3.12", IMAGE)])
+def _python(code: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return _run([sys.executable, "-c", code.replace("python:3.12", IMAGE)], cwd)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The home directory of a reader who has the directories that the pages name."""
+    for name in ("shop", "shop-api", "docs", "data"):
+        (tmp_path / name).mkdir()
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "init", "-q", str(tmp_path / "shop")], check=True)
+    first = ["commit", "-q", "--allow-empty", "-m", "first"]
+    subprocess.run(["git", "-C", str(tmp_path / "shop"), *author, *first], check=True)
+    return tmp_path
 
 
 @pytest.mark.docker
@@ -111,8 +125,8 @@ def test_the_first_lines_of_python_print_what_the_first_screen_says() -> None:
 
 @pytest.mark.docker
 @pytest.mark.parametrize("block", _all("python"), ids=str)
-def test_a_block_of_python_runs(block: Block) -> None:
-    ended = _python(block.text)
+def test_a_block_of_python_runs(block: Block, home: Path) -> None:
+    ended = _python(block.text, home)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -132,11 +146,12 @@ def test_there_are_ten_examples_and_the_page_names_each() -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository in which what the pages name is there, a model that answers, and the command itself."""
-    here = tmp_path / "project"
+    tmp_path, here = home, home / "project"
     (here / "tasks").mkdir(parents=True)
     (here / "tasks" / "tasks.yaml").write_text(_texts(DOCS / "evaluation.md", "yaml")[0].replace("python:3.13", IMAGE))
+    (here / "nginx.conf").write_text("events {}")
     (here / "mcp.json").write_text(_texts(DOCS / "mcp.md", "json")[0])
     (tmp_path / "answer.json").write_text(json.dumps(ANSWER))
     (tmp_path / "ask.json").write_text(json.dumps(ASK))
@@ -159,14 +174,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("page", sorted({block.page for block in _all("sh")}))
 def test_the_lines_of_shell_of_a_page_run_one_after_another(page: str, project: Path) -> None:
     """A model of a provider is one that answers, and an image that is not here is one that is."""
-    failed = []
+    failed, where = [], project
     for line in BEFORE.get(page, []) + _shell_lines(page):
         typed = re.sub(
             r"(?<=--model )anthropic/\S+|…", "$OHSANDBOX_MODEL", re.sub(r"\b(python:3\.12|node:22)\b", IMAGE, line)
         )
         if " demo" in typed:
             typed += f" --image {IMAGE}"
-        ended = _run(["bash", "-o", "pipefail", "-c", typed], project)
+        if line.startswith("cd "):
+            where = Path(line.removeprefix("cd ")).expanduser()
+            continue
+        ended = _run(["bash", "-o", "pipefail", "-c", typed], where)
         is_unsolved = ended.returncode == 1 and "eval" in line  # by a model that only answers
         if ended.returncode != 0 and not is_unsolved:
             failed.append(f"{line}: exit code {ended.returncode}\n{ended.stdout}{ended.stderr}")

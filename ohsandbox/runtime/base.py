@@ -49,6 +49,8 @@ class Runtime(PortForwarding, AsyncLifecycle):
     def __init__(self) -> None:
         super().__init__()
         self._shells: dict[str, Shell] = {}
+        self._warmed: Shell | None = None
+        """The shell that `warm_up` started, until something makes it the caller's."""
         self.registered_tools = RegisteredTools(self)
 
     # --- lifecycle ----------------------------------------------------------------------------
@@ -247,7 +249,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
         invocation.check_session(name)
         invocation.check_call(env=env, user=user, workdir=workdir)
         self.keep_outside(env)
-        self._drop_unused()
+        self._drop_warmed()
         workdir = self._enterable(workdir, user)
         with self._lock:
             if name in self._shells:
@@ -265,7 +267,8 @@ class Runtime(PortForwarding, AsyncLifecycle):
 
         Secrets that are given later, and options of `open_session`, still reach that shell: it is started again.
         """
-        self._shell(MAIN).start()
+        self._warmed = self._shell(MAIN)
+        self._warmed.start()
         self.snippet(b":")
 
     def is_warm(self) -> bool:
@@ -276,14 +279,15 @@ class Runtime(PortForwarding, AsyncLifecycle):
     def give_secrets(self, secrets: Secrets) -> None:
         """See `Backend.give_secrets`; a shell that was only warmed up is started anew with them."""
         super().give_secrets(secrets)
-        self._drop_unused()
+        self._drop_warmed()
 
-    def _drop_unused(self) -> None:
+    def _drop_warmed(self) -> None:
         with self._lock:
-            unused = [name for name, shell in self._shells.items() if shell.is_unused]
-            shells = [self._shells.pop(name) for name in unused]
-        for shell in shells:
-            shell.close()
+            shell, self._warmed = self._warmed, None
+            if shell is None or shell is not self._shells.get(MAIN) or not shell.is_unused:
+                return
+            del self._shells[MAIN]
+        shell.close()
 
     def reopen_session(self, name: str, *, workdir: str) -> None:
         """Have the session's next command run where an earlier process left it; its result tells what is lost.
