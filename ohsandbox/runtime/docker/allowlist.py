@@ -6,6 +6,7 @@ Imported at first use: what it needs costs a start 40 ms.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
@@ -20,6 +21,7 @@ from ohsandbox.runtime.docker.proxy_variables import PROXY_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
 
     from ohsandbox.network.audit import NetworkDecision
     from ohsandbox.network.proxy.proxy import Interceptor
@@ -59,6 +61,8 @@ class Allowlist:
         self._listener = listener
         self._interceptor = interceptor
         self._tunnel: Tunnel | None = None
+        self._listening: Future[None] | None = None
+        self._over = asyncio.Event()
         self._tried = threading.Event()
         """Set once the connector listens, or was tried to."""
         self._proxies: list[Proxy] = []
@@ -75,7 +79,7 @@ class Allowlist:
         if tunnel is self._tunnel:
             return
         self._tunnel = tunnel
-        asyncio.run_coroutine_threadsafe(self._listen(tunnel), get_loop())
+        self._listening = asyncio.run_coroutine_threadsafe(self._listen(tunnel), get_loop())
 
     async def _listen(self, tunnel: Tunnel) -> None:
         """Listen, at the first attempt or a later one: a sandbox may be paused just now, as for a checkpoint."""
@@ -88,11 +92,14 @@ class Allowlist:
                 is_paused = isinstance(error, SandboxPaused)
                 log.info("the allowlist is not served in the sandbox yet: %s", error)
             else:
+                if tunnel is not self._tunnel:  # ended meanwhile
+                    await tunnel.unlisten(PROXY_PORT)
                 return
             finally:
                 if not is_paused:
                     self._tried.set()
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +130,10 @@ class Allowlist:
 
     async def _end(self) -> None:
         tunnel, self._tunnel = self._tunnel, None
-        if tunnel is not None:
+        self._over.set()
+        if tunnel is not None and self._listening is not None:
+            # the connector may be starting just now: whoever listens next finds the port free
+            await asyncio.wait({asyncio.wrap_future(self._listening)}, timeout=READY_S)
             await tunnel.unlisten(PROXY_PORT)
         for proxy in self._proxies:
             proxy.close()
