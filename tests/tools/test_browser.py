@@ -200,7 +200,7 @@ def place(image: str) -> Iterator[Runtime]:
     from ohsandbox import DockerRuntime  # noqa: PLC0415 - slow to import, and not every run needs it
 
     with DockerRuntime(image) as runtime:
-        runtime.upload(PAGES, "/pages", user="root")
+        runtime.upload(PAGES, "/pages")
         runtime.execute("python3 /pages/server.py > /tmp/server.log 2>&1 & sleep 0.5")
         yield runtime
 
@@ -392,8 +392,8 @@ class TestPages:
     def test_pages_are_run_by_a_user_who_may_not_read_what_is_the_agents(
         self, use: Callable[..., str], place: Runtime
     ) -> None:
-        place.write_bytes("/tmp/key", b"secret", mode=0o600)
-        assert "cannot be read by the browser, which runs as uid" in use("goto('/tmp/key')", failed=True)
+        place.write_bytes("/root/key", b"secret", mode=0o600)
+        assert "cannot be read by the browser, which runs as uid" in use("goto('/root/key')", failed=True)
 
     def test_text_of_a_page_cannot_forge_lines_of_the_answer(self, use: Callable[..., str]) -> None:
         seen = use(f"goto('{SITE}/hostile.html')")

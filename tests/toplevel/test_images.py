@@ -72,7 +72,7 @@ def test_the_browser_image_is_the_default_one_and_a_browser() -> None:
     )
 
     assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stdout.startswith("agent\n")
+    assert found.stdout.startswith("root\n")
 
 
 @pytest.mark.parametrize("path", ["Dockerfile", "images/default/Dockerfile", "images/browser/Dockerfile"])
