@@ -145,7 +145,7 @@ def test_a_base_image_that_cannot_be_had_is_no_fault_of_a_step(context: Callable
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        ("Err:1 http://mirror.example.org trixie InRelease Temporary failure resolving 'mirror.example.org'", ImageUnavailable),
+        ("Err:1 http://a.example.org trixie InRelease Temporary failure resolving 'a.example.org'", ImageUnavailable),
         ("curl: (6) Could not resolve host: example.org", ImageUnavailable),
         ("Failed to establish a new connection: [Errno -3] Temporary failure in name resolution", ImageUnavailable),
         ("connect (101: Network is unreachable)", ImageUnavailable),
