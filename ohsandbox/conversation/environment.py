@@ -109,7 +109,7 @@ class Environment:
         self._tools: ToolsMap | None = None
         self._mcp: ConversationServers | None = None
         self._skill_servers = SkillServersGate(log, approvals)
-        self._started_here = False
+        self._started_here = self._has_looked = False
 
     @property
     def servers(self) -> MCPServers | None:
@@ -140,6 +140,8 @@ class Environment:
             MCPConfigError: the configuration is wrong, or a variable is not set.
         """
         servers = self.read_servers()
+        if self._has_looked and not (servers.to_begin or self._skill_servers.approved):
+            return
         if self._tools is None and self.runtime is not None and self.runtime.is_alive():
             self._look_at_skills(self.runtime, servers)
             approved = self._skill_servers.approved
@@ -155,6 +157,7 @@ class Environment:
         """A sub-agent has its parent's servers."""
         if self._config.depth == 0 and self._config.skill_servers != "never":
             self._skill_servers.look(runtime, taken=[*servers.configured, *list_registered_tools()])
+        self._has_looked = True
 
     def _stop_revoked(self) -> None:
         if self.servers is not None and (revoked := self._skill_servers.revoked):

@@ -526,7 +526,7 @@ class Backend(ABC):
 
     def _call_once(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
         call = call._replace(user=self._worker_user(call.user))
-        exchange = begun or Exchange(self._pool.take(call.user), call)
+        exchange = begun or Exchange(self._pool.take(call.user, wait_s=self._worker_wait_s(call)), call)
         worker = exchange.worker
         if call.mark:
             self._running[worker] = exchange
@@ -584,6 +584,10 @@ class Backend(ABC):
     def _worker_user(self, user: str | int | None) -> str | int | None:
         """The name under which the pool keeps a user's workers; None is the sandbox's own user."""
         return user
+
+    def _worker_wait_s(self, call: WorkerCall) -> float:  # noqa: ARG002 - for backends
+        """How long a call waits for a worker that is in use before it starts another; its user is `_worker_user`'s."""
+        return 0.0
 
     def _kill_call(self, exchange: Exchange) -> None:
         """SIGKILL a call's processes and its worker. One without a mark, as our own, has none to kill."""

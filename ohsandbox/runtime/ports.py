@@ -96,13 +96,16 @@ class PortForwarding(Backend):
             return self._ports_made
 
     def _open_connector(self) -> Channel:
-        """See `open_connector`.
+        """See `open_connector`. A sandbox that is dead is not started again for it.
 
         Raises:
             SandboxPaused: it may be started in a moment, as after a checkpoint.
+            SandboxUnavailable: the sandbox is dead.
         """
         if isinstance(loss := self._loss(), SandboxPaused):
             raise loss
+        if loss is not None:
+            raise SandboxUnavailable(f"The sandbox {self.id[:12]} does not run, so nothing reaches it.") from loss
         return open_connector(cast("Runtime", self))
 
     def _close_ports(self) -> None:
@@ -116,13 +119,11 @@ class PortForwarding(Backend):
 
 
 def open_connector(runtime: Runtime) -> Channel:
-    """Start the connector in the sandbox. One that is dead is not started again for it.
+    """Start the connector in the sandbox.
 
     Raises:
-        SandboxUnavailable: the sandbox is dead, or cannot run it.
+        SandboxUnavailable: the sandbox cannot run it.
     """
-    if not runtime.is_alive():
-        raise SandboxUnavailable(f"The sandbox {runtime.id[:12]} does not run, so nothing reaches it.")
     from ohsandbox.network.programs import program  # noqa: PLC0415 - as `Runtime._ports`
 
     machine = runtime.snippet(b"uname -m").stdout.decode(errors="replace").strip() or platform.machine()

@@ -115,6 +115,11 @@ class Allowlist:
         await self._serve(*await asyncio.open_connection(sock=far))
 
     @property
+    def is_beginning(self) -> bool:
+        """The connector is being started for the first time."""
+        return self._tunnel is not None and not self.was_tried
+
+    @property
     def was_tried(self) -> bool:
         """The connector listens, or cannot now."""
         return self._tried.is_set()

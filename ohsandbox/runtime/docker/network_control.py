@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 
 KEPT_DECISIONS = 1000
 """As many decisions `network_decisions` tells, over all changes of the network."""
+WORKER_WAIT_S = 0.2
+"""What writes the connector and who looks at files meanwhile share the first process, a worker: each has it for some
+milliseconds, and another one takes 0.05 s of a processor."""
 _ALLOWLIST = "ohsandbox.runtime.docker.allowlist"
 
 
@@ -149,6 +152,10 @@ class NetworkControl(Runtime):
             return super()._call_once(call, begun)
         with self._here.starting():  # our own, as of a file
             return super()._call_once(call, begun)
+
+    def _worker_wait_s(self, call: WorkerCall) -> float:
+        is_beginning = self._allowlist is not None and self._allowlist.is_beginning
+        return WORKER_WAIT_S if is_beginning and not call.is_program and call.user is None else 0.0
 
     def _open_connector(self) -> Channel:
         with self._here.starting(connector=True):

@@ -387,18 +387,23 @@ class WorkerPool:
         self._open_channel = open_channel
         self._idle: dict[str | int | None, list[Worker]] = defaultdict(list)
         self._lock = threading.Lock()
+        self._returned = threading.Condition(self._lock)
         self._closed = False
         self._generation = 0
         """Counts the calls of `discard_all`: a worker in use meanwhile is not used again."""
 
-    def take(self, user: str | int | None = None) -> Worker:
-        """Take an idle worker, or start a new one.
+    def take(self, user: str | int | None = None, *, wait_s: float = 0.0) -> Worker:
+        """Take an idle worker, or start a new one. For wait_s seconds one is waited for that is given back.
 
         Raises:
             SandboxUnavailable: none can be started.
             UnknownUserError: user does not exist in the sandbox.
         """
-        if (idle := self.take_idle(user)) is not None:
+        until = time.monotonic() + wait_s
+        while (idle := self.take_idle(user)) is None and (left_s := until - time.monotonic()) > 0:
+            with self._returned:
+                self._returned.wait_for(lambda: self._idle[user], left_s)
+        if idle is not None:
             return idle
         secret = f"ohs-{secrets.token_hex(8)}"
         argv, script = script_on_stdin(SCRIPT, secret)
@@ -443,6 +448,7 @@ class WorkerPool:
             is_current = not self._closed and worker.generation == self._generation
             if is_current and len(self._idle[user]) < SPARE_WORKERS:
                 self._idle[user].append(worker)
+                self._returned.notify_all()
                 return
         worker.channel.close()
 

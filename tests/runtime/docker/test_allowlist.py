@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import signal
 import subprocess
 import sys
@@ -18,8 +19,9 @@ from ohsandbox.errors import SandboxPaused, UsageError
 from ohsandbox.network.audit import read_decisions
 from ohsandbox.network.proxy.proxy import Proxy
 from ohsandbox.network.proxy.upstream import Dialer, connected
-from ohsandbox.runtime.docker import allowlist
+from ohsandbox.runtime.docker import allowlist, container, network_control
 from ohsandbox.runtime.docker.runtime import DockerRuntime
+from ohsandbox.runtime.docker.unix_transport import OnePoolAdapter
 from tests.runtime.engines import IMAGE
 
 if TYPE_CHECKING:
@@ -323,3 +325,28 @@ def test_files_are_there_before_the_connector_and_a_program_waits_for_it_also_af
         may_begin.set()
         assert f"this is {GOOD}" in ask(runtime, GOOD)
         assert failures == []
+
+
+def test_a_start_with_a_list_makes_twelve_calls_of_the_engine(
+    sandbox: Callable[..., DockerRuntime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a first request its time; the last two are of the connector, beside what is done in the sandbox."""
+    calls: list[str] = []
+    send = OnePoolAdapter.send
+
+    def counted(self: OnePoolAdapter, request: Any, *arguments: Any, **options: Any) -> Any:
+        path = re.sub("[0-9a-f]{64}", "ID", request.path_url.partition("?")[0])
+        calls.append(f"{request.method} {re.sub('^/v[0-9.]+', '', path)}")
+        return send(self, request, *arguments, **options)
+
+    monkeypatch.setattr(OnePoolAdapter, "send", counted)
+    monkeypatch.setattr(network_control, "WORKER_WAIT_S", 30.0)  # on a busy machine, too
+    monkeypatch.setattr(container, "_images_looked_at", set())
+    runtime = sandbox(allow=[GOOD])
+    assert runtime.list_dir(".") == [], "files are there before the list is"
+    assert runtime.run(["true"]).exit_code == 0
+    worker = connector = ["POST /containers/ID/exec", "POST /exec/ID/start"]
+    start = ["POST /containers/create", "HEAD /containers/ID/archive", "HEAD /containers/ID/archive"]
+    start += ["POST /containers/ID/start", "GET /containers/ID/json"]
+    asked = ["GET /_ping", f"GET /images/{IMAGE}/json", *start, *worker, "GET /containers/ID/json", *connector]
+    assert calls == asked
