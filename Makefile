@@ -87,7 +87,7 @@ dev: engine plugins bases ## a shell in the development container
 	@BASE_IMAGE=$(IMAGE) SSL_CERT_FILE=$(CA_BUNDLE) docker compose run --build --rm dev
 
 clean: ## remove what make made here; images stay
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist junit.xml junit-again.xml .coverage*
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist junit*.xml .coverage*
 
 # --- set-up ------------------------------------------------------------------------------------
 

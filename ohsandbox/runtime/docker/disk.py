@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,6 +52,9 @@ PATIENT_LOOKS = 3
 """Number of checks for which a process with unknown writes is spared."""
 KILL_ROUNDS = 6
 """Number of rounds of killing single writers before all processes are killed."""
+ROUNDS_LAST_S = 30.0
+"""Rounds are counted anew after this long without a kill: `while :; do dd of=big; done` empties its file each time, and
+with it the disk, and would fill it again for as long as it runs."""
 ASK_SPACE = b"stat -f -c '%S %a %b %d %c' /"
 """POSIX has no such command; this one works with coreutils and busybox (`df -i` is optional in busybox)."""
 
@@ -169,7 +173,8 @@ class DiskMonitor:
         self._killed: set[int] = set()
         self._last_free = 0
         self._rounds = 0
-        """Rounds of killing since free space fell below the floor."""
+        """Rounds of killing, none of which is ROUNDS_LAST_S after the one before."""
+        self._killed_at = 0.0
         self.kills = 0
         """Number of times that processes were killed."""
 
@@ -206,7 +211,7 @@ class DiskMonitor:
             left_s = min(left_s, (found.free_bytes - floor_bytes(found, self._least)) / FASTEST_BYTES_S)
             if found.total_files:
                 left_s = min(left_s, (found.free_files - floor_files(found)) / FASTEST_FILES_S)
-        self._low, self._rounds = None, 0
+        self._low = None
         self._remember(near=left_s < ALERT_S)
         return max(left_s, SHORTEST_S)
 
@@ -270,11 +275,14 @@ class DiskMonitor:
         return found
 
     def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, ProcessWrites]) -> None:
-        self._rounds += 1
+        now_s = time.monotonic()
+        self._rounds = self._rounds + 1 if now_s - self._killed_at < ROUNDS_LAST_S else 1
+        self._killed_at = now_s
         self.kills += 1
         if self._rounds > KILL_ROUNDS:
             self._say(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
             self._sandbox.end_processes()
+            self._rounds = 0
             return
         names = ", ".join(f"{one_line(now[pid].name)[:20]} ({pid})" for pid in pids[:5])
         more = f" and {len(pids) - 5} more" if len(pids) > 5 else ""  # noqa: PLR2004 - a line's worth
