@@ -94,7 +94,7 @@ class ServiceRuntime(DockerRuntime):
         # the container is joined, and yet of our own making
         self.private_processes = self.ends_processes = True
         self._environment, self._images, self._asked = environment, images, options
-        self._network = options.network
+        self._network_mode = options.network
         self._leases: dict[str, lease.Lease] = {}
         self._removing = threading.Lock()
 
@@ -159,7 +159,7 @@ class ServiceRuntime(DockerRuntime):
         networks: dict[str, Any] = {
             name: {"internal": True, "driver_opts": _NO_HOST, **labels} for name in self._project.networks
         }
-        if self._network == "open":
+        if self._network_mode == "open":
             networks[OUTSIDE] = {"name": self._outside, **labels}
         return {
             "services": {name: self._service(engine, name, image, seccomp) for name, image in images.items()},
@@ -193,7 +193,7 @@ class ServiceRuntime(DockerRuntime):
         }  # fmt: skip
         if limits.cpuset is not None:
             made["cpuset"] = limits.cpuset
-        if self._network == "open" and "networks" in made:
+        if self._network_mode == "open" and "networks" in made:
             made["networks"] = {**_mapping(made["networks"]), OUTSIDE: {}}
         if is_main:
             user = str(told.get("user") or (facts.user if facts else ""))
@@ -294,7 +294,7 @@ class ServiceRuntime(DockerRuntime):
         """
         if network == "allowlist" or allow:
             raise UsageError(NO_ALLOWLIST)
-        if network == self._network:
+        if network == self._network_mode:
             return
         api = self._the_sandbox().container.engine.api
         with engine_errors(f"changing the network of {self._asked.name!r} to {network!r}"):
@@ -310,7 +310,7 @@ class ServiceRuntime(DockerRuntime):
                 (api.disconnect_container_from_network if is_in else api.connect_container_to_network)(
                     name, self._outside
                 )
-        self._network = network
+        self._network_mode = network
 
     def end_processes(self) -> None:
         """End every process of the sandbox; the other services go on.

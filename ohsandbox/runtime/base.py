@@ -96,6 +96,11 @@ class Runtime(PortForwarding, AsyncLifecycle):
         self.keep_outside(env)
         with self._lock:
             self._added_env.update(env)
+            self._lead_processes(env)
+
+    def _lead_processes(self, env: Mapping[str, str]) -> None:
+        """Have open shells export env before their next command, and workers started anew."""
+        with self._lock:
             for shell in self._shells.values():
                 shell.set_env(env)
         self._pool.discard_all()

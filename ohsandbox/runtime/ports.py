@@ -14,7 +14,9 @@ from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
 
 if TYPE_CHECKING:
-    from ohsandbox.network.tunnel.ports import ExposedPort, Forward, Ports
+    from collections.abc import Callable
+
+    from ohsandbox.network.tunnel.ports import ExposedPort, Forward, PortConnection, Ports
     from ohsandbox.network.tunnel.tunnel import Tunnel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.channel import Channel
@@ -37,6 +39,8 @@ class PortForwarding(Backend):
     ports_beside: frozenset[int] = frozenset()
     """Of services beside the sandbox, in its network."""
     _ports_made: Ports | None = None
+    _on_connection: Callable[[PortConnection], None] | None = None
+    """Called after the end of each connection, as `Ports.on_connection` is."""
 
     def forward(self, port: int, host_port: int = 0) -> Forward:
         """Let programs of this machine reach a server in the sandbox, whatever network the sandbox has.
@@ -93,6 +97,7 @@ class PortForwarding(Backend):
                 from ohsandbox.network.tunnel.ports import Ports  # noqa: PLC0415
 
                 self._ports_made = Ports(self._open_connector)
+                self._ports_made.on_connection = self._on_connection
             return self._ports_made
 
     def _open_connector(self) -> Channel:

@@ -8,7 +8,7 @@ import os
 import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 from ohsandbox.arguments import expect, expect_path, expect_texts, suggests_names, wrong
 from ohsandbox.errors import (
@@ -21,9 +21,11 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.runtime.aio import waited
+from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker import (
     attach,
     checkpoints,
+    container_network,
     disk,
     options,
     provision,
@@ -33,22 +35,22 @@ from ohsandbox.runtime.docker import (
     setups,
     usage,
 )
-from ohsandbox.runtime.docker import network as networks
 from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID, PRIVATE_DIR, Network
+from ohsandbox.runtime.docker.container_network import ContainerNetwork
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.mounts import Mount, asked_mounts, asked_workspaces, moved
-from ohsandbox.runtime.docker.network_control import NetworkControl
-from ohsandbox.runtime.docker.proxy_variables import told_network
 from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping, Sequence
 
+    from ohsandbox.network.audit import NetworkDecision
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.build import Build
     from ohsandbox.runtime.docker.channel import DockerChannel
@@ -60,8 +62,11 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.docker.service_options import Service
     from ohsandbox.runtime.docker.service_watch import ServiceWatch
+    from ohsandbox.runtime.process.worker import CallResult, Exchange, WorkerCall
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
+    from ohsandbox.secrets import Secrets
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 Workspace = str | os.PathLike[str] | Mount
@@ -76,7 +81,7 @@ a fork bomb held the limit for some time after their end on a busy machine, so t
 _ROOT = {"0", "root"}
 
 
-class DockerRuntime(NetworkControl):
+class DockerRuntime(Runtime):
     """A sandbox in a container: any image with a POSIX shell at /bin/sh, nothing installed in it.
 
     The constructor only checks its arguments; `start` (or `with`) creates the container, `close` removes it.
@@ -190,12 +195,18 @@ class DockerRuntime(NetworkControl):
         workspaces = asked_workspaces(workspace, same_path=same_path)
         copied = _copied(workspaces) if copy else None
         bundle = None if ca_bundle is None else os.fspath(ca_bundle)
-        self._use_credentials(credentials, ca_bundle=bundle, given=env or {})
+        self._network = ContainerNetwork(
+            self, lambda: self._options, credentials=credentials, ca_bundle=bundle, given=env or {}
+        )
+        self._on_connection = self._network.record_connection
+        if credentials:
+            self.outside_secrets = self._network.secrets_outside
+            self.give_secrets(self.secrets)
         self._options = options.checked(
             image=image, env=env, user=None if user is None else str(user), workdir=workdir,
             workspaces=[] if copy else workspaces, copy_of=copied, copies_all=copy == "all", git=git,
             same_path=same_path or None, mounts=asked_mounts(mounts) or None,
-            network=network, allow=self._with_credential_hosts(allow), credentials=[*credentials] or None,
+            network=network, allow=self._network.with_credential_hosts(allow), credentials=[*credentials] or None,
             expose_host=expose_host or None,
             profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=bundle,
             runtime=runtime or None, cache=cache, platform=platform, gpus=gpus,
@@ -283,8 +294,8 @@ class DockerRuntime(NetworkControl):
             image = self._options.attach or self._options.image
             return {"runtime": "a Docker container", "image": image, "user": "root", "working directory": ""}
         told = known.describe()
-        if "network" in told and self._options.network == "allowlist":
-            told["network"] = told_network(self.allowed, self._credential_hosts)
+        if "network" in told and (listed := self._network.describe()) is not None:
+            told["network"] = listed
         return told | ({"not enforced here": ", ".join(self._unenforced)} if self._unenforced else {})
 
     # --- life ---
@@ -342,7 +353,7 @@ class DockerRuntime(NetworkControl):
             if self._sandbox is not None:
                 return
             engine = connect()
-            engine.while_starting = self._while_starting
+            engine.while_starting = self._prepare_while_starting
             engine.on_reconnect = self.tell
             try:
                 self.watch(*self.host_workspaces.values())
@@ -359,16 +370,21 @@ class DockerRuntime(NetworkControl):
             self._take(begun)
             engine.while_starting = None
 
+    def _prepare_while_starting(self) -> None:
+        self._network.prepare()
+        if self.while_starting is not None:
+            self.while_starting()
+
     def _take(self, sandbox: Sandbox) -> None:
         """Work in this sandbox from now on, with the egress that its options name."""
         self._options = sandbox.options
-        ours = self._proxy_variable_names
-        kept = {name: value for name, value in sandbox.exec_env.items() if name not in ours}
-        self._sandbox = self._known = sandbox._replace(exec_env={**kept, **self._proxy_variables()})
+        self._sandbox = self._known = sandbox._replace(exec_env=self._network.environment(sandbox.exec_env))
         if sandbox.pod is not None:
             self.ports_beside = sandbox.pod.ports
-        self._begin_allowlist(sandbox.container.name)
-        self._install_credentials(sandbox)
+        self._network.open(sandbox.container.name)
+        if not self._unchecked:
+            self._network.listen()
+        self._network.install_credentials(sandbox)
 
     def _close(self) -> None:
         """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.
@@ -376,7 +392,7 @@ class DockerRuntime(NetworkControl):
         If the engine is gone, this is only logged: the lease file stays, and `gc` removes the container later.
         """
         self._stop_watching()
-        self._end_allowlist()
+        self._network.close()
         with self._life:
             gone, self._sandbox = self._sandbox, None
         if gone is None:
@@ -443,8 +459,7 @@ class DockerRuntime(NetworkControl):
             if ours.lease is not None:
                 ours.lease.rewrite(conversation=conversation)
             self._options = self._options.model_copy(update={"conversation": conversation})
-            if self._allowlist is not None:
-                self._allowlist.record_as(conversation)
+            self._network.record_as(conversation)
 
     def leave(self, *, at_once: bool = False) -> None:
         """See `Runtime.leave`: the container stays; processes that we started end, with a workspace all processes."""
@@ -452,7 +467,7 @@ class DockerRuntime(NetworkControl):
         self.hold()
         if at_once and (ours := self._sandbox) is not None and ours.lease is not None:
             self._stop_watching()
-            self._end_allowlist()
+            self._network.close()
             self._sandbox = None
             ours.lease.leave()
             provision.release_workspace(ours.container.engine, ours.options, ours.config, gone=False)
@@ -537,7 +552,7 @@ class DockerRuntime(NetworkControl):
                 self._stop_watching()
             try:
                 self._sandbox = self._known = restored = provision.restore(before, checkpoint)
-                self._install_credentials(restored)
+                self._network.install_credentials(restored)
             finally:  # a sandbox that stays as it was is monitored again, too
                 self._unchecked = before.config is not None
 
@@ -550,6 +565,59 @@ class DockerRuntime(NetworkControl):
             SandboxUnavailable: the sandbox went away.
         """
         return usage.parse(self.snippet(usage.READ).stdout)
+
+    # --- the network: see `ContainerNetwork` ---
+
+    @property
+    def adds_credentials(self) -> bool:
+        """False leaves the credentials out of the next list that `set_network` makes."""
+        return self._network.adds_credentials
+
+    @adds_credentials.setter
+    def adds_credentials(self, value: bool) -> None:
+        self._network.adds_credentials = value
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The rules of the allowlist, as they are shown; empty with another network."""
+        return self._network.rules
+
+    def allow(self, *rules: str) -> None:
+        """Add rules to the allowlist, at once: "host", "*.host", "host:port", "private:host" or "packages".
+
+        Raises:
+            UsageError: a rule is none, or the network is another one; nothing has changed.
+        """
+        self._network.allow(*rules)
+        self._keep_rules()
+
+    def disallow(self, *rules: str) -> None:
+        """Take rules off the allowlist, at once; connections that no other rule allows end.
+
+        Raises:
+            UsageError: one is not on it, or the network is another one; nothing has changed.
+        """
+        self._network.disallow(*rules)
+        self._keep_rules()
+
+    def _keep_rules(self) -> None:
+        self._options = self._options.model_copy(update={"allow": self._network.rules})
+
+    def network_decisions(self) -> tuple[NetworkDecision, ...]:
+        """What the sandbox asked its allowlist for and what was decided: the last 1,000, the oldest first.
+
+        Those before are summed up by host, at most 1,000 of them: `count` is over 1 there.
+
+        Connections through `forward` and `expose_host` are among them, after their end; without an allowlist, too.
+        """
+        return self._network.decisions()
+
+    def on_network_decision(self, listener: Callable[[NetworkDecision], object]) -> Callable[[], None]:
+        """Call listener with each decision, in the proxy's thread, so it must return at once; returns what ends that.
+
+        It may be given at any time, also before the sandbox is started.
+        """
+        return self._network.on_decision(listener)
 
     def set_network(self, network: Network, *, allow: Sequence[str] | None = None) -> None:
         """Give the running container another network, or another list of hosts; allow is all that is on the list.
@@ -567,24 +635,26 @@ class DockerRuntime(NetworkControl):
             raise wrong("network", network, '"none", "allowlist" or "open"')
         if self._options.attach:
             raise UsageError(f"Container {self.name!r} was joined, so its network is not ours to change.")
-        listed = self._with_credential_hosts(allow) if network == "allowlist" else allow
+        listed = self._network.with_credential_hosts(allow) if network == "allowlist" else allow
         rules = options.checked_rules(network, listed or ())
         with self._life:
             target, before = self._the_sandbox(), self._options.network
-            if network == before:
-                if self._allowlist is not None:
-                    self._replace_rules(rules)
-                if network != "open" or rules == self._options.allow:
-                    return
+            if network == before == "allowlist":
+                self._network.replace(rules)
+                self._keep_rules()
+            if network == before and (network != "open" or rules == self._options.allow):
+                return
             self.snippet(b":")  # the check of a sandbox that is new expects the network that it was made with
             if "open" in {network, before}:
                 target.container.allow = rules if network == "open" else ()
-                networks.change(target.container, network, lambda: self.snippet(networks.LIST_INTERFACES).stdout)
-            self._end_allowlist()
+                container_network.change(
+                    target.container, network, lambda: self.snippet(container_network.LIST_INTERFACES).stdout
+                )
+            self._network.close()
             changed = self._options.model_copy(update={"network": network, "allow": rules})
             config = target.config.model_copy(update={"network": network}) if target.config else None
             self._take(target._replace(options=changed, config=config))
-        self._lead_processes(self._the_sandbox().exec_env)
+        self._lead_processes(self._network.variables_now(self._the_sandbox().exec_env))
 
     aset_network = waited(set_network)
     aresource_usage = waited(resource_usage)
@@ -606,7 +676,7 @@ class DockerRuntime(NetworkControl):
             UsageError: an argument holds a NUL or is over 128 KiB.
             SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than requested.
         """
-        self._wait_for_proxy()
+        self._wait_for_network()
         name = None if user is None else str(user)
         request = ProcessRequest(argv, tty, env or {}, name, workdir)
         with self._checking:  # no second process begins before the first has been checked and has made its workdir
@@ -615,6 +685,73 @@ class DockerRuntime(NetworkControl):
             if self._unchecked:
                 self.open_channel(["/bin/sh", "-c", ":"]).close()
         return self._open(request)
+
+    def channel(
+        self,
+        argv: Sequence[str],
+        *,
+        tty: bool = False,
+        env: Mapping[str, str] | None = None,
+        user: str | int | None = None,
+    ) -> Channel:
+        """See `Backend.channel`. It is for shells and workers, which run nothing before they are told to."""
+        self._check_before_network()
+        with self._network.starting():
+            opened = super().channel(argv, tty=tty, env=env, user=user)
+        self._wait_for_network()
+        return opened
+
+    def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
+        """See `Backend.with_recovery`; the connector, which is started again and again, restarts no sandbox."""
+        return attempt() if self._network.is_connecting else super().with_recovery(attempt, failing)
+
+    def _begin_call(self, call: WorkerCall) -> Exchange | None:
+        is_late = call.is_program and not self._network.is_ready
+        return None if is_late else super()._begin_call(call)
+
+    def _call_once(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
+        if call.is_program:
+            self._wait_for_network()
+            return super()._call_once(call, begun)
+        with self._network.starting():  # our own, as of a file
+            return super()._call_once(call, begun)
+
+    def _worker_wait_s(self, call: WorkerCall) -> float:
+        return self._network.worker_wait_s(call)
+
+    def _open_connector(self) -> Channel:
+        with self._network.starting(connector=True):
+            self._network.write_files()
+            return super()._open_connector()
+
+    def _wait_for_network(self) -> None:
+        self._check_before_network()
+        self._network.wait()
+
+    def _check_before_network(self) -> None:
+        """Before a program: have a new sandbox's first process be a worker of ours, behind which the connector comes.
+
+        The engine takes twice as long for two first processes at a time, and who wants a file needs no connector.
+        """
+        if self._unchecked and self._network.is_awaited:
+            self.snippet(b":")
+
+    def connect_proxy(self) -> socket.socket | None:
+        """See `Backend.connect_proxy`."""
+        return self._network.connect_proxy()
+
+    def prepare_browser(self) -> None:
+        """See `Backend.prepare_browser`."""
+        self._network.prepare_browser()
+
+    def give_secrets(self, secrets: Secrets) -> None:
+        """See `Backend.give_secrets`.
+
+        Raises:
+            UsageError: a secret is a credential, which stays outside.
+        """
+        self._network.check_outside(secrets.environment())
+        super().give_secrets(secrets)
 
     def _open(self, request: ProcessRequest) -> DockerChannel:
         try:
@@ -637,7 +774,7 @@ class DockerRuntime(NetworkControl):
             raise
         if target.config is not None:
             self._accept(channel, target.config, target.container.found)
-        self._first_process_checked()
+        self._network.listen()
         return channel
 
     def _accept(self, channel: DockerChannel, made: ContainerConfig, found: Mapping[str, Any]) -> None:
@@ -728,7 +865,7 @@ class DockerRuntime(NetworkControl):
                 target.script(provision.PRIVATE_DIR_FOR_ALL)
                 if target.config.hardening == "strict":
                     provision.copy_ca_bundle(target)
-                    self._install_credentials(target)
+                    self._network.install_credentials(target)
         return " ".join([notice, *self._revive_services(target)])
 
     def _revive_services(self, target: Sandbox) -> list[str]:

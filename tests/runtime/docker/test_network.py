@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxRefused, UsageError
-from ohsandbox.runtime.docker import network as networks
-from ohsandbox.runtime.docker import open_network
+from ohsandbox.runtime.docker import container_network, open_network
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from tests.runtime.engines import IMAGE, PODMAN, podman
 
@@ -116,9 +115,9 @@ def test_changes_of_several_threads_come_one_after_another(sandbox: Callable[...
 def test_an_interface_that_does_not_come_or_go_is_told(sandbox: Callable[..., Any]) -> None:
     container = sandbox()._sandbox.container
     with pytest.raises(SandboxRefused, match="to be 'open', and it has no interface"):
-        networks.change(container, "open", lambda: b"lo\ntunl0\n")
+        container_network.change(container, "open", lambda: b"lo\ntunl0\n")
     with pytest.raises(SandboxRefused, match="to be 'none', and it has still the interface 'eth0'"):
-        networks.change(container, "none", lambda: b"lo\neth0\n")
+        container_network.change(container, "none", lambda: b"lo\neth0\n")
 
 
 @pytest.mark.docker
