@@ -19,7 +19,7 @@ from ohsandbox.errors import SandboxPaused, UsageError
 from ohsandbox.network.audit import read_decisions
 from ohsandbox.network.proxy.proxy import Proxy
 from ohsandbox.network.proxy.upstream import Dialer, connected
-from ohsandbox.runtime.docker import allowlist, container, network_control
+from ohsandbox.runtime.docker import allowlist, container, container_network
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.runtime.docker.unix_transport import OnePoolAdapter
 from tests.runtime.engines import IMAGE
@@ -340,7 +340,7 @@ def test_a_start_with_a_list_makes_twelve_calls_of_the_engine(
         return send(self, request, *arguments, **options)
 
     monkeypatch.setattr(OnePoolAdapter, "send", counted)
-    monkeypatch.setattr(network_control, "WORKER_WAIT_S", 30.0)  # on a busy machine, too
+    monkeypatch.setattr(container_network, "WORKER_WAIT_S", 30.0)  # on a busy machine, too
     monkeypatch.setattr(container, "_images_looked_at", set())
     runtime = sandbox(allow=[GOOD])
     assert runtime.list_dir(".") == [], "files are there before the list is"
