@@ -85,7 +85,7 @@ def store_key(name: str, key: str) -> StoredKey:
     try:
         write_atomically(file, key.encode() + b"\n")
     except OSError as error:
-        raise UsageError(f"Key file {str(file)!r} cannot be written: {error.strerror}. Mend it.") from None
+        raise UsageError(f"Key file {str(file)!r} cannot be written: {error.strerror}. Make it writable.") from None
     return StoredKey(f"file:{file}", f"{file} (mode 0600; no keyring of this system answers)")
 
 

@@ -135,7 +135,7 @@ class Project(NamedTuple):
         try:
             return {"context": str(staged(dev.features)), "base": dev.image or self.build}
         except OSError as error:
-            raise UsageError(f"{error.filename!r} cannot be written: {error.strerror}. Mend it.") from None
+            raise UsageError(f"{error.filename!r} cannot be written: {error.strerror}. Make it writable.") from None
 
     @property
     def has_file(self) -> bool:
@@ -207,7 +207,7 @@ class Project(NamedTuple):
             if not path.exists():
                 write_atomically(path, content, durable=False)
         except OSError as error:
-            raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}. Mend it.") from None
+            raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}. Make it writable.") from None
         return str(path)
 
 

@@ -32,9 +32,9 @@ def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
             raise UsageError(f"Settings file {str(file)!r} is not there. Make it, or leave --settings out.") from None
         return {}
     except OSError as error:
-        raise UsageError(f"Settings file {str(file)!r} cannot be read: {error.strerror}. Mend or remove it.") from None
+        raise UsageError(f"Settings file {str(file)!r} cannot be read: {error.strerror}. Fix or remove it.") from None
     if len(data) > MAX_FILE_BYTES:
-        raise UsageError(f"Settings file {str(file)!r} is over {MAX_FILE_BYTES} bytes. Mend or remove it.")
+        raise UsageError(f"Settings file {str(file)!r} is over {MAX_FILE_BYTES} bytes. Fix or remove it.")
     return object_of(data, f"Settings file {str(file)!r}")
 
 
@@ -47,7 +47,7 @@ def object_of(data: bytes, where: str) -> dict[str, Any]:
     try:
         values = parse(data)
     except ValueError as error:
-        raise UsageError(f"{where} is not JSON: {error}. Mend or remove it.") from None
+        raise UsageError(f"{where} is not JSON: {error}. Fix or remove it.") from None
     if not isinstance(values, dict):
         told = f"{where} holds a {type(values).__name__}, not a JSON object {{...}}."
         raise UsageError(f"{told} Write one, or remove it.")
@@ -67,5 +67,7 @@ def write_object(file: Path, values: Mapping[str, Any]) -> None:
             write_atomically(real, json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n")
             return
     except OSError as error:
-        raise UsageError(f"Settings file {str(file)!r} cannot be written: {error.strerror}. Mend it.") from None
+        raise UsageError(
+            f"Settings file {str(file)!r} cannot be written: {error.strerror}. Make it writable."
+        ) from None
     raise UsageError(f"Directory {str(real.parent)!r} is not there. Make it, or name another settings file.")

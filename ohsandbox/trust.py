@@ -80,7 +80,9 @@ def _change(directory: str, entry: dict[str, str] | None) -> bool:
                 entries[directory] = entry
             write_atomically(place / _FILE_NAME, json.dumps(entries, indent=2).encode() + b"\n")
     except OSError as error:
-        raise UsageError(f"{str(place / _FILE_NAME)!r} cannot be written: {error.strerror}. Mend it.") from None
+        raise UsageError(
+            f"{str(place / _FILE_NAME)!r} cannot be written: {error.strerror}. Make it writable."
+        ) from None
     return had
 
 
@@ -91,7 +93,7 @@ def _read() -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UsageError(f"{str(file)!r} cannot be read: {error}. Mend it, or remove it to trust nothing.") from None
+        raise UsageError(f"{str(file)!r} cannot be read: {error}. Fix it, or remove it to trust nothing.") from None
     if not isinstance(entries, dict) or not all(
         isinstance(one, dict) and isinstance(one.get("digest"), str) and isinstance(one.get("at"), str)
         for one in entries.values()

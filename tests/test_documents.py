@@ -92,3 +92,11 @@ def test_the_page_about_projects_has_its_parts_in_order_and_readme_leads_to_it()
     sections = re.split(r"^## .+$", text, flags=re.MULTILINE)[1:]
     assert [part for part, body in zip(PARTS_OF_A_PROJECT, sections, strict=True) if not body.strip()] == []
     assert "(docs/projects.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_each_decision_links_to_the_code_that_it_is_about() -> None:
+    """Its last line says `Code: [FILE](../ohsandbox/FILE)`, or a link in its text does."""
+    sections = re.split(r"^## ", (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    links = {section.splitlines()[0]: re.findall(r"\]\((\.\./[^)#]+)", section) for section in sections}
+    assert [title for title, found in links.items() if not found] == []
+    assert [link for found in links.values() for link in found if not (ROOT / "docs" / link).is_file()] == []

@@ -34,7 +34,7 @@ app = new_app(
 
     \b
     Examples:
-      ohsandbox run --workspace . "Find out why the tests fail, and mend it"
+      ohsandbox run --workspace . "Find out why the tests fail, and fix it"
       ohsandbox run --copy --workspace . "Try it on a copy"   # then: ohsandbox diff
       ANSWER=$(ohsandbox run --quiet "What is 6 * 7?")        # in a script
     """,

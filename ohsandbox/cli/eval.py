@@ -40,7 +40,7 @@ def read_tasks(paths: Sequence[Path]) -> list[Task]:
             say(str(problem))
         where = ", ".join(map(str, paths))
         found = counted(len(loaded.problems), "problem")
-        raise UsageError(f"{found} in {where}: nothing was started. Remedy: mend them.")
+        raise UsageError(f"{found} in {where}: nothing was started. Remedy: fix them.")
     return loaded.tasks
 
 

@@ -37,7 +37,7 @@ def exit_code(report: Report, min_pass_rate: float) -> int:
 
     Where several hold, the first of these: 4, the infrastructure failed in a trial; 5, the model did; 2, a task is
     invalid; 1, the pass rate is below min_pass_rate, no trial counts, or not all are finished. After 4 and 5 the same
-    command goes on with the trials that are left; 2 stays until the task is mended. A shard without tasks is 0.
+    command goes on with the trials that are left; 2 stays until the task is fixed. A shard without tasks is 0.
     """
     for outcome, code in (("infrastructure_error", INFRASTRUCTURE), ("model_error", MODEL), ("invalid", BAD_INPUT)):
         if report.outcomes.get(outcome):  # type: ignore[call-overload] # a literal each

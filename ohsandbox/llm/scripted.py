@@ -284,7 +284,7 @@ def answers_from_events(events: Iterable[Mapping[str, Any]]) -> list[dict[str, A
 
     Calls of one `response_id` are one message, unless a `call_index` of 0 says that another begins: some servers give
     every answer the same id. The text is that of the `assistant_message`, or the `thought` of the first call. What the
-    model sent, where the conversation had to mend it, stands in `raw_name` and `raw_arguments`.
+    model sent, where the conversation had to repair it, stands in `raw_name` and `raw_arguments`.
     """
     answers: list[dict[str, Any]] = []
     newest: object = None

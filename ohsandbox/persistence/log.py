@@ -80,7 +80,7 @@ class EventLog:
             if not isinstance(error, OSError) or isinstance(error, LogWriteError):
                 raise
             raise LogWriteError(
-                f"Log {str(self.path)!r} cannot be opened: {error.strerror}. Mend the disk, then try again."
+                f"Log {str(self.path)!r} cannot be opened: {error.strerror}. Repair the disk, then try again."
             ) from error
 
     @property
@@ -137,7 +137,7 @@ class EventLog:
             self._end = LogPosition(self._end.offset + len(line), self._end.seq + 1)
         except OSError as error:
             self._failure = LogWriteError(
-                f"Log {str(self.path)!r} cannot be written: {error.strerror}. Free space or mend the disk, "
+                f"Log {str(self.path)!r} cannot be written: {error.strerror}. Free space or repair the disk, "
                 "then start the conversation again."
             )
             self._cut_back()
@@ -195,7 +195,7 @@ class EventLog:
         except OSError as error:
             raise LogWriteError(
                 f"The torn end of log {str(self.path)!r} cannot be moved aside: {error.strerror}. "
-                "Free space or mend the disk, then try again."
+                "Free space or repair the disk, then try again."
             ) from error
         self._note(
             "LogRepaired",

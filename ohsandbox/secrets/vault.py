@@ -210,7 +210,9 @@ def _from_file(name: str, path: str) -> Found:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
             value = opened.read(MAX_VALUE_BYTES + 2).decode()
     except OSError as error:
-        raise UsageError(f"Secret {name!r}: file {path!r} cannot be read: {error.strerror}. Mend it.") from None
+        raise UsageError(
+            f"Secret {name!r}: file {path!r} cannot be read: {error.strerror}. Make it readable, or name another file."
+        ) from None
     except UnicodeDecodeError:
         raise UsageError(f"Secret {name!r}: file {path!r} is not UTF-8 text. Use another file.") from None
     if "\0" in value:

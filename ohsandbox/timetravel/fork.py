@@ -77,7 +77,10 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
     kept = files.at(at)
     if kept is None:
         ranges = [f"{one.first}-{'' if one.last is None else one.last}" for one in files.kept[-10:]]
-        places = "None were: checkpoints are off, or this kind of sandbox keeps none."
+        places = (
+            "None were: checkpoints are off (in Python, Conversation(checkpoints=True) turns them on), or this kind of "
+            "sandbox keeps none."
+        )
         places = f"They were for events {', '.join(ranges)}." if ranges else places
         raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {places}")
     return kept

@@ -170,7 +170,7 @@ class ToolRegistry:
             told = f"Tool {name!r} is not registered. Registered are: {', '.join(known)}."
             raise UsageError(told + did_you_mean(name, known))
         if plugin.fault:
-            raise UsageError(f"Tool {name!r} cannot be used: {plugin.fault} Mend or remove {plugin.origin.name}.")
+            raise UsageError(f"Tool {name!r} cannot be used: {plugin.fault} Fix or remove {plugin.origin.name}.")
         return plugin.tool, plugin.origin
 
     def _refuse_shadows(self, name: str, tools: Sequence[AnyTool], origin: Origin) -> None:

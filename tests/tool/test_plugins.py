@@ -126,7 +126,7 @@ def test_broken_plugins_are_one_warning_each_and_the_rest_is_listed(
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_plugin_that_is_asked_for_is_a_usage_error(registry: ToolRegistry, name: str) -> None:
-    with pytest.raises(UsageError, match=f"Tool '{name}' cannot be used: .* Mend or remove sky-tools"):
+    with pytest.raises(UsageError, match=f"Tool '{name}' cannot be used: .* Fix or remove sky-tools"):
         registry.resolve(Tool(name=name), STATE)
 
 

@@ -46,22 +46,20 @@ class PredictionsAgent(EvaluatedAgent):
         try:
             for line in read_lines(path, limit_bytes=MAX_PREDICTION_BYTES):
                 if line.problem is not None:
-                    raise UsageError(f"{line.problem}. Remedy: mend the file of predictions.")
+                    raise UsageError(f"{line.problem}. Remedy: fix the file of predictions.")
                 self._add(line.value, line.number, line.offset)
                 found.update(json.dumps(line.value, sort_keys=True).encode())
         except InvalidTask as error:
-            raise UsageError(f"{error}. Remedy: mend the file of predictions.") from None
+            raise UsageError(f"{error}. Remedy: fix the file of predictions.") from None
         self._digest = f"sha256:{found.hexdigest()}"
 
     def _add(self, told: dict[str, Any], number: int, offset: int) -> None:
         name, patch, model = told.get("instance_id"), told.get("model_patch"), told.get("model_name_or_path")
         where = f"{self._path}:{number}"
         if not isinstance(name, str) or "model_patch" not in told:
-            raise UsageError(
-                f"{where}: expected 'instance_id' and 'model_patch'. Remedy: mend the file of predictions."
-            )
+            raise UsageError(f"{where}: expected 'instance_id' and 'model_patch'. Remedy: fix the file of predictions.")
         if not isinstance(patch, str | None) or not isinstance(model, str | None):
-            raise UsageError(f"{where}: 'model_patch' and 'model_name_or_path' are texts. Remedy: mend the file.")
+            raise UsageError(f"{where}: 'model_patch' and 'model_name_or_path' are texts. Remedy: fix the file.")
         if name in self._places:
             raise UsageError(f"{where}: a second prediction for {name!r}. Remedy: leave one out.")
         self._places[name] = _Place(offset, model)

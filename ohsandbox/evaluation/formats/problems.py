@@ -34,7 +34,7 @@ class Section(BaseModel):
 
 
 class Problem(NamedTuple):
-    """One thing that must be mended before a task can run."""
+    """One thing that must be fixed before a task can run."""
 
     file: Path
     line: int | None

@@ -201,7 +201,16 @@ def _settings(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
     one, two = (_settings_of(report) for report in (a, b))
     found = {name: (one.get(name), two.get(name)) for name in {**one, **two} if name not in _NOT_SETTINGS}
     found |= {"models": (a.models, b.models), "images": (a.images, b.images), "machines": (a.machines, b.machines)}
-    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+    return {name: pair for key, (of_a, of_b) in found.items() for name, pair in _differing(key, of_a, of_b).items()}
+
+
+def _differing(name: str, a: Any, b: Any) -> dict[str, tuple[Any, Any]]:
+    """What differs, by name: of two mappings, such as agent_settings or one machine, each key by itself."""
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b) == 1:
+        [a], [b] = a, b
+    if not isinstance(a, dict) or not isinstance(b, dict) or name == "images":
+        return {name: (a, b)} if a != b else {}
+    return {f"{name}.{key}": (a.get(key), b.get(key)) for key in {**a, **b} if a.get(key) != b.get(key)}
 
 
 def _settings_of(report: Report) -> dict[str, Any]:

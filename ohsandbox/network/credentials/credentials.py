@@ -235,7 +235,8 @@ def _host(subject: str) -> tuple[str, int]:
     if is_local_name(host) or not sane_port:
         raise UsageError(
             "A credential names no host. Remedy: write one host name, as in api.example.org=env:NAME, with :PORT "
-            "where it is not 443; addresses, patterns, URLs and this machine are refused."
+            "where it is not 443; addresses, patterns, URLs and this machine are refused (--expose-host PORT is for a "
+            "service of this machine, without a credential)."
         )
     return host, int(port) if colon else HTTPS_PORT
 

@@ -284,7 +284,7 @@ class _MountPlan:
             try:
                 submodules = sorted(git_layout.gitlinks(root, path))
             except ValueError as error:
-                raise _refused(path or ".", f"its index is not understood ({error})", "mend it with git") from error
+                raise _refused(path or ".", f"its index is not understood ({error})", "repair it with git") from error
             for submodule in submodules:
                 below = git_layout.inside(self.root, f"{top}/{submodule}")
                 is_ours = not below.startswith("/") and below != "."

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import Checkpoint
 
 MAX_AGE_S = 14 * 24 * 3600.0
-"""Packages that were installed two weeks ago have holes that are mended since."""
+"""Packages that were installed two weeks ago have vulnerabilities that have been fixed since."""
 _NOT_OF_FILES = {"name", "conversation", "keep", "limits", "labels", "checkpoint", "attach", "image", "build"}
 """Options that change no file of the sandbox, or that the id of its image stands for."""
 _RECORD = "setup.json"

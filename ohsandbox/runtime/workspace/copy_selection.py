@@ -115,7 +115,7 @@ def _list(directory: Path, top: Path, index: Path | None) -> list[str]:
         code, output = git.call(what, directory=directory, environment=environment, timeout_s=_TIMEOUT_S)
     if code:
         raise UsageError(
-            f"git could not list the files of {str(directory)!r} (exit code {code}). Mend its index with "
+            f"git could not list the files of {str(directory)!r} (exit code {code}). Repair its index with "
             "`git status`, or take everything along with --copy-all (copy='all')."
         )
     return [os.fsdecode(path) for path in output.split(b"\0") if path]

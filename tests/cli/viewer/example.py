@@ -58,7 +58,7 @@ def write(directory: Path, bodies: Iterable[tuple[float, EventBody]]) -> Path:
 
 
 def usual(root: Path) -> Path:
-    """A conversation in which a bug is found and mended, with a sub-agent."""
+    """A conversation in which a bug is found and fixed, with a sub-agent."""
     directory = write(root / "20261120-093000-example", _usual(root))
     write(directory / "agents" / "reviewer-1", _review())
     return directory
@@ -164,7 +164,7 @@ def _usual(root: Path) -> list[tuple[float, EventBody]]:
     push = call(7, "execute_bash", {"command": "git push origin main"}, thought="Now I publish it.")
     return [
         (0.0, events.system_message("You are a careful engineer.\nWork in /workspace.", tools=tools)),
-        (0.1, events.user_message("A test of `merge` fails. Find out why, mend it, and publish it.")),
+        (0.1, events.user_message("A test of `merge` fails. find out why, fix it, and publish it.")),
         (0.0, events.status_update(ConversationStatus.RUNNING, model="anthropic/claude-sonnet-4-5")),
         (0.5, events.checkpoint(id="c1", label="before")),
         (3.1, call(1, "execute_bash", {"command": "python -m pytest --color=yes 2>&1 | tail -n 30"}, thought="I run the tests first.")),

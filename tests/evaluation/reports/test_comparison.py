@@ -82,3 +82,12 @@ def test_shards_that_are_all_there_are_no_other_setting(tmp_path: Path) -> None:
     parts = [write_run(tmp_path / name, [trial(name)], shard=f"{at}/2") for at, name in enumerate("xy", 1)]
     assert "shard" not in compare(whole, read_results(parts).report).settings
     assert compare(whole, read_results(parts[:1]).report).settings["shard"] == (None, "1/2")
+
+
+def test_of_an_agent_each_setting_that_differs_is_named_by_itself(tmp_path: Path) -> None:
+    shared = {"temperature": 0.0, "tools": ["grep"]}
+    a, b = (
+        read_results([write_run(tmp_path / name, [trial("x")], agent_settings={"model": name, **shared})]).report
+        for name in "ab"
+    )
+    assert compare(a, b).settings == {"agent_settings.model": ("a", "b")}
