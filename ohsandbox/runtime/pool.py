@@ -84,7 +84,7 @@ class SandboxPool:
         self._ready: deque[Runtime] = deque()
         self._starting: list[Runtime] = []
         self._waiting = self._threads = self._begun = self._failures = 0
-        self._failure: OhsandboxError | None = None
+        self._failure: Exception | None = None
         self._next_try = 0.0
         self._closed = False
         self._discards: list[threading.Thread] = []
@@ -145,6 +145,7 @@ class SandboxPool:
             SandboxGone: the pool is closed.
             UsageError: the engine refuses an option.
             CallCancelledError: cancel was set.
+            Exception: what make or prepare raised.
         """
         check_seconds(timeout_s=timeout_s)
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -256,7 +257,7 @@ class SandboxPool:
                     self._begun += 1
                 try:
                     runtime, error = self._start_one(), None
-                except OhsandboxError as failure:
+                except Exception as failure:  # noqa: BLE001 - `prepare` is the caller's, and `_wait` raises it there
                     runtime, error = None, failure
                 finally:
                     with self._changed:
@@ -297,7 +298,7 @@ class SandboxPool:
                 return
         _close(runtime)
 
-    def _goes_on_after(self, error: OhsandboxError) -> bool:
+    def _goes_on_after(self, error: Exception) -> bool:
         """Note a failed start, and wait as long as the next one has to; whether this thread tries it."""
         with self._changed:
             if self._closed:

@@ -194,6 +194,20 @@ def test_each_sandbox_is_prepared_before_anybody_has_it() -> None:
         assert sandbox.execute("echo $X in $PWD").output == "prepared in /tmp\n"
 
 
+def test_what_prepare_raises_reaches_who_asks_and_no_start_follows_another() -> None:
+    maker = Maker()
+
+    def prepare(_sandbox: Runtime) -> None:
+        raise KeyError("no such package")
+
+    with SandboxPool(make=maker, size=2, prepare=prepare) as pool:
+        for _ in range(50):
+            with pytest.raises(KeyError, match="no such package"):
+                pool.get()
+        assert len(maker.made) <= pools.MAX_FAILURES + pools.STARTS_AT_ONCE
+    assert maker.alive == 0
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
