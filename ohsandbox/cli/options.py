@@ -240,7 +240,7 @@ class SandboxOptions:
         )
 
         if self.branch is not None:
-            return self._on_branch().checked()
+            return self._on_branch()
         if self.runtime is not None:
             of_some = {name for backend in BACKENDS.values() for name in backend.options - self.backend.options}
             if given := self._given(*of_some, *({"copy_all"} if "copy" in of_some else ())):
@@ -277,7 +277,8 @@ class SandboxOptions:
 
         if self.attach or self.copies or self.same_path or not self.backend.isolated:
             raise UsageError("--branch is for a new container, without --attach, --copy and --same-path.")
-        return on_branch(self)
+        replace(self, branch=None, workspace=self.workspace or Path.cwd()).checked()  # refused before a tree is made
+        return on_branch(self).checked()
 
     def _check_network(self) -> None:
         from ohsandbox.runtime.port_numbers import parse_port_pair  # noqa: PLC0415 - `--help` reads this module

@@ -187,11 +187,7 @@ def checked(**asked: object) -> DockerOptions:
     _check_names(found)
     found = _with_network(found, asked)
     if found.ca_bundle is not None:
-        bundle = Path(found.ca_bundle).expanduser()
-        if not bundle.is_file():
-            raise UsageError(f"ca_bundle={found.ca_bundle!r} is not a file. Remedy: name a PEM file.")
-        if b"-----BEGIN CERT" not in bundle.read_bytes():
-            raise UsageError(f"ca_bundle={found.ca_bundle!r} contains no PEM certificate. Remedy: name a PEM file.")
+        _check_bundle(found.ca_bundle)
     profiles.check(found)
     caches.check(found.cache)
     if asked.get("git") and not found.writable:

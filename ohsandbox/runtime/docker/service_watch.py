@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.errors import OhsandboxError
+from ohsandbox.errors import OhsandboxError, SandboxGone
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.services import SERVICE_OF_LABEL, bring_back
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 MAX_RESTARTS, RESTARTS_S = 3, 60.0
 """So often in so long: one that ends again at once is broken, or is being ended on purpose."""
+AGAIN_S = 5.0
+"""After an engine that failed, or was restarted, it is asked again."""
 
 
 class ServiceWatch:
@@ -43,28 +45,33 @@ class ServiceWatch:
                 self._events.close()
 
     def _watch(self) -> None:
+        said = ""
+        while not self._over.is_set():
+            try:
+                self._listen()
+            except SandboxGone:
+                return
+            except (OhsandboxError, ValueError) as error:  # `leave` closes the stream
+                if not self._over.is_set() and str(error) != said:
+                    said = str(error)
+                    log.warning("The services are not watched: %s It is tried again every %g s.", said, AGAIN_S)
+            self._over.wait(AGAIN_S)
+
+    def _listen(self) -> None:
+        """Start again what has ended, and what ends until the engine says no more, or `leave` is called."""
+        engine = connect()
         try:
-            engine = connect()
-        except OhsandboxError as error:
-            log.warning("The services are not watched: %s", error)
-            return
-        try:
-            with contextlib.suppress(OhsandboxError), engine_errors("watching the services"):
+            with engine_errors("watching the services"):
                 filters = {"label": [f"{SERVICE_OF_LABEL}={self._pod.lease_id}"], "event": ["die"]}
                 self._events = engine.api.events(decode=True, filters=filters)
                 self._look()  # what has ended before
-                for _ in self._events:
-                    if self._over.is_set():
-                        return
+                for _ in () if self._over.is_set() else self._events:
                     self._look()
-        except (OSError, ValueError):  # the stream was closed by `leave`, or by the engine's end
-            pass
         finally:
             engine.close()
 
     def _look(self) -> None:
-        ended = [name for name in self._pod.ended() if not self._over.is_set()]
-        for name in ended:
+        for name in () if self._over.is_set() else self._pod.ended():
             now = time.monotonic()
             recent = [one for one in self._restarts.get(name, []) if one > now - RESTARTS_S]
             if len(recent) >= MAX_RESTARTS:

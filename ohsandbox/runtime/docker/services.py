@@ -225,7 +225,7 @@ def start(
     listening: Callable[[], Collection[int]],
     progress: Callable[[PullProgress], None] | None,
     cancel: threading.Event | None,
-) -> Pod:
+) -> None:
     """Start all services of the options, each once those that it depends on are ready; found are their images.
 
     Raises:
@@ -248,7 +248,6 @@ def start(
             f"A service listens on port {PROXY_PORT}, which is that of the allowlist's proxy. "
             "Remedy: have it listen elsewhere, or use another network."
         )
-    return pod
 
 
 def find(engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:

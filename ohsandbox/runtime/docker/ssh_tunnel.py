@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -31,6 +32,8 @@ FORWARD_S = 10.0
 """A second `ssh` asks the first one to listen: 10 ms."""
 SETTLES_S = 0.5
 """Its end is known some milliseconds after those of what went through it."""
+ENDS_S = 2.0
+"""It has been told to end, and `open` of another thread waits meanwhile."""
 AGAIN_S = 2.0
 """After a connection that failed the next one is tried at most this often, whoever asks."""
 DEFAULT_SOCKET = "/var/run/docker.sock"
@@ -118,6 +121,7 @@ class SshTunnel:
         self._process: subprocess.Popen[bytes] | None = None
         self._said: deque[str] = deque(maxlen=20)
         self._failure: tuple[float, EngineUnavailable] | None = None
+        self._directory = ""
         self.socket = ""
 
     def open(self) -> str:
@@ -166,7 +170,7 @@ class SshTunnel:
             )
         self._end()
         # not in the state directory: a socket's path has at most 107 bytes
-        directory = tempfile.mkdtemp(prefix="ohsandbox-ssh-", dir=os.environ.get("XDG_RUNTIME_DIR"))
+        self._directory = directory = tempfile.mkdtemp(prefix="ohsandbox-ssh-", dir=os.environ.get("XDG_RUNTIME_DIR"))
         control, nonce = f"{directory}/control", secrets.token_hex(8)
         words = [program, *_OPTIONS, "-o", f"ControlPath={control}", *self._address.words]
         self._said.clear()
@@ -252,12 +256,13 @@ class SshTunnel:
         if self.socket:
             with contextlib.suppress(OSError, EngineUnavailable):
                 self._ask(str(Path(self.socket).with_name("control")), "exit")
-        try:
-            process.wait(2)
-        except subprocess.TimeoutExpired:
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ENDS_S)
+                break
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 15)
-            process.wait()
+                os.killpg(process.pid, signal_number)
+        shutil.rmtree(self._directory, ignore_errors=True)  # where the shell around `ssh` was killed
         self.socket = ""
 
 

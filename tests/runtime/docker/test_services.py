@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import checkpoints, services
+from ohsandbox.runtime.docker import checkpoints, service_watch, services
 from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.runtime.docker.service_options import Service
@@ -197,6 +197,38 @@ def test_checkpoints_undo_fork_and_resume_hold_the_files_of_services_and_their_v
     checkpoints.drop(engine, kept.id)
     left = {tag for one in engine.api.images() for tag in one.get("RepoTags") or []}
     assert not [tag for tag in left if record.tag in tag]
+
+
+class _Events:
+    """As much of an engine as a watch asks."""
+
+    def __init__(self) -> None:
+        self.api, self.streams = self, 0
+
+    def events(self, **_: Any) -> list[Any]:
+        self.streams += 1
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def test_services_are_watched_again_after_an_engine_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, looked = _Events(), threading.Semaphore(0)
+
+    class Ended(services.Pod):
+        def ended(self) -> list[str]:
+            looked.release()
+            if engine.streams == 1:
+                raise SandboxUnavailable("The engine failed.")
+            return []
+
+    monkeypatch.setattr(service_watch, "connect", lambda: engine)
+    monkeypatch.setattr(service_watch, "AGAIN_S", 0.01)
+    pod = Ended(engine, "lease", sandbox="s", owner="")  # type: ignore[arg-type]
+    watch = service_watch.ServiceWatch(pod, listening=tuple, tell=lambda _: None)
+    assert all(looked.acquire(timeout=30) for _ in range(3)), "after one that failed, and one whose stream ended"
+    watch.leave()
 
 
 @docker
