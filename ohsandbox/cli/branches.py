@@ -3,16 +3,22 @@
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
+import codecs
+import math
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.prompt import is_agreed
 from ohsandbox.cli.rendering.tables import print_json, print_table
-from ohsandbox.cli.rendering.text import counted, output, safe_line, say
+from ohsandbox.cli.rendering.text import Lines, counted, output, safe_line, say
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.workspace import branches
+
+MAX_SHOWN_LINES = 2_000
+"""Of a diff at a question: more than that is read in a pager or an editor."""
 
 if TYPE_CHECKING:
     from ohsandbox.cli.options import SandboxOptions
@@ -61,12 +67,33 @@ def show_branch(name: str, directory: Path | None, *, stat: bool) -> int:
     """Print what was changed on a branch since it began, committed or not, as a patch."""
     branch = _find(name, directory)
     with branches.work_of(branch) as work:
-        patch = branches.diff(branch, work, stat_only=stat)
-    if sys.stdout.isatty() or stat:
-        print(output(patch.decode("utf-8", "replace")), end="")
-    else:
-        sys.stdout.buffer.write(patch)
+        if sys.stdout.isatty() or stat:
+            _print_diff(branch, work, stat_only=stat)
+        else:
+            branches.diff(branch, work, lambda piece: sys.stdout.buffer.write(piece) >= 0)
     return 0
+
+
+def _print_diff(branch: Branch, work: BranchWork, *, stat_only: bool = False, limit_lines: float = math.inf) -> None:
+    """For a person; of more lines than limit_lines it is said where the others are."""
+    count, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
+
+    def tell(line: str) -> None:
+        nonlocal count
+        count += 1
+        if count <= limit_lines:
+            print(output(line))
+
+    lines = Lines(tell)
+
+    def take(piece: bytes) -> bool:
+        lines.add(decoder.decode(piece))
+        return count <= limit_lines
+
+    branches.diff(branch, work, take, stat_only=stat_only)
+    lines.finish()
+    if count > limit_lines:
+        print(f"... and more: `ohsandbox branches diff {safe_line(branch.name)}` has all of it.")
 
 
 def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
@@ -76,9 +103,11 @@ def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
         if work.commit == branch.base:
             print(f"Nothing was done on {safe_line(branch.name)}.")
             return 0
-        print(output(branches.diff(branch, work, stat_only=True).decode("utf-8", "replace")), end="")
+        _print_diff(branch, work, stat_only=True)
         where = safe_line(branch.repository)
-        if not is_agreed(f"Merge {_told(work)} into what is checked out in {where}?", what="A merge", yes=yes):
+        question = f"Merge {_told(work)} into what is checked out in {where}?"
+        show_diff = partial(_print_diff, branch, work, limit_lines=MAX_SHOWN_LINES)
+        if not is_agreed(question, what="A merge", yes=yes, show_diff=show_diff):
             print("Nothing was changed.")
             return 1
         branches.bring(branch, work)

@@ -116,15 +116,26 @@ def ask_with_default_yes(question: str) -> bool:
             return said.text.lower() in {"", "y", "yes"}
 
 
-def is_agreed(question: str, *, what: str, yes: bool) -> bool:
-    """A person's word on what cannot be undone; yes, as in `--yes`, is theirs already.
+def is_agreed(question: str, *, what: str, yes: bool, show_diff: Callable[[], None] | None = None) -> bool:
+    """A person's word on what cannot be undone; yes, as in `--yes`, is theirs already. "d" shows the diff, and asks on.
 
     Raises:
         UsageError: there is nobody to ask. The message begins with what would be done.
     """
     if not (yes or person_present()):
         raise UsageError(f"{what}, and there is no terminal to confirm at. Use --yes.")
-    return yes or ask_yes_no(question)
+    return yes or (ask_yes_no(question) if show_diff is None else _ask_with_diff(question, show_diff))
+
+
+def _ask_with_diff(question: str, show_diff: Callable[[], None]) -> bool:
+    while True:
+        try:
+            said = answer_to(f"{question} [y/N, d: diff] ")
+        except EOFError:
+            return False
+        if said.is_pasted or said.text.lower() not in {"d", "diff"}:
+            return not said.is_pasted and said.text.lower() in {"y", "yes"}
+        show_diff()
 
 
 class Typed(NamedTuple):

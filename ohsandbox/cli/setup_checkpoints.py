@@ -9,7 +9,7 @@ import stat
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.text import cut, output, safe_line
+from ohsandbox.cli.rendering.text import Lines, cut, output, safe_line
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.private_files import open_regular
 
@@ -132,7 +132,7 @@ def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None
         log = f"/tmp/ohsandbox-start-{number}.log"  # noqa: S108 - in the sandbox
         begun = _BEGIN.format(command=command, log=log, tenths=int(START_WAIT_S * 10))
         ended = runtime.run(["/bin/sh", "-c", begun], timeout_s=SETUP_TIMEOUT_S)
-        lines = _Lines(tell)
+        lines = Lines(lambda line: tell(output(line)))
         lines.add(ended.stdout.decode(errors="replace"))
         lines.finish()
         if ended.exit_code != 0:
@@ -193,7 +193,7 @@ def run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], N
     """
     for command in commands:
         tell(f"setup: {safe_line(command, limit_chars=MAX_SETUP_CHARS)}")
-        lines = _Lines(tell)
+        lines = Lines(lambda line: tell(output(line)))
         ended = runtime.execute(command, session=_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
         lines.finish()
         if ended.exit_code != 0 or ended.timed_out:
@@ -205,20 +205,3 @@ def run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], N
             )
     if commands:
         runtime.close_session(_SESSION)
-
-
-class _Lines:
-    """Output that comes in pieces, told line by line."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._held = ""
-
-    def add(self, text: str) -> None:
-        *whole, self._held = (self._held + text).split("\n")
-        for line in whole:
-            self._tell(output(line))
-
-    def finish(self) -> None:
-        if self._held:
-            self._tell(output(self._held))

@@ -16,6 +16,8 @@ from ohsandbox.review_text import on_one_line, visible
 from ohsandbox.secrets import Masker, MaskingFilter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ohsandbox.runtime.results import PullProgress
 
 TAB_COLUMNS = 8
@@ -64,6 +66,25 @@ def output(text: object) -> str:
     from ohsandbox.runtime.shell.terminal import sanitize_for_terminal  # noqa: PLC0415 - an error line does without
 
     return masked(sanitize_for_terminal(str(text))).expandtabs(TAB_COLUMNS)
+
+
+class Lines:
+    """Output that comes in pieces, given to tell line by line, as it came."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._held = ""
+
+    def add(self, text: str) -> None:
+        """Tell each line that is whole now."""
+        *whole, self._held = (self._held + text).split("\n")
+        for line in whole:
+            self._tell(line)
+
+    def finish(self) -> None:
+        """Tell what has no end of line."""
+        if self._held:
+            self._tell(self._held)
 
 
 def say(text: object) -> None:

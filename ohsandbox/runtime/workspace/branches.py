@@ -25,7 +25,7 @@ from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.workspace import git, git_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 BRANCHES = "branches"
 """Below the state directory: a directory for each tree, with its record."""
@@ -33,6 +33,7 @@ _RECORD = "branch.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _MAX_NAME_CHARS = 100
+_STAT_COLUMNS, _STAT_FILES = 120, 200
 _CONFIG = b"""[safe]
 \tdirectory = *
 [core]
@@ -40,6 +41,7 @@ _CONFIG = b"""[safe]
 \tfsmonitor = false
 \tattributesFile = /dev/null
 \tuntrackedCache = false
+\tbigFileThreshold = 32m
 [protocol]
 \tallow = never
 [protocol "file"]
@@ -58,7 +60,8 @@ _CONFIG = b"""[safe]
 [advice]
 \tdetachedHead = false
 """
-"""The configuration of each git of ours, in the place of the person's and the system's."""
+"""The configuration of each git of ours, in the place of the person's and the system's. A file above the threshold is
+read piece by piece, and compared as a whole."""
 _OVERRIDE = {
     "core.hooksPath": "/dev/null", "core.fsmonitor": "false", "submodule.recurse": "false",
     "diff.ignoreSubmodules": "all", "diff.external": "", "commit.gpgSign": "false", "gc.auto": "0",
@@ -212,11 +215,17 @@ def _brought(branch: Branch) -> str:
 _WHO = {"NAME": "ohsandbox", "EMAIL": "ohsandbox@localhost"}
 
 
-def diff(branch: Branch, work: BranchWork, *, stat_only: bool = False) -> bytes:
-    """What was changed since the base, as a patch."""
-    how = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", *(["--stat"] if stat_only else ["--binary"])]
-    where = {"GIT_DIR": str(work.gitdir)}
-    return _run([*how, branch.base, work.commit, "--"], work.gitdir.parent, where)
+def diff(branch: Branch, work: BranchWork, take: Callable[[bytes], bool], *, stat_only: bool = False) -> None:
+    """Give take what was changed since the base, as a patch, piece by piece, until it returns False.
+
+    Raises:
+        UsageError: it cannot be compared.
+    """
+    how = [f"--stat={_STAT_COLUMNS}", f"--stat-count={_STAT_FILES}"] if stat_only else ["--binary"]
+    words = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", *how, branch.base, work.commit, "--"]
+    environment = _environment({"GIT_DIR": str(work.gitdir)})
+    if git.run(words, take, directory=work.gitdir.parent, environment=environment):
+        raise _failed("diff", work.gitdir.parent)
 
 
 def bring(branch: Branch, work: BranchWork) -> None:
@@ -442,18 +451,25 @@ def _run(
     Raises:
         UsageError: it failed.
     """
+    code, output = git.call(arguments, directory=directory, environment=_environment(where or {}), stdin=stdin)
+    if code:
+        words = next((word for word in arguments if re.fullmatch(r"[a-z][a-z-]+", word)), "git")
+        raise _failed(words, directory)
+    return output
+
+
+def _environment(where: Mapping[str, str]) -> dict[str, str]:
     config = subdirectory(BRANCHES) / "gitconfig"
     if not config.is_file() or config.read_bytes() != _CONFIG:
         write_atomically(config, _CONFIG)
-    environment = {
+    return {
         "GIT_CONFIG_GLOBAL": str(config),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ALLOW_PROTOCOL": "file",  # over what a repository's own configuration allows
         "GIT_NO_LAZY_FETCH": "1",
-        **(where or {}),
+        **where,
     }
-    code, output = git.call(arguments, directory=directory, environment=environment, stdin=stdin)
-    if code:
-        words = next((word for word in arguments if re.fullmatch(r"[a-z][a-z-]+", word)), "git")
-        raise UsageError(f"`git {words}` failed in {str(directory)!r} (exit code {code}). Remedy: look at it there.")
-    return output
+
+
+def _failed(words: str, directory: Path) -> UsageError:
+    return UsageError(f"`git {words}` failed in {str(directory)!r}. Remedy: look at it there.")

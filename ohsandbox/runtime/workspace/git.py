@@ -1,19 +1,32 @@
-"""Running git on our own files in our own directory, without any configuration, hooks or attributes."""
+"""Running git without any configuration, hooks or attributes but those that a caller names; bounded in time and memory.
+
+What git reads may be foreign: an object of some MB can stand for many GB.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import tempfile
+import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 TIMEOUT_S = 300.0
+MEMORY_BYTES = 2 * 1024**3
+"""Of each process, without the packs that it maps: git reads a file of up to 512 MiB whole, and twice to compare it."""
+MAX_OUTPUT_BYTES = 256 * 1024**2
+"""Of what `call` returns: the names of two million files."""
+_PIECE_BYTES = 1024**2
+_SAID_BYTES = 2048
+_BOUNDED = 'ulimit -d "$1" 2>/dev/null; shift; exec git --no-pager "$@"'
+"""RLIMIT_DATA is that of all memory that a process writes (setrlimit(2)); systems other than Linux bound less."""
 
 
 def is_here() -> bool:
@@ -34,8 +47,38 @@ def call(
     Unless it sets GIT_DIR, directory must not be in a repository: git would obey its configuration.
 
     Raises:
-        UsageError: git is not installed, or did not end in time.
+        UsageError: as `run`; or it printed over MAX_OUTPUT_BYTES.
     """
+    output = bytearray()
+
+    def take(piece: bytes) -> bool:
+        output.extend(piece)
+        return len(output) <= MAX_OUTPUT_BYTES
+
+    code = run(arguments, take, directory=directory, environment=environment, timeout_s=timeout_s, stdin=stdin)
+    if len(output) > MAX_OUTPUT_BYTES:
+        raise UsageError(f"git printed over {MAX_OUTPUT_BYTES >> 20} MiB. Try again with fewer files.")
+    return code, bytes(output)
+
+
+def run(
+    arguments: Sequence[str],
+    take: Callable[[bytes], bool],
+    *,
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    stdin: bytes = b"",
+) -> int:
+    """Run git as `call` does; take is given the output in pieces of at most 1 MiB, until it returns False.
+
+    Return the exit code; 0 where take had enough.
+
+    Raises:
+        UsageError: git is not installed, did not end in time, or needed over MEMORY_BYTES.
+    """
+    if not is_here():
+        raise UsageError("This needs git, which is not installed on this machine. Install git.")
     full = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     full |= {
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -46,18 +89,37 @@ def call(
         "XDG_CONFIG_HOME": str(directory),
         "LC_ALL": "C",
     } | dict(environment or {})
-    try:
-        done = subprocess.run(
-            ["git", "--no-pager", *arguments],
-            cwd=directory,
-            env=full,
-            input=stdin,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise UsageError("This needs git, which is not installed on this machine. Install git.") from None
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"git did not end within {timeout_s:.0f} s. Try again with fewer files.") from None
-    return done.returncode, done.stdout
+    words = ["/bin/sh", "-c", _BOUNDED, "sh", str(MEMORY_BYTES >> 10), *arguments]
+    late = threading.Event()
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        given.write(stdin)
+        given.seek(0)
+        with subprocess.Popen(words, cwd=directory, env=full, stdin=given, stdout=subprocess.PIPE, stderr=said) as git:
+
+            def end() -> None:
+                late.set()
+                git.kill()
+
+            clock = threading.Timer(timeout_s, end)
+            clock.start()
+            try:
+                assert git.stdout is not None  # noqa: S101 - a pipe
+                while (piece := os.read(git.stdout.fileno(), _PIECE_BYTES)) and take(piece):
+                    pass
+                has_enough = bool(piece)
+                if not has_enough:
+                    git.wait()
+            finally:
+                clock.cancel()
+                git.kill()
+        if has_enough:
+            return 0
+        if late.is_set():
+            raise UsageError(f"git did not end within {timeout_s:.0f} s. Try again with fewer files.")
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _SAID_BYTES))
+        if git.returncode and b"ut of memory" in said.read():
+            raise UsageError(
+                f"git needs over {MEMORY_BYTES >> 20} MiB of memory for one of the files or commits in "
+                f"{str(directory)!r}. Remedy: look for what is as large."
+            )
+    return git.returncode

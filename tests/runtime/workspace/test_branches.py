@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
+import zlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,9 @@ from ohsandbox.cli import branches as commands
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.mount_policy import check_directory
-from ohsandbox.runtime.workspace.branches import bring, diff, drop, find_branches, merge, open_branch, work_of
+from ohsandbox.runtime.workspace import branches
+from ohsandbox.runtime.workspace import git as our_git
+from ohsandbox.runtime.workspace.branches import bring, drop, find_branches, merge, open_branch, work_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +49,17 @@ def project(tmp_path: Path) -> Path:
     git(directory, "add", "-f", "a", "kept.log", ".gitignore")
     git(directory, "commit", "-q", "-m", "first")
     return directory
+
+
+def diff(branch: branches.Branch, work: branches.BranchWork) -> bytes:
+    found = bytearray()
+
+    def take(piece: bytes) -> bool:
+        found.extend(piece)
+        return True
+
+    branches.diff(branch, work, take)
+    return bytes(found)
 
 
 def state_of(directory: Path) -> dict[str, bytes]:
@@ -272,3 +287,33 @@ def test_an_object_that_is_mostly_a_hole_does_not_fill_the_disk(project: Path) -
         file.truncate(1 << 43)
     with pytest.raises(UsageError, match="over half of what is free"), work_of(branch):
         pass
+
+
+def test_an_object_that_is_small_on_disk_and_large_in_memory_is_not_read(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = open_branch(project, "fix")
+    tree = git(branch.tree, "rev-parse", "HEAD^{tree}")
+    body = f"tree {tree}\nauthor a <a> 0 +0000\ncommitter a <a> 0 +0000\n\n".encode() + bytes(256 * 2**20)
+    commit = b"commit %d\0" % len(body) + body
+    name = hashlib.sha1(commit).hexdigest()
+    place = branch.tree / ".git/objects" / name[:2] / name[2:]
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(zlib.compress(commit, 1))
+    (branch.tree / ".git/refs/heads/fix").write_text(name)
+    monkeypatch.setattr(our_git, "MEMORY_BYTES", 128 * 2**20)
+    with pytest.raises(UsageError, match="git needs over 128 MiB of memory"), work_of(branch):
+        pass
+
+
+def test_a_diff_is_read_no_further_than_somebody_wants(project: Path) -> None:
+    branch, sizes = open_branch(project, "fix"), list[int]()
+
+    def take(piece: bytes) -> bool:
+        sizes.append(len(piece))
+        return False
+
+    (branch.tree / "b").write_text("b\n" * 8 * 2**20)
+    with work_of(branch) as work:
+        branches.diff(branch, work, take)
+    assert [0 < size <= 2**20 for size in sizes] == [True]
