@@ -12,7 +12,7 @@
 #   --secret id=ca,src=/etc/ssl/certs/ca-certificates.crt
 #   --secret id=pip.conf,src=$HOME/.config/pip/pip.conf     or  --secret id=PIP_INDEX_URL
 # Another base, such as one pinned by digest: --build-arg BASE_IMAGE=python@sha256:...
-ARG BASE_IMAGE=python:3.12-slim-trixie
+ARG BASE_IMAGE=python:3.12.14-slim-trixie@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 
 # --- a Python with venv ------------------------------------------------------------------------
 FROM ${BASE_IMAGE} AS python
@@ -46,12 +46,12 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=pip.conf \
 
 # --- development: the source is mounted over /src ----------------------------------------------
 FROM dependencies AS dev
-# the client alone is docker-cli from Debian 13 on, a part of docker.io before
+# the client alone is docker-cli from Debian 13 on, a part of docker.io before, which has no plug-ins
 RUN --mount=type=secret,id=ca \
     set -eu; . /opt/secrets; \
     apt-get update; \
-    client=docker-cli; apt-cache show $client >/dev/null 2>&1 || client=docker.io; \
-    apt-get install -y --no-install-recommends git less make $client; \
+    client="docker-cli docker-buildx docker-compose"; apt-cache show docker-cli >/dev/null 2>&1 || client=docker.io; \
+    apt-get install -y --no-install-recommends git less make openssh-client $client; \
     rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 # whoever owns the mounted source may install; to replace a file takes its folder's permission alone
 RUN --mount=type=secret,id=ca --mount=type=secret,id=pip.conf \
@@ -82,6 +82,14 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=pip.conf \
     python -m compileall -q /opt/ohsandbox/lib/python3*/site-packages/ohsandbox; \
     LITELLM_LOCAL_MODEL_COST_MAP=True python /src/images/dev/imported
 
+# --- git: one program of 4 MB does what ohsandbox asks of it; the package brings perl and 115 MB more ----
+FROM python AS git
+RUN --mount=type=secret,id=ca \
+    set -eu; . /opt/secrets; \
+    apt-get update; \
+    apt-get install -y --no-install-recommends git; \
+    rm -rf /var/lib/apt/lists/* /var/cache/apt/*
+
 # --- what is shipped -----------------------------------------------------------------------------
 FROM ${BASE_IMAGE}
 # hadolint ignore=DL3002
@@ -92,6 +100,19 @@ LABEL org.opencontainers.image.title="ohsandbox" \
 # any uid may be given by --user: whoever comes first owns what is below the home
 RUN install -d -m 1777 /home/ohsandbox /workspace; \
     useradd --non-unique --uid 1000 --home-dir /home/ohsandbox --no-create-home --shell /bin/sh ohsandbox
+# an engine or a sandbox elsewhere is reached by ssh. PACKAGES: others of Debian's, such as
+# "docker-cli docker-buildx docker-compose" (130 MB) for images with secrets and tasks with Compose
+ARG PACKAGES=
+COPY images/dev/secrets /opt/secrets
+RUN --mount=type=secret,id=ca \
+    set -eu; . /opt/secrets; \
+    apt-get update; \
+    # hadolint ignore=SC2086
+    apt-get install -y --no-install-recommends less openssh-client $PACKAGES; \
+    rm -rf /var/lib/apt/lists/* /var/cache/apt/*
+COPY --from=git /usr/bin/git /usr/bin/git
+# clone calls the other side of the pipe by this name; a base whose libraries are others fails here, not in use
+RUN ln -s git /usr/bin/git-upload-pack; git init -q /tmp/here; git clone -q /tmp/here /tmp/there; rm -rf /tmp/here /tmp/there
 COPY --from=command /opt/ohsandbox /opt/ohsandbox
 COPY images/dev/entrypoint /usr/local/bin/become-owner
 ENV PATH=/opt/ohsandbox/bin:$PATH HOME=/home/ohsandbox LANG=C.UTF-8 PYTHONUNBUFFERED=1

@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 
 # python:3.12 where the engine has it, else the one that images/base/build made
 IMAGE ?= $(or $(OHSANDBOX_TEST_IMAGE),$(shell docker image inspect python:3.12 >/dev/null 2>&1 && echo python:3.12 || echo ohsandbox-base:debian))
-SLIM_IMAGE = $(if $(filter python:3.12,$(IMAGE)),python:3.12-slim,$(IMAGE))
+# the base that the Dockerfiles pin, unless python:3.12 cannot be had here or BASE_IMAGE names another
+BASE_IMAGE ?= $(filter-out python:3.12,$(IMAGE))
+BASE = $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE))
+PINNED := $(shell sed -n 's/^ARG BASE_IMAGE=\([^@]*\).*/\1/p' Dockerfile)
 
 # what a build may need of this machine: its certificates, its package index
 CA_BUNDLE = $(or $(SSL_CERT_FILE),$(wildcard /etc/ssl/certs/ca-certificates.crt))
@@ -76,15 +79,15 @@ pictures: setup ## docs/images: real runs in a terminal, and reports (needs tmux
 	@$(BIN)/python docs/generate_pictures.py
 
 images: engine plugins bases ## the images: ohsandbox-default and ohsandbox-browser for agents, ohsandbox itself
-	@.ci/timed "Building ohsandbox-default on $(SLIM_IMAGE)" \
-	  docker build --tag ohsandbox-default --build-arg BASE_IMAGE=$(SLIM_IMAGE) $(SECRETS) images/default
+	@.ci/timed "Building ohsandbox-default on $(or $(BASE_IMAGE),$(PINNED))" \
+	  docker build --tag ohsandbox-default $(BASE) $(SECRETS) images/default
 	@.ci/timed "Building ohsandbox-browser on ohsandbox-default" \
 	  docker build --tag ohsandbox-browser $(SECRETS) images/browser
-	@.ci/timed "Building ohsandbox on $(SLIM_IMAGE)" \
-	  docker build --tag ohsandbox --build-arg BASE_IMAGE=$(SLIM_IMAGE) $(SECRETS) .
+	@.ci/timed "Building ohsandbox on $(or $(BASE_IMAGE),$(PINNED))" \
+	  docker build --tag ohsandbox $(BASE) $(SECRETS) .
 
 dev: engine plugins bases ## a shell in the development container
-	@BASE_IMAGE=$(IMAGE) SSL_CERT_FILE=$(CA_BUNDLE) docker compose run --build --rm dev
+	@$(if $(BASE_IMAGE),BASE_IMAGE=$(BASE_IMAGE)) SSL_CERT_FILE=$(CA_BUNDLE) docker compose run --build --rm dev
 
 clean: ## remove what make made here; images stay
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist junit*.xml .coverage*
