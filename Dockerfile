@@ -1,17 +1,17 @@
 # ohsandbox itself, and (target `dev`) the place it is developed in. It drives the engine whose socket it is given:
 #
-#   docker build --tag ohsandbox .
+#   docker build --tag ohsandbox --build-arg COMMIT="$(git rev-parse HEAD)" .
 #   docker run --rm -it --user "$(id -u)" --group-add "$(stat -c %g /var/run/docker.sock)" \
-#     -v /var/run/docker.sock:/var/run/docker.sock -v ohsandbox:/home/ohsandbox -v "$PWD:/workspace" \
-#     ohsandbox run --image python:3.12 --workspace /workspace
+#     -v /var/run/docker.sock:/var/run/docker.sock -v ohsandbox:/home/ohsandbox -v "$PWD:$PWD" -w "$PWD" \
+#     ohsandbox run --image python:3.12 --workspace .
 #
-# The volume `ohsandbox` keeps conversations and settings; without it they end with the container. A workspace is named as
-# it is called in here, and the engine is told how its machine calls it. --group-add lets an ordinary user use the socket.
+# The volume `ohsandbox` keeps conversations and settings; without it they end with the container. A project that is mounted
+# under its own name is told from others there. --group-add lets an ordinary user use the socket.
 #
 # Behind a proxy, or with a package index of one's own, by secrets that stay out of the image:
 #   --secret id=ca,src=/etc/ssl/certs/ca-certificates.crt
 #   --secret id=pip.conf,src=$HOME/.config/pip/pip.conf     or  --secret id=PIP_INDEX_URL
-# Another base, such as one pinned by digest: --build-arg BASE_IMAGE=python@sha256:...
+# Another base: --build-arg BASE_IMAGE=NAME@sha256:..., whose digest `docker buildx imagetools inspect NAME` prints
 ARG BASE_IMAGE=python:3.12.14-slim-trixie@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 
 # --- a Python with venv ------------------------------------------------------------------------
@@ -71,11 +71,14 @@ CMD ["bash"]
 # --- the command, in an environment without what only builds need ------------------------------
 FROM dependencies AS command
 COPY ohsandbox ohsandbox
+# what `ohsandbox --version` names: no repository is in here
+ARG COMMIT=
 # pip stays: it says which package index is used. litellm's administration pages are for its own server; bytecode is kept of what is imported
 RUN --mount=type=secret,id=ca --mount=type=secret,id=pip.conf \
     --mount=type=secret,id=PIP_INDEX_URL --mount=type=secret,id=PIP_EXTRA_INDEX_URL \
     --mount=type=cache,target=/root/.cache/pip \
     set -eu; . /opt/secrets; \
+    [ -z "$COMMIT" ] || echo "$COMMIT" >ohsandbox/commit; \
     pip install --quiet --no-deps --force-reinstall .; \
     rm -rf /opt/ohsandbox/lib/python3*/site-packages/litellm/proxy/_experimental/out; \
     find /opt/ohsandbox -type d -name __pycache__ -prune -exec rm -rf {} +; \

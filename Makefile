@@ -84,7 +84,7 @@ images: engine plugins bases ## the images: ohsandbox-default and ohsandbox-brow
 	@.ci/timed "Building ohsandbox-browser on ohsandbox-default" \
 	  docker build --tag ohsandbox-browser $(SECRETS) images/browser
 	@.ci/timed "Building ohsandbox on $(or $(BASE_IMAGE),$(PINNED))" \
-	  docker build --tag ohsandbox $(BASE) $(SECRETS) .
+	  docker build --tag ohsandbox --build-arg COMMIT=$$(git rev-parse HEAD) $(BASE) $(SECRETS) .
 
 dev: engine plugins bases ## a shell in the development container
 	@$(if $(BASE_IMAGE),BASE_IMAGE=$(BASE_IMAGE)) SSL_CERT_FILE=$(CA_BUNDLE) docker compose run --build --rm dev

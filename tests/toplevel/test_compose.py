@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,19 +19,20 @@ HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_LIMIT_S)]
 
 
-def compose(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {"BASE_IMAGE": os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")}
+def compose(*arguments: str, given: bytes | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"BASE_IMAGE": IMAGE}
     if HOST_BUNDLE.exists():
         environment["SSL_CERT_FILE"] = str(HOST_BUNDLE)
-    return subprocess.run(
+    done = subprocess.run(
         ["docker", "compose", *arguments],
         cwd=ROOT,
-        env=environment | os.environ | variables,
+        env=environment | os.environ | {"PWD": str(ROOT)} | variables,
+        input=given,
         capture_output=True,
-        text=True,
         timeout=BUILD_LIMIT_S,
         check=False,
     )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def in_dev(*command: str) -> str:
@@ -85,14 +87,43 @@ def test_dev_is_whoever_owns_the_source(tmp_path: Path) -> None:
     assert (made.st_uid, made.st_gid) == (owner.st_uid, owner.st_gid)
 
 
-@pytest.mark.usefixtures("dev")
-def test_the_service_test_runs_tests_and_has_no_engine() -> None:
-    tested = compose("run", "--rm", "--no-TTY", "test", "python", "-m", "pytest", "-q", "-m", "not docker", TESTS)
-    service = json.loads(compose("config", "--format", "json").stdout)["services"]["test"]
+@pytest.fixture
+def dind() -> Iterator[tuple[str, ...]]:
+    """The words of compose for a project whose own engine runs and has one image."""
+    project = ("--project-name", "ohsandbox-test-dind", "--profile", "dind")
+    built = compose(*project, "build", "dind")
+    assert built.returncode == 0, built.stderr
+    try:
+        started = compose(*project, "up", "--detach", "--wait", "dind", **STATE)
+        assert started.returncode == 0, started.stderr
+        image = subprocess.check_output(["docker", "save", "ohsandbox-base:busybox"])
+        loaded = compose(*project, "exec", "--no-TTY", "dind", "docker", "load", given=image)
+        assert loaded.returncode == 0, loaded.stderr
+        yield project
+    finally:
+        compose(*project, "down", "--volumes", "--timeout", "2", **STATE)
 
-    assert tested.returncode == 0, tested.stdout + tested.stderr
-    assert service["command"] == ["make", "unit"]
-    assert [one["target"] for one in service["volumes"]] == ["/src"]
+
+@pytest.mark.usefixtures("dev")
+def test_the_service_test_has_an_engine_of_its_own_that_sees_its_files(dind: tuple[str, ...]) -> None:
+    script = f"""
+        docker images --format '{{{{.Repository}}}}:{{{{.Tag}}}}'; docker ps --all --quiet
+        mkdir /tmp/given /var/tmp/unseen; echo text >/tmp/given/file
+        exec 2>&1
+        ohsandbox exec --image ohsandbox-base:busybox --workspace /tmp/given -- sh -c 'cat file; echo new >made'
+        cat /tmp/given/made
+        ohsandbox exec --image ohsandbox-base:busybox --workspace /var/tmp/unseen -- true || true
+        OHSANDBOX_TEST_IMAGE=ohsandbox-base:busybox python -m pytest -q -p no:cacheprovider {TESTS}
+    """
+    ran = compose(*dind, "run", "--rm", "--no-TTY", "test", "sh", "-euc", script)
+    service = json.loads(compose(*dind, "config", "--format", "json").stdout)["services"]
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.splitlines()[:3] == ["ohsandbox-base:busybox", "text", "new"]
+    assert "Remedy: name a directory that the engine has under the same name" in ran.stdout
+    assert " passed" in ran.stdout
+    assert "privileged" not in service["dind"]
+    assert "/var/run/docker.sock" not in {one["target"] for one in service["test"]["volumes"]}
 
 
 def test_the_service_ohsandbox_works_as_the_workspaces_owner_and_keeps_its_state(tmp_path: Path) -> None:
@@ -100,7 +131,7 @@ def test_the_service_ohsandbox_works_as_the_workspaces_owner_and_keeps_its_state
     assert built.returncode == 0, built.stderr
     if os.geteuid() == 0:
         os.chown(tmp_path, 1234, 1235)
-    command = ["exec", "--image", IMAGE, "--workspace", "/workspace", "--", "sh", "-ec", "touch made; id -u"]
+    command = ["exec", "--image", IMAGE, "--workspace", ".", "--", "sh", "-ec", "touch made; id -u"]
     project = ["--project-name", "ohsandbox-test"]
     try:
         worked = compose(*project, "run", "--rm", "--no-TTY", "ohsandbox", *command, WORKSPACE=str(tmp_path), **STATE)

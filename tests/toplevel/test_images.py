@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -75,7 +76,18 @@ def test_the_browser_image_is_the_default_one_and_a_browser() -> None:
     assert found.stdout.startswith("root\n")
 
 
-@pytest.mark.parametrize("path", ["Dockerfile", "images/default/Dockerfile", "images/browser/Dockerfile"])
+DOCKERFILES = ["Dockerfile", "images/default/Dockerfile", "images/browser/Dockerfile", "images/dind/Dockerfile"]
+
+
+def test_one_base_is_pinned_by_version_and_digest() -> None:
+    bases = {path: re.findall(r"^ARG BASE_IMAGE=(.*)", (ROOT / path).read_text(), re.MULTILINE) for path in DOCKERFILES}
+    assert bases.pop("images/browser/Dockerfile") == ["ohsandbox-default"]
+
+    (pinned,) = {base for (base,) in bases.values()}
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", pinned)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES)
 def test_a_dockerfile_passes_the_linter(path: str) -> None:
     """Versions of Debian's packages are those of the base image's release."""
     checked = run(str(Path(sys.executable).parent / "hadolint"), path)

@@ -143,7 +143,7 @@ def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
     if with_buildkit is None and job.build.secrets:
         raise UsageError(
             f"The build of {str(job.build.context)!r} needs BuildKit for its secrets, and docker's client here has no "
-            "`docker buildx` for this engine. Remedy: install it."
+            "`docker buildx` for this engine. Remedy: install it (Debian: docker-cli and docker-buildx)."
         )
     if with_buildkit is None:
         _run_classic(engine, job, report)

@@ -90,6 +90,8 @@ API_RULES: tuple[ErrorRule, ...] = (
           "install it in the engine, or leave it out"),
     _rule(r"could not select device driver|nvidia-container-cli|CDI device|GPU vendor", UsageError,
           "install NVIDIA's driver and its Container Toolkit on the engine's machine, or leave --gpus (gpus=) out"),
+    _rule(r"bind source path does not exist", UsageError,
+          "name a directory that the engine has under the same name: it runs in another container or machine"),
     _rule(r"invalid (container name|reference format)", UsageError, "correct the name"),
     _rule(r"storage-opt|pquota", UsageError,
           "leave --disk (SandboxLimits(disk_bytes=...)) out: this engine's storage cannot bound disk"),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir, subdirectory
 from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.workspace import git, git_layout
 
 if TYPE_CHECKING:
@@ -285,6 +286,11 @@ def _top(directory: Path) -> Path:
     top = next((one for one in (start, *start.parents) if os.path.lexists(one / ".git")), None)
     if top is None:
         raise UsageError(f"{str(start)!r} is in no git repository. Remedy: name one with --workspace, or `git init`.")
+    if top.is_relative_to(WORKSPACE) or Path(WORKSPACE).is_relative_to(top):
+        raise UsageError(
+            f"A branch of {str(top)!r} cannot be shared: its tree is at {WORKSPACE} in the sandbox, and its objects "
+            "keep their path. Remedy: mount or move the repository elsewhere."
+        )
     inner = top / ".git"
     why = ""
     if not stat.S_ISDIR(os.lstat(inner).st_mode):

@@ -153,6 +153,15 @@ def test_a_repository_that_borrows_or_lies_elsewhere_is_refused(project: Path, t
         open_branch(tmp_path, "x")
 
 
+def test_a_repository_where_the_sandbox_has_its_tree_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose project is mounted at /workspace."""
+    monkeypatch.setattr("ohsandbox.runtime.workspace.branches.WORKSPACE", str(project))
+
+    with pytest.raises(UsageError, match="Remedy: mount or move the repository elsewhere"):
+        open_branch(project, "x")
+    assert find_branches() == []
+
+
 def hostile(directory: Path, canary: Path) -> None:
     """Everything in a repository by which git runs a program."""
     run = f"touch {canary}"
