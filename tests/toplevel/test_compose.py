@@ -13,7 +13,7 @@ BUILD_LIMIT_S = 600
 # 48 s here with nothing cached
 IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
 TESTS = "tests/test_text.py"
-STATE = {"OHSANDBOX_VOLUME": "ohsandbox-test-compose"}
+VOLUME = "ohsandbox-test-compose"
 HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_LIMIT_S)]
@@ -88,24 +88,24 @@ def test_dev_is_whoever_owns_the_source(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def dind() -> Iterator[tuple[str, ...]]:
+def dind() -> Iterator[list[str]]:
     """The words of compose for a project whose own engine runs and has one image."""
-    project = ("--project-name", "ohsandbox-test-dind", "--profile", "dind")
+    project = ["--project-name", "ohsandbox-test-dind", "--profile", "dind"]
     built = compose(*project, "build", "dind")
     assert built.returncode == 0, built.stderr
     try:
-        started = compose(*project, "up", "--detach", "--wait", "dind", **STATE)
+        started = compose(*project, "up", "--detach", "--wait", "dind", OHSANDBOX_VOLUME=VOLUME)
         assert started.returncode == 0, started.stderr
         image = subprocess.check_output(["docker", "save", "ohsandbox-base:busybox"])
         loaded = compose(*project, "exec", "--no-TTY", "dind", "docker", "load", given=image)
         assert loaded.returncode == 0, loaded.stderr
         yield project
     finally:
-        compose(*project, "down", "--volumes", "--timeout", "2", **STATE)
+        compose(*project, "down", "--volumes", "--timeout", "2", OHSANDBOX_VOLUME=VOLUME)
 
 
 @pytest.mark.usefixtures("dev")
-def test_the_service_test_has_an_engine_of_its_own_that_sees_its_files(dind: tuple[str, ...]) -> None:
+def test_the_service_test_has_an_engine_of_its_own_that_sees_its_files(dind: list[str]) -> None:
     script = f"""
         docker images --format '{{{{.Repository}}}}:{{{{.Tag}}}}'; docker ps --all --quiet
         mkdir /tmp/given /var/tmp/unseen; echo text >/tmp/given/file
@@ -134,12 +134,23 @@ def test_the_service_ohsandbox_works_as_the_workspaces_owner_and_keeps_its_state
     command = ["exec", "--image", IMAGE, "--workspace", ".", "--", "sh", "-ec", "touch made; id -u"]
     project = ["--project-name", "ohsandbox-test"]
     try:
-        worked = compose(*project, "run", "--rm", "--no-TTY", "ohsandbox", *command, WORKSPACE=str(tmp_path), **STATE)
+        worked = compose(
+            *project, "run", "--rm", "--no-TTY", "ohsandbox", *command, WORKSPACE=str(tmp_path), OHSANDBOX_VOLUME=VOLUME
+        )
         listed = compose(
-            *project, "run", "--rm", "--no-TTY", "--entrypoint", "ls", "ohsandbox", "-A", "/home/ohsandbox", **STATE
+            *project,
+            "run",
+            "--rm",
+            "--no-TTY",
+            "--entrypoint",
+            "ls",
+            "ohsandbox",
+            "-A",
+            "/home/ohsandbox",
+            OHSANDBOX_VOLUME=VOLUME,
         )
     finally:
-        subprocess.run(["docker", "volume", "rm", *STATE.values()], capture_output=True, check=False)
+        subprocess.run(["docker", "volume", "rm", VOLUME], capture_output=True, check=False)
 
     assert (worked.returncode, worked.stdout) == (0, f"{tmp_path.stat().st_uid}\n"), worked.stderr
     assert (tmp_path / "made").stat().st_uid == tmp_path.stat().st_uid
