@@ -31,7 +31,8 @@ MAX_BYTES = 2 * 1024 * 1024
 """Of all files of one feature together."""
 MAX_DEPTH = 16
 """Of the directories of one feature."""
-_STAGED = "feature-builds"
+STAGED = "feature-builds"
+"""Below the state directory: what they are built from, by its hash; the time of a directory is that of its last use."""
 _QUIET = frozenset({
     "id", "version", "name", "description", "documentationURL", "licenseURL", "keywords", "options", "containerEnv",
     "customizations", "installsAfter", "dependsOn", "legacyIds", "deprecated", "$schema",
@@ -148,8 +149,9 @@ def staged(features: Sequence[Feature]) -> Path:
         for one in feature.files:
             mode = 0o755 if one.is_program or one.path == "install.sh" else 0o644
             contents[f"{number}/feature/{one.path}"] = one.content, mode
-    directory = subdirectory(_STAGED) / hashlib.sha256(repr(contents).encode()).hexdigest()
+    directory = subdirectory(STAGED) / hashlib.sha256(repr(contents).encode()).hexdigest()
     if directory.is_dir():
+        os.utime(directory)
         return directory
     new = directory.with_name(secrets.token_hex(16))
     for name, (content, mode) in contents.items():

@@ -50,8 +50,9 @@ _DEEP_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*
 _FILES = ("instructions", "ca_bundle")
 """Settings that name a file: below the project, and a part of what is trusted."""
 
-_COPIES = "project-files"
-"""Below the state directory: those files as they were trusted. Between that and their use the project may change."""
+COPIES = "project-files"
+"""Below the state directory: those files as they were trusted. Between that and their use the project may change. The
+time of a directory is that of its last use."""
 
 _WIDEST_FIRST = {
     "network": ("open", "allowlist", "none"),
@@ -200,12 +201,13 @@ class Project(NamedTuple):
     def _copy(self, name: str) -> str:
         """The path of a setting's file as it was read, where no sandbox reaches it."""
         content = self.contents[name]
-        directory = subdirectory(_COPIES) / hashlib.sha256(content).hexdigest()
+        directory = subdirectory(COPIES) / hashlib.sha256(content).hexdigest()
         path = directory / Path(self.values[name]).name
         try:
             directory.mkdir(mode=0o700, exist_ok=True)
             if not path.exists():
                 write_atomically(path, content, durable=False)
+            os.utime(directory)
         except OSError as error:
             raise UsageError(f"{str(path)!r} cannot be written: {error.strerror}. Make it writable.") from None
         return str(path)

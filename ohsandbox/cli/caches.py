@@ -38,7 +38,7 @@ def list_caches(*, as_json: bool) -> int:
 def prune_caches(names: Sequence[str], *, yes: bool) -> int:
     """Remove the caches of these names, or all that no sandbox has, after a person's yes."""
     with open_inventory() as inventory:
-        found = {one.name: one for one in inventory.list_caches()}
+        found = {one.name: one for one in (*inventory.list_caches(), *inventory.orphaned_caches())}
         if unknown := [name for name in names if name not in found]:
             raise UsageError(f"{unknown[0]!r} is no cache of yours. Choose one that `ohsandbox cache list` shows.")
         doomed = [found[name] for name in names] or [one for one in found.values() if not one.in_use]

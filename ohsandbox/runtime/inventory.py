@@ -225,6 +225,10 @@ class Inventory(ABC):
         """Return the caches that sandboxes of ours were given, the largest first; a backend without caches has none."""
         return []
 
+    def orphaned_caches(self) -> list[CacheInfo]:
+        """Return those of this user's state directories that are gone."""
+        return []
+
     def unused_caches(self) -> list[str]:
         """Return the names of those that `collect_garbage` removes unless a sandbox has them."""
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.project import use_project
+from ohsandbox.cli.sandboxes import _unused_copies
 from ohsandbox.settings import Settings
 from ohsandbox.trust import trusted
 
@@ -69,6 +71,31 @@ def test_a_build_of_it_is_one_with_its_file_arguments_and_stage(invoke: Invoke, 
     assert found.build == project / ".devcontainer"
     assert found.build_options == {"dockerfile": "D", "args": {"A": "1"}, "target": "dev"}
     assert used(workspace=project, image="b:1").build is None
+
+
+def test_what_features_are_built_from_goes_once_nobody_used_it_and_no_conversation_names_it(
+    invoke: Invoke, project: Path, home: Path
+) -> None:
+    feature = project / ".devcontainer" / "one"
+    feature.mkdir()
+    (feature / "devcontainer-feature.json").write_text('{"id": "one"}')
+    (feature / "install.sh").write_text("true")
+    say(project, {"image": "a:1", "features": {"./one": {}}})
+    assert invoke("trust", str(project), "--yes").code == 0
+    place = used(workspace=project).build
+    assert place is not None
+    assert _unused_copies() == []
+    os.utime(place, (0, 0))
+    assert used(workspace=project).build == place
+    assert _unused_copies() == [], "it was used again"
+    os.utime(place, (0, 0))
+    options = home / ".ohsandbox/conversations/one/sandbox.json"
+    options.parent.mkdir(parents=True)
+    options.write_text(json.dumps({"build": str(place)}))
+    assert _unused_copies(remove=True) == []
+    options.unlink()
+    assert _unused_copies(remove=True) == [place]
+    assert not place.exists()
 
 
 def test_a_person_is_asked_with_what_it_wants_and_what_it_does_not_get(

@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import json
 import os
 import re
 import secrets
+import socket
 import time
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,7 +32,7 @@ from ohsandbox.runtime.docker.profiles import is_root
 from ohsandbox.runtime.inventory import CacheInfo, GcResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from ohsandbox.runtime.docker.container_config import ContainerConfig
     from ohsandbox.runtime.docker.engine import Engine
@@ -70,6 +72,8 @@ UNUSED_S = 30 * 24 * 3600.0
 """`gc` removes a cache that no sandbox had for so long: filling one again costs minutes, keeping one a few GiB."""
 _PREFIX = "ohsandbox-cache-"
 _LABEL = "ohsandbox.cache"
+_STATE_LABEL = "ohsandbox.cache-state"
+"""Of whom a volume is, in JSON: `_State`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _KEY_NAME = "key"
 _RECORD_SUFFIX = ".json"
@@ -87,6 +91,36 @@ class CacheRecord(BaseModel):
     is_project: bool
     image: str
     user: str
+
+
+class _State(NamedTuple):
+    """A state directory, which has the record of a volume as long as it lives."""
+
+    uid: int
+    host: str
+    home: str
+    key: str
+    """A hash of its key: a directory of that name that was made anew is another one."""
+
+    @classmethod
+    def here(cls) -> Self:
+        return cls(os.getuid(), socket.gethostname(), str(subdirectory("caches").parent.resolve()), _digest(_key()))
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was on this machine, and a directory of this user, and is not there any more."""
+        if (self.uid, self.host) != (os.getuid(), socket.gethostname()):
+            return False
+        try:
+            return _digest((Path(self.home) / "caches" / _KEY_NAME).read_bytes()) != self.key
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+
+
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()[:16]
 
 
 def check(name: str | None) -> None:
@@ -119,7 +153,8 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
     record = _record(engine, options, config)
     write_atomically(_path(record.volume), record.model_dump_json().encode(), durable=False)
     with engine_errors(f"making the package cache {record.volume}"):
-        made = engine.api.create_volume(record.volume, driver="local", labels={_LABEL: "1"})
+        labels = {_LABEL: "1", _STATE_LABEL: json.dumps(_State.here())}
+        made = engine.api.create_volume(record.volume, driver="local", labels=labels)
     if made.get("Driver") != "local" or made.get("Options"):
         raise SandboxRefused(
             f"Volume {record.volume} leads elsewhere ({made.get('Driver')}, {made.get('Options')}), and is no cache of "
@@ -179,27 +214,49 @@ def _records(engine: Engine) -> Iterator[tuple[CacheRecord, float]]:
                 yield record, used_at
 
 
+def _orphans(engine: Engine) -> dict[str, _State]:
+    """The volumes of this user's state directories that are gone, of which nobody else has a record."""
+    with engine_errors("listing the package caches"):
+        listed = engine.api.volumes(filters={"label": _STATE_LABEL}).get("Volumes") or []
+    found = {}
+    for one in listed:
+        with contextlib.suppress(ValueError, TypeError):
+            state = _State(*json.loads((one.get("Labels") or {})[_STATE_LABEL]))
+            if state.is_gone and str(one["Name"]).startswith(_PREFIX):
+                found[str(one["Name"])] = state
+    return found
+
+
 def infos(engine: Engine) -> list[CacheInfo]:
     """Return our caches in this engine, the largest first; the engine measures all its volumes and images for that."""
-    if not (records := list(_records(engine))):
+    records = {record.volume: (record, datetime.fromtimestamp(at, UTC)) for record, at in _records(engine)}
+    found = []
+    for one in _measured(engine, records):
+        record, used_at = records[str(one["Name"])]
+        found.append(_info(one, record.scope, used_at, image=record.image, user=record.user))
+    return sorted(found, key=lambda one: -one.size_bytes)
+
+
+def orphan_infos(engine: Engine) -> list[CacheInfo]:
+    """The same of volumes whose state directory is gone; what is known of them stands on the volume."""
+    orphans = _orphans(engine)
+    return [
+        _info(one, f"state directory {orphans[one['Name']].home!r}, gone", datetime.fromisoformat(one["CreatedAt"]))
+        for one in _measured(engine, orphans)
+    ]
+
+
+def _measured(engine: Engine, wanted: Collection[str]) -> list[Mapping[str, Any]]:
+    if not wanted:
         return []
     with engine_errors("measuring the package caches"):
-        volumes = engine.api.df().get("Volumes") or []
-    usage = {str(one.get("Name")): one.get("UsageData") or {} for one in volumes}
-    found = [
-        CacheInfo(
-            name=record.volume,
-            scope=record.scope,
-            image=record.image,
-            user=record.user,
-            size_bytes=int(usage[record.volume].get("Size") or 0),
-            used_at=datetime.fromtimestamp(used_at, UTC),
-            in_use=int(usage[record.volume].get("RefCount") or 0) > 0,
-        )
-        for record, used_at in records
-        if record.volume in usage
-    ]
-    return sorted(found, key=lambda one: -one.size_bytes)
+        return [one for one in engine.api.df().get("Volumes") or [] if one.get("Name") in wanted]
+
+
+def _info(volume: Mapping[str, Any], scope: str, used_at: datetime, *, image: str = "", user: str = "") -> CacheInfo:
+    usage = volume.get("UsageData") or {}
+    size_bytes, in_use = int(usage.get("Size") or 0), int(usage.get("RefCount") or 0) > 0
+    return CacheInfo(str(volume["Name"]), scope, image, user, size_bytes, used_at, in_use)
 
 
 def remove(engine: Engine, volume: str) -> bool:
@@ -211,7 +268,7 @@ def remove(engine: Engine, volume: str) -> bool:
     """
     from docker.errors import APIError, NotFound  # noqa: PLC0415 - slow import, needed only with an engine
 
-    if volume not in {record.volume for record, _ in _records(engine)}:
+    if volume not in {record.volume for record, _ in _records(engine)} | _orphans(engine).keys():
         raise UsageError(f"{volume!r} is no cache of yours. Remedy: choose one that `ohsandbox cache list` shows.")
     with engine_errors(f"removing the package cache {volume}"):
         try:

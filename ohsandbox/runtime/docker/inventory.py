@@ -190,6 +190,10 @@ class DockerInventory(Inventory):
         """See `Inventory.list_caches`."""
         return caches.infos(self._engine)
 
+    def orphaned_caches(self) -> list[CacheInfo]:
+        """See `Inventory.orphaned_caches`."""
+        return caches.orphan_infos(self._engine)
+
     def unused_caches(self) -> list[str]:
         """See `Inventory.unused_caches`."""
         return [volume for volume, _ in caches.unused(self._engine)]
