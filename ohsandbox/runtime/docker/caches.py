@@ -49,25 +49,40 @@ ENVIRONMENT = {
 """uv warns in each command where it cannot make hard links, as from another file system. apt has its configuration
 file, cargo (whose variable would move its programs as well) links in its directory: SET_UP."""
 SET_UP = """
-cache=$1 apt=$2 bundle=$3 home=${4:-$HOME}
+cache=$1 apt=$2 bundle=$3 home=${4:-$HOME} own=${2%/*}/apt-archives
 umask 0
 cd "$cache" || exit
 for one in pip uv npm apt cargo-registry cargo-git; do mkdir "$one" 2>/dev/null || :; done
-real=$(pwd -P)
-(cd apt && [ "$(pwd -P)" = "$real/apt" ] && mkdir partial) 2>/dev/null
 for one in registry git; do
     [ -e "${CARGO_HOME:-$home/.cargo}/$one" ] && continue
     mkdir -p "${CARGO_HOME:-$home/.cargo}" && ln -s "$cache/cargo-$one" "${CARGO_HOME:-$home/.cargo}/$one"
 done 2>/dev/null
 umask 022
-mkdir -p "${apt%/*}" && {
+command -v apt-get >/dev/null || exit 0
+share="sh $apt.share $cache $own"
+mkdir -p "$own/partial" && printf %s "$5" >"$apt.share" && {
     [ -z "$bundle" ] || echo "Acquire::https::CaInfo \\"$bundle\\";"
-    echo "Dir::Cache::Archives \\"$cache/apt\\"; APT::Keep-Downloaded-Packages \\"true\\";"
-    echo "Binary::apt::APT::Keep-Downloaded-Packages \\"true\\";"
-} >"$apt"
+    echo "Dir::Cache::Archives \\"$own\\"; APT::Keep-Downloaded-Packages \\"true\\";"
+    echo "Binary::apt::APT::Keep-Downloaded-Packages \\"true\\"; DPkg::Pre-Install-Pkgs { \\"$share\\"; };"
+    echo "DPkg::Post-Invoke { \\"$share </dev/null\\"; }; APT::Update::Post-Invoke { \\"$share </dev/null\\"; };"
+} >"$apt" && $share </dev/null
 """
 """Runs as root in the sandbox. mkdir makes a directory or nothing: what a sandbox before left in the place of one, a
 link too, is neither followed nor changed."""
+SHARE_APT = """
+{
+cd "$1/apt" && [ "$(pwd -P)" = "$(cd "$1" && pwd -P)/apt" ] || exit 0
+while read -r one; do
+    [ -L "$one" ] || { new=$(mktemp ./XXXXXXXX) && cp "$one" "$new" && chmod 644 "$new" && mv "$new" "${one##*/}"; }
+done
+ln -sf "$1"/apt/*.deb "$2"
+rm -f "$2/*.deb"
+exit 0
+} 2>/dev/null
+"""
+"""Called by apt with the packages that it is about to install, and where nothing is. apt locks the directory that it
+downloads to, and fails where that is locked (2.6): so each sandbox has its own, with links to what the cache holds, and
+what it has fetched is put there. Where it holds nothing, the pattern itself is linked."""
 UNUSED_S = 30 * 24 * 3600.0
 """`gc` removes a cache that no sandbox had for so long: filling one again costs minutes, keeping one a few GiB."""
 _PREFIX = "ohsandbox-cache-"

@@ -331,7 +331,7 @@ def set_up_cache(made: Sandbox) -> None:
     """Make the directories of package tools in the cache's volume, and tell apt and cargo of theirs."""
     home = MAPPED_HOME if made.config is not None and made.config.identity is not None else ""
     bundle = CA_PATH if made.options.ca_bundle else ""
-    made.script(caches.SET_UP, CACHE_DIR, CA_FILE_VARIABLES["APT_CONFIG"], bundle, home)
+    made.script(caches.SET_UP, CACHE_DIR, CA_FILE_VARIABLES["APT_CONFIG"], bundle, home, caches.SHARE_APT)
 
 
 def copy_ca_bundle(target: Sandbox) -> None:

@@ -203,3 +203,43 @@ def test_what_one_sandbox_leaves_is_the_next_ones_and_nobody_elses_and_is_follow
         assert inventory.unused_caches().count(kept.name) == 1
         assert kept.name in {result.name for result in inventory.collect_garbage() if result.outcome == "removed"}
     assert kept.name not in {str(one["Name"]) for one in engine.api.volumes().get("Volumes") or []}
+
+
+APT = """
+mkdir -p /repo/deb/DEBIAN && cd /repo || exit
+for name in one two; do
+    printf 'Package: %s\\nVersion: 1\\nArchitecture: all\\nMaintainer: a\\nDescription: x\\n' $name >deb/DEBIAN/control
+    printf '#!/bin/sh\\n[ ! -e /go ] || { echo >/begun; read x </go; }\\n' >deb/DEBIAN/postinst
+    chmod 755 deb/DEBIAN/postinst
+    dpkg-deb --build deb $name.deb >/dev/null || exit
+    cat deb/DEBIAN/control - >>Packages <<END
+Filename: ./$name.deb
+Size: $(stat -c %s $name.deb)
+SHA256: $(sha256sum $name.deb | cut -d' ' -f1)
+
+END
+done
+rm -f /etc/apt/sources.list.d/* && echo 'deb [trusted=yes] copy:/repo ./' >/etc/apt/sources.list && apt-get update
+"""
+"""A repository with two packages, whose installation waits where there is a FIFO /go."""
+
+
+@pytest.mark.docker
+def test_two_sandboxes_install_with_apt_at_the_same_moment_and_each_has_what_the_other_fetched() -> None:
+    with DockerRuntime(IMAGE, cache="apt-test") as one, DockerRuntime(IMAGE, cache="apt-test") as two:
+        for sandbox in (one, two):
+            made = sandbox.run(["sh", "-c", APT])
+            assert made.exit_code == 0, made.stdout
+        assert one.run(["mkfifo", "/go", "/begun"]).exit_code == 0
+        with one.open_channel(["apt-get", "install", "-y", "one"]) as installing:
+            one.run(["sh", "-c", "read x </begun"], timeout_s=60)
+            meanwhile = two.run(["apt-get", "install", "-y", "two"], timeout_s=60)
+            assert (meanwhile.exit_code, b"Need to get 0 B" in meanwhile.stdout) == (0, False), meanwhile.stdout
+            one.run(["sh", "-c", "echo >/go"], timeout_s=60)
+            assert installing.wait(60) == 0
+        assert two.run(["sh", "-c", "apt-get update && rm /repo/one.deb"]).exit_code == 0
+        found = two.run(["apt-get", "install", "-y", "one"])
+        assert (found.exit_code, b"Need to get 0 B/" in found.stdout) == (0, True), found.stdout
+    with DockerInventory() as inventory:
+        [kept] = inventory.list_caches()
+        assert inventory.remove_cache(kept.name)
