@@ -2,6 +2,9 @@
  * The gateway of a sandbox whose network is open: says in its network namespace which addresses lead nowhere.
  *
  *   gateway hold RULE...       for the container that owns the namespace: set the rules, drop everything, wait for good
+ *   gateway lend RULE...       the same for a namespace that sandboxes use one after another: for each byte of standard
+ *                              input the name server that the engine runs in it is from now on reachable (o), or not
+ *                              (c), as at the beginning, and one more line `ready` is printed
  *   gateway once RULE...       for a container in a sandbox's namespace: set the rules, end
  *   gateway close              for a container in a namespace whose network is about to be taken away: the name server
  *                              that the engine runs in it, which outlives the network, is unreachable until the next
@@ -372,12 +375,24 @@ static void open_netlink(void)
         fail("socket", "netlink", netlink);
 }
 
-/* The rule that `close` sets. The engine asks on from its own namespace where its name server is on its loopback, so
- * that without this rule names would be resolved, and data carried out, with no interface at all. */
+/* The rule that `close` and `lend` set. The engine asks on from its own namespace where its name server is on its
+ * loopback, so that without this rule names would be resolved, and data carried out, with no interface at all. */
 static struct rule engine_resolver(u8 action)
 {
     static const u8 address[4] = { 127, 0, 0, 11 };
     return (struct rule){ AF_INET, 32, action, 0, 0, address, 0, 0, FIRST, 0 };
+}
+
+static void reach_engine_resolver(int reachable)
+{
+    long result;
+    if (!reachable) {
+        add("close", engine_resolver(FR_ACT_UNREACHABLE));
+        return;
+    }
+    result = rule(RTM_DELRULE, 0, engine_resolver(0));
+    if (result && result != -ENOENT)
+        fail("removal", "of close", result);
 }
 
 static void set(char **told)
@@ -404,9 +419,7 @@ static void set(char **told)
         if (result != -ENOENT)
             fail("removal", "of rules", result);
     }
-    long reopened = rule(RTM_DELRULE, 0, engine_resolver(0));
-    if (reopened && reopened != -ENOENT)
-        fail("removal", "of close", reopened);
+    reach_engine_resolver(1);
     /* what leads nowhere stands before the table of local addresses, which holds those for broadcast and multicast */
     for (u8 family = AF_INET; family; family = family == AF_INET ? AF_INET6 : 0) {
         struct rule local = { family, 0, FR_ACT_TO_TBL, TABLE_LOCAL, 0, 0, 0, 0, LOCAL, 0 };
@@ -433,6 +446,16 @@ static void set(char **told)
     CALL(SYS_close, xfrm, 0, 0);
 }
 
+static void lend(void)
+{
+    char asked;
+    while (CALL(SYS_read, 0, &asked, 1) == 1) {
+        reach_engine_resolver(asked == 'o');
+        say("ready");
+        end_line();
+    }
+}
+
 __attribute__((used)) void begin(long *stack)
 {
     char **arguments = (char **)(stack + 1);
@@ -442,14 +465,15 @@ __attribute__((used)) void begin(long *stack)
     long result;
     if (mode == 'r')
         read_resolvers();
-    else if (mode == 'h' || mode == 'o')
+    else if (mode == 'h' || mode == 'l' || mode == 'o')
         set(arguments + 2);
-    else if (mode == 'c') {
-        open_netlink();
-        add("close", engine_resolver(FR_ACT_UNREACHABLE));
-    } else
+    else if (mode != 'c')
         fail("mode", "unknown", -22);
-    if ((result = CALL(SYS_capset, &header, nothing, 0)))
+    if (mode == 'c' || mode == 'l') {
+        open_netlink();
+        reach_engine_resolver(0);
+    }
+    if (mode != 'l' && (result = CALL(SYS_capset, &header, nothing, 0)))
         fail("capset", "", result);
     say("ready");
     for (u32 i = 0; i < resolver_count; i++) {
@@ -460,7 +484,11 @@ __attribute__((used)) void begin(long *stack)
         }
     }
     end_line();
-    if (mode != 'h')
+    if (mode == 'l') {
+        lend();
+        if ((result = CALL(SYS_capset, &header, nothing, 0)))
+            fail("capset", "", result);
+    } else if (mode != 'h')
         leave(0);
     CALL(SYS_close, 1, 0, 0);
     CALL(SYS_close, 2, 0, 0);

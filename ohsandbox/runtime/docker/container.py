@@ -25,7 +25,7 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors, one_line
 from ohsandbox.runtime.docker.own_container import as_we_name, for_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ohsandbox.runtime.docker.container_config import ContainerConfig
     from ohsandbox.runtime.docker.engine import Engine
@@ -61,6 +61,8 @@ class Container:
         self.ruled: tuple[str, tuple[str, ...]] | None = None
         """The start after which the rules of an open network were set in its namespace, and `allow` then: a namespace
         of its own forgets them with the next start, an owner's has "" here."""
+        self.before_joining: Callable[[], object] | None = None
+        """Called before it is connected to the open network."""
         self._starting = 0
         self._frozen = False
         self._changed = threading.Condition()
@@ -178,6 +180,8 @@ class Container:
         if self.ruled != (since, self.allow):
             open_network.set_rules(self.engine, owner or self.id, self.allow)
             self.ruled = since, self.allow
+        if self.before_joining is not None:
+            self.before_joining()
         open_network.connect(self.engine, owner or self.id, self.allow)
 
     def leave_open_network(self) -> None:

@@ -15,15 +15,13 @@ from ohsandbox.runtime.docker import lease, open_network
 from ohsandbox.runtime.docker.engine import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import Lease
+    from ohsandbox.runtime.docker.open_network import LentNetwork
 
 log = logging.getLogger(__name__)
-
-_NO_TIME_WAIT = {"net.ipv4.tcp_max_tw_buckets": "0"}
-"""A port that a server of the sandbox before had is free at once; elsewhere it is after a minute."""
 
 WAIT_S = 1.0
 """For one that comes free: a loaded engine takes as long to make another one, and a trial may need two at a time."""
@@ -36,13 +34,14 @@ class NetworkPool:
     """Owners of networks (`open_network`), each of which serves one sandbox at a time.
 
     A sandbox that joins a namespace starts in half the time of one that gets a new one, and no process, address, route
-    or connection of the one before is left in it: processes end with their sandbox, the interface is taken away, and
-    what the kernel counts is the only trace. Each owner has a lease of its own: `gc` removes those of a dead process.
+    or connection of the one before is left in it: processes end with their sandbox, the interface is taken away, the
+    engine's name server cannot be reached, and what the kernel counts is the only trace. Each owner has a lease of its
+    own: `gc` removes those of a dead process.
     """
 
     def __init__(self) -> None:
         self._free: list[str] = []
-        self._leases: dict[str, Lease] = {}
+        self._owners: dict[str, tuple[LentNetwork, Lease]] = {}
         self._enough: int | None = None
         self._making = 0
         self._lock = threading.Lock()
@@ -93,7 +92,7 @@ class NetworkPool:
         """One that is free, now or soon; None where one more is to be made."""
 
         def is_decided() -> bool:
-            return bool(self._free) or self._enough is None or len(self._leases) + self._making < self._enough
+            return bool(self._free) or self._enough is None or len(self._owners) + self._making < self._enough
 
         with self._changed:
             self._changed.wait_for(is_decided, WAIT_S)
@@ -103,32 +102,53 @@ class NetworkPool:
         name = f"ohsandbox-network-{secrets.token_hex(4)}"
         held = lease.take(container=name, engine=engine.address.url, image=open_network.REPOSITORY)
         try:
-            owner = open_network.make_owner(
-                engine, name=name, lease_id=held.id, labels={lease.LEASE_LABEL: held.id}, sysctls=_NO_TIME_WAIT
-            )
+            lent = open_network.lend_owner(engine, name=name, lease_id=held.id, labels={lease.LEASE_LABEL: held.id})
         except BaseException:
             held.release()
             raise
         with self._lock:
-            self._leases[owner] = held
-        return owner
+            self._owners[lent.owner] = lent, held
+        return lent.owner
 
-    def give_back(self, engine: Engine, owner: str) -> None:
-        """Have the next sandbox use it, once no process of the one before is left; after `finish` it is removed."""
+    def open(self, owner: str) -> None:
+        """Let the sandbox in it, which is about to be connected, reach the engine's name server.
+
+        Raises:
+            SandboxUnavailable: the owner is gone.
+        """
+        lent, _ = self._owners[owner]
+        lent.set_name_server(reachable=True)
+
+    def give_back(self, engine: Engine, owner: str, remove: Callable[[], object] | None = None) -> None:
+        """Have the next sandbox use it, once remove has removed the one before; after `finish` it is removed.
+
+        Raises:
+            Exception: of remove; no sandbox uses it again.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="network") as beside:
+            cleared = beside.submit(self._is_cleared, engine, owner)
+            if remove is not None:
+                remove()
+        if cleared.result():
+            with self._changed:
+                self._free.append(owner)
+                self._changed.notify()
+
+    def _is_cleared(self, engine: Engine, owner: str) -> bool:
+        """Take from a namespace what one sandbox leaves to the next; False: it is removed instead."""
         if self._removals is not None:
             self._forget(engine, owner)
-            return
+            return False
         try:
             open_network.disconnect(engine, owner)
+            self._owners[owner][0].set_name_server(reachable=False)
         except OhsandboxError as error:
             log.warning("A network is not used again: %s", error)
             with self._changed:
                 self._forget(engine, owner)
                 self._changed.notify_all()
-        else:
-            with self._changed:
-                self._free.append(owner)
-                self._changed.notify()
+            return False
+        return True
 
     def finish(self) -> None:
         """No sandbox will take one any more: begin to remove those that are free, beside the last sandboxes."""
@@ -146,7 +166,7 @@ class NetworkPool:
             self._removals.shutdown()
         with self._lock:
             self._free.clear()
-            owners = [*self._leases]
+            owners = [*self._owners]
         self._forget_all(owners)
 
     def _forget_all(self, owners: Sequence[str]) -> None:
@@ -159,7 +179,8 @@ class NetworkPool:
             engine.close()
 
     def _forget(self, engine: Engine, owner: str) -> None:
-        held = self._leases.pop(owner)
+        lent, held = self._owners.pop(owner)
+        lent.close()
         try:
             open_network.remove_owner(engine, held.record.container, held.id)
         except OhsandboxError as error:

@@ -38,6 +38,8 @@ OWNER_LABEL = "ohsandbox.network-of"
 """Of an owner: the id of the lease that it shares with its sandbox."""
 ANSWER_S = 30.0
 """For the program's answer, which takes 5 ms."""
+_NO_TIME_WAIT = {"net.ipv4.tcp_max_tw_buckets": "0"}
+"""A port that a server of the sandbox before had is free at once; elsewhere it is after a minute."""
 _MEMORY_BYTES = 32 * 1024**2
 _PROCESSES = 64
 """Also for the threads of the OCI runtime that starts it."""
@@ -66,14 +68,7 @@ def owner_of(found: dict[str, Any]) -> str:
 
 
 def make_owner(
-    engine: Engine,
-    *,
-    name: str,
-    lease_id: str,
-    allow: Iterable[str] = (),
-    labels: Mapping[str, str] | None = None,
-    sysctls: Mapping[str, str] | None = None,
-    hosts: Iterable[str] = (),
+    engine: Engine, *, name: str, lease_id: str, allow: Iterable[str] = (), hosts: Iterable[str] = ()
 ) -> str:
     """Create and start the owner of a network; returns its id. It is not connected yet.
 
@@ -84,21 +79,71 @@ def make_owner(
         SandboxUnavailable: the engine fails.
         UsageError: an exception of allow is none, or the name is taken.
     """
-    bridge = prepare(engine)
-    rules = _rules(engine, bridge, allow)
-    config = _payload(bridge.image, ["hold", *rules], "none") | {"Hostname": "sandbox"}
-    config["Labels"] = {"ohsandbox": "1", OWNER_LABEL: lease_id, **(labels or {})}
-    config["HostConfig"]["Sysctls"] = dict(sysctls or {})
+    config = _owner_config(engine, "hold", lease_id, allow)
     config["HostConfig"]["ExtraHosts"] = [f"{one}:127.0.0.1" for one in hosts]
+    owner, wire = _started_owner(engine, name, config)
+    wire.close()
+    return owner
+
+
+def lend_owner(engine: Engine, *, name: str, lease_id: str, labels: Mapping[str, str]) -> LentNetwork:
+    """Create and start the owner of a network for one sandbox after another. It is not connected yet.
+
+    Raises:
+        SandboxRefused, SandboxUnavailable: as `make_owner`.
+    """
+    config = _owner_config(engine, "lend", lease_id, ()) | {"OpenStdin": True}
+    config["Labels"] |= labels
+    config["HostConfig"]["Sysctls"] = _NO_TIME_WAIT
+    return LentNetwork(*_started_owner(engine, name, config))
+
+
+class LentNetwork:
+    """An owner, and the connection over which it is told whether the engine's name server is to be reached.
+
+    That one stays in the namespace once it was connected (see `close`), and the next sandbox is not to reach it before
+    its network is open.
+    """
+
+    def __init__(self, owner: str, wire: Wire) -> None:
+        self.owner = owner
+        self._wire = wire
+
+    def set_name_server(self, *, reachable: bool) -> None:
+        """Have it so from now on; at the beginning it is not reachable.
+
+        Raises:
+            SandboxUnavailable: the owner does not answer, as after a restart of the engine.
+        """
+        try:
+            self._wire.sendall(memoryview(b"o" if reachable else b"c"))
+            answer = _heard(self._wire)
+        except OSError as error:
+            raise SandboxUnavailable(f"The container that holds the sandbox's network is gone: {error}.") from error
+        if answer.split()[:1] != [b"ready"]:
+            raise SandboxUnavailable("The container that holds the sandbox's network does not answer any more.")
+
+    def close(self) -> None:
+        """End the connection; the container stays."""
+        self._wire.close()
+
+
+def _owner_config(engine: Engine, mode: str, lease_id: str, allow: Iterable[str]) -> dict[str, Any]:
+    bridge = prepare(engine)
+    config = _payload(bridge.image, [mode, *_rules(engine, bridge, allow)], "none")
+    return config | {"Hostname": "sandbox", "Labels": {"ohsandbox": "1", OWNER_LABEL: lease_id}}
+
+
+def _started_owner(engine: Engine, name: str, config: dict[str, Any]) -> tuple[str, Wire]:
+    """Return its id, and the wire on which it said that it is ready."""
     with engine_errors(f"creating the network of {name!r}"):
         owner = str(engine.api.create_container_from_config(config, name)["Id"])
     try:
-        _run(engine, owner)
+        return owner, _begin(engine, owner)[0]
     except BaseException:
         with contextlib.suppress(OhsandboxError):
             _remove(engine, owner)
         raise
-    return owner
 
 
 def connect(engine: Engine, container: str, allow: Iterable[str]) -> None:
@@ -339,19 +384,28 @@ def _payload(image: str, words: list[str], network: str) -> dict[str, Any]:
 
 def _run(engine: Engine, container: str) -> list[str]:
     """Start a container of ours and return the words of its answer; raises SandboxRefused where it is no success."""
+    wire, words = _begin(engine, container)
+    wire.close()
+    return words
+
+
+def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
+    """As `_run`, with the wire on which it answered."""
     with engine_errors("setting the rules of an open network"):
-        wire = wrap(engine.api.attach_socket(container, params={"stdout": 1, "stderr": 1, "stream": 1}))
+        wire = wrap(engine.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}))
         try:
             engine.api.start(container)
             words = _heard(wire).decode(errors="replace").split()
-        finally:
+        except BaseException:
             wire.close()
+            raise
     if words[:1] != ["ready"]:
+        wire.close()
         raise SandboxRefused(
             "The network 'open' is not to be had: the engine's kernel does not take the rules that it needs "
             f"({one_line(' '.join(words)) or 'no answer'}). Remedy: use network='allowlist', or another engine."
         )
-    return words
+    return wire, words
 
 
 def _heard(wire: Wire) -> bytes:

@@ -152,6 +152,7 @@ def create(
         if owner:
             container.allow = options.allow if options.network == "open" else ()
             container.ruled = "", container.allow
+            container.before_joining = None if networks is None else partial(networks.open, owner)
         made = Sandbox(container, options, config.user, config.workdir, held, config, facts)
         prepare(made, from_checkpoint=checkpoint is not None)
         if options.copy_of is not None and checkpoint is None:
@@ -222,6 +223,8 @@ class _JoinedNetwork:
                 self._engine, name=name, lease_id=self._held.id, allow=allow, hosts=self._held.record.services
             )
         if options.network == "open":
+            if self._networks is not None:
+                self._networks.open(self._owner)
             open_network.connect(self._engine, self._owner, options.allow)
         return self._owner
 

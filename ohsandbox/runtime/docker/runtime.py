@@ -430,11 +430,12 @@ class DockerRuntime(Runtime):
         keep, held = self._options.keep or self._left, gone.lease
         try:
             if not keep:
-                gone.container.remove()
+                if self._networks is None or gone.config is None:
+                    gone.container.remove()
+                else:
+                    self._networks.give_back(gone.container.engine, gone.config.network_owner, gone.container.remove)
                 if held is not None:
                     provision.release_network(gone.container.engine, held)
-                if self._networks is not None and gone.config is not None:
-                    self._networks.give_back(gone.container.engine, gone.config.network_owner)
             elif not self._options.keep and self._options.writable:
                 gone.container.kill()  # no process goes on changing the user's files
         except SandboxUnavailable as error:
@@ -639,6 +640,7 @@ class DockerRuntime(Runtime):
         rules = options.checked_rules(network, listed or ())
         with self._life:
             target, before = self._the_sandbox(), self._options.network
+            led = target.exec_env
             if network == before == "allowlist":
                 self._network.replace(rules)
                 self._keep_rules()
@@ -654,7 +656,8 @@ class DockerRuntime(Runtime):
             changed = self._options.model_copy(update={"network": network, "allow": rules})
             config = target.config.model_copy(update={"network": network}) if target.config else None
             self._take(target._replace(options=changed, config=config))
-        self._lead_processes(self._network.variables_now(self._the_sandbox().exec_env))
+        if (leads := self._the_sandbox().exec_env) != led:
+            self._lead_processes(self._network.variables_now(leads))
 
     aset_network = waited(set_network)
     aresource_usage = waited(resource_usage)

@@ -30,6 +30,11 @@ def has_network(runtime: DockerRuntime) -> bool:
     return b"eth" in runtime.run(["cat", "/proc/net/dev"]).stdout
 
 
+def shell_of_processes(runtime: DockerRuntime) -> bytes:
+    """Its number inside."""
+    return runtime.run(["sh", "-c", "echo $PPID"]).stdout
+
+
 ASK_THE_ENGINES_RESOLVER = """
 import socket
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
@@ -47,13 +52,17 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
 @pytest.mark.parametrize("first", ["none", "open"])
 def test_a_network_comes_and_goes_with_addresses_and_name_servers(sandbox: Callable[..., Any], first: Any) -> None:
     runtime = sandbox(network=first)
+    shells = [shell_of_processes(runtime)]
     for network in ("open", "none", "open", "allowlist"):
         runtime.set_network(network)
+        shells.append(shell_of_processes(runtime))
         assert has_network(runtime) is (network == "open")
         # the engine's resolver, which asks on from the engine's namespace, outlives the interface
         resolver = runtime.run(["python3", "-c", ASK_THE_ENGINES_RESOLVER]).stdout.decode()
         assert ("answered" if network == "open" else "unreachable") in resolver
         assert runtime.describe()["network"].startswith("open") is (network == "open")
+    assert len({*shells[:-1]}) == 1  # kept, for another is an exec of the engine more
+    assert shells[-1] not in shells[:-1]  # which has the variables of the list
     runtime.set_network("open")
     asked = runtime.run(["sh", "-c", "cat /etc/resolv.conf; hostname -i"]).stdout.decode()
     assert "nameserver" in asked

@@ -32,6 +32,9 @@ IMAGES = ["debian", "busybox", "nonroot", "hostile"]
 pytestmark = [pytest.mark.docker, pytest.mark.one_engine]
 
 
+ASK_THE_ENGINES_NAME_SERVER = ["nslookup", "sandbox", "127.0.0.11"]
+
+
 @pytest.fixture
 def addresses() -> Iterator[Callable[[str], None]]:
     """Gives this machine an address; it is taken away again."""
@@ -190,8 +193,11 @@ def test_a_namespace_of_a_pool_serves_one_sandbox_after_another(engine: Engine) 
         runtime.share_networks(pool)
         with runtime:
             assert b"eth" not in runtime.run(["cat", "/proc/net/dev"]).stdout
+            # the engine's name server stays in the namespace, and is nothing for who has no network
+            assert runtime.run(ASK_THE_ENGINES_NAME_SERVER).exit_code != 0
             runtime.set_network("open")
             assert b"eth" in runtime.run(["cat", "/proc/net/dev"]).stdout
+            assert runtime.run(ASK_THE_ENGINES_NAME_SERVER).exit_code == 0
             owners.append(open_network.owner_of(engine.api.inspect_container(runtime.id)))
     assert owners[0] == owners[1]
     assert not open_network.is_open(engine, owners[0])
