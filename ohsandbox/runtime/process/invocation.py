@@ -26,8 +26,8 @@ _RESERVED_ENV = re.compile(r"(?i:ohs_|ohsandbox_).*|UID|EUID|PPID|BASHOPTS|SHELL
 """Ours, and those that bash has made read-only: an open shell cannot export them."""
 
 
-def quote(text: str | bytes) -> bytes:
-    """Quote text as one shell word without a newline, for a shell that has run NEWLINE.
+def quote(text: str | bytes, *, newline: bytes = b"ohs_nl") -> bytes:
+    """Quote text as one shell word without a newline, for a shell that has run NEWLINE, or has one in that variable.
 
     Raises:
         UsageError: text holds a NUL, which no argument or command can.
@@ -35,7 +35,7 @@ def quote(text: str | bytes) -> bytes:
     raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     if b"\0" in raw:
         raise UsageError("A command, argument or path contains a NUL byte. Pass such data on stdin or in a file")
-    return b"'" + raw.replace(b"'", b"'\\''").replace(b"\n", b"'\"$ohs_nl\"'") + b"'"
+    return b"'" + raw.replace(b"'", b"'\\''").replace(b"\n", b"'\"$%s\"'" % newline) + b"'"
 
 
 def quote_all(words: Iterable[str]) -> bytes:
@@ -180,12 +180,13 @@ def check_settable(env: Mapping[str, str], secret_names: Iterable[str]) -> None:
             raise UsageError(f"{name!r} is a secret of this runtime, and keeps its value. Choose another name")
 
 
-def exports(env: Mapping[str, str]) -> bytes:
-    """Words on one line for a shell that has run NEWLINE: export each variable, silently; empty for none.
+def exports(env: Mapping[str, str], *, newline: bytes = b"ohs_nl") -> bytes:
+    """Words on one line for a shell as `quote` has it: export each variable, silently; empty for none.
 
     A variable that the shell has made read-only keeps its value, and the next ones are exported all the same.
     """
-    return b"".join(b"{ command export %s=%s; } 2>/dev/null;" % (name.encode(), quote(env[name])) for name in env)
+    quoted = {name: quote(value, newline=newline) for name, value in env.items()}
+    return b"".join(b"{ command export %s=%s; } 2>/dev/null;" % (name.encode(), quoted[name]) for name in quoted)
 
 
 def check_call(

@@ -50,6 +50,8 @@ REAP_S = 1.0
 _NUMBER = re.compile(r"\d{1,10}")
 _JOB_STARTED = re.compile(r"(?m)^\[\d+\] (\d{1,10})\n")
 _JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|Hangup)(?:\(\d+\))? +(\S.*)\n")
+_LAYOUT = re.compile(r"[\s;&]")
+"""What bash adds and leaves out as it prints a job that was written in several lines."""
 _HERE_DOCUMENT = re.compile(r"(?m)^(bash: warning: here-document) at line \d+(?= delimited by end-of-file)")
 """bash counts every line that it was sent, ours included; the line number of an interactive bash cannot be set."""
 JOB_COMMANDS = 50
@@ -61,7 +63,7 @@ _EXIT = re.compile(r"\b(?:EXIT|0)\b")
 _FAREWELL = FAREWELL.decode()
 """The output of an EXIT trap follows it."""
 
-_LATE = b'command eval "$ohs_late"\n'
+_LATE = 'command eval "$ohs_late"'
 """An interrupt or an error makes an interactive shell abandon its line and read this one, which sends the missing
 report. bash reads a pipe byte by byte and gets it directly after each command. dash and ash read ahead: dash drops it
 at an interrupt, and busybox's applets, forked without exec, would read it as their own stdin: `recover` sends it."""
@@ -161,18 +163,15 @@ class ShellSession:
         self._bash = False
         self._exit_trap = False
         """The agent may have set an EXIT trap: it prints when the shell exits, with a command's redirections undone."""
+        self._prefix = f"ohs_{secrets.token_hex(4)}_"
+        """Of the names of ours in the shell, where commands set what they like: nothing else in it begins so."""
         self._records = b""
         self._splitter = MarkSplitter()
         self._keeper_ended = self._terminal_ended = self._closed = False
         self._keeper_failure: Exception | None = None
         self._keeper, self.terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
-        setup = f"{NEWLINE}\n{SESSION}\n".encode() + b"ohs_dir=%s ohs_home=%s\n" % (quote(directory), quote(home))
-        if unsaved:
-            setup += b"ohs_save='(command unset -v %s;command export -p)'\n" % " ".join(unsaved).encode()
-        if restored:
-            setup += b'{ command eval %s;command eval "$ohs_plain"; } 2>/dev/null\n' % quote(restored)
         self._greeting = secrets.token_hex(16)
-        setup += b'command cd -- %s\nohs_n=%s; command eval "$ohs_greet"\n' % (quote(workdir), self._greeting.encode())
+        setup = self._setup(workdir, home, restored, unsaved)
         with contextlib.suppress(BrokenPipeError):  # the keeper has ended, which the reader tells
             self._keeper.write(setup)
         threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True).start()
@@ -181,6 +180,25 @@ class ShellSession:
         if not self.pid:
             self.close()
             raise self._not_up()
+
+    def _setup(self, workdir: str, home: str, restored: str, unsaved: Sequence[str]) -> bytes:
+        """The lines before the first command."""
+        lines = self._own(f"{NEWLINE}\n{SESSION}\n")
+        lines += self._own("ohs_dir=%s ohs_home=%s\n") % (self._quote(self.directory), self._quote(home))
+        if unsaved:
+            lines += self._own("ohs_save='(command unset -v %s;command export -p)'\n") % " ".join(unsaved).encode()
+        if restored:
+            eval_restored = self._own('{ command eval %s;command eval "$ohs_plain"; } 2>/dev/null\n')
+            lines += eval_restored % self._quote(restored)
+        greet = self._own('command cd -- %s\nohs_n=%s; command eval "$ohs_greet"\n')
+        return lines + greet % (self._quote(workdir), self._greeting.encode())
+
+    def _own(self, text: str) -> bytes:
+        """Shell text of ours with the names that this shell has in their place."""
+        return text.replace("ohs_", self._prefix).encode()
+
+    def _quote(self, text: str) -> bytes:
+        return quote(text, newline=self._own("ohs_nl"))
 
     def _not_up(self) -> SandboxUnavailable:
         if type(self.failure) is SandboxUnavailable:  # restarted while the shell came up: the next one will
@@ -249,15 +267,18 @@ class ShellSession:
         command = call.command
         if self._on_overflow:
             call.capture = Capture(on_overflow=self._on_overflow(call.nonce))
-        given = b'"$(cat %s;echo .)";ohs_c=${ohs_c%%.}' % quote(by_file) if by_file else quote(call.text or command)
+        given = self._quote(by_file or call.text or command)
+        if by_file:
+            given = self._own('"$(cat %s;echo .)";ohs_c=${ohs_c%%.}') % given
         with self.changed:
             self.call = call
         if (trap := command.find("trap")) >= 0 and _EXIT.search(command, trap):
             self._exit_trap = True
-        run = b"$ohs_trapped" if self._exit_trap else b"$ohs_run"
+        run = "$ohs_trapped" if self._exit_trap else "$ohs_run"
+        begin = self._own("ohs_n=%s;ohs_m=%d;ohs_c=%s\n") % (call.nonce.encode(), call.limit_kib, given)
+        variables = exports(call.env, newline=self._own("ohs_nl"))
         late = self._late() if self._bash else b""
-        words = (exports(call.env), call.nonce.encode(), call.limit_kib, given, run, late)
-        self._keeper.write(b'%sohs_n=%s;ohs_m=%d;ohs_c=%s\ncommand eval "%s"\n%s' % words)
+        self._keeper.write(variables + begin + self._own(f'command eval "{run}"\n') + late)
 
     @property
     def traps_exit(self) -> bool:
@@ -269,7 +290,7 @@ class ShellSession:
         self._keeper.write(self._late())
 
     def _late(self) -> bytes:
-        return _LATE[:-1] + b";exec >/dev/null 2>&1\n" if self._exit_trap else _LATE
+        return self._own(f"{_LATE};exec >/dev/null 2>&1\n" if self._exit_trap else f"{_LATE}\n")
 
     def relay_to(self, relay: OutputRelay | None) -> None:
         """Relay the running command's output from now on, and first what is captured and not taken; None stops."""
@@ -304,7 +325,7 @@ class ShellSession:
         if "<<" in call.command:
             text = _HERE_DOCUMENT.sub(r"\1", text)
         if "&" in call.command:
-            self._job_commands.append(call.command)
+            self._job_commands.append(_LAYOUT.sub("", call.command))
         first = max(self._background_pid, self.pid)
         if call.report:
             self._background_pid = call.report.background_pid
@@ -314,7 +335,8 @@ class ShellSession:
         return text
 
     def _is_job(self, text: str) -> bool:
-        return any(text.strip() in command for command in self._job_commands)
+        job = _LAYOUT.sub("", text)
+        return bool(job) and any(job in command for command in self._job_commands)
 
     def close(self, *, kill: bool = True) -> None:
         """Close the shell's input and terminal; with kill, kill a live shell first."""

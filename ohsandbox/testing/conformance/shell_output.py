@@ -181,7 +181,9 @@ def a_forged_mark_of_another_command_is_plain_output(shell: Session) -> None:
 
 @shell_case()
 def a_forged_end_mark_forges_no_result(shell: Session) -> None:
-    told = shell('printf "\\033]7117;%s;end\\007" "$ohs_n"; sleep 0.3; (exit 4)')
+    find = "set | sed -n 's/^ohs_.*_n=.*\\([0-9a-f]\\{32\\}\\).*/\\1/p'"
+    assert len(shell(find).output) == len(f"{'n' * 32}\n")
+    told = shell(f'printf "\\033]7117;%s;end\\007" "$({find})"; sleep 0.3; (exit 4)')
     assert told.exit_code == 4
 
 
@@ -206,6 +208,13 @@ def the_prompt_is_never_output(shell: Session) -> None:
     shell("PROMPT_COMMAND='echo P'; PS1='$(date)'; PS2='more'; PS0=zero; PS4='+'")
     told = shell("echo hi")
     assert (told.output, told.background_output) == ("hi\n", "")
+
+
+@shell_case()
+def a_background_job_of_several_lines_is_not_announced(shell: Session) -> None:
+    begin = "{ echo hi; sleep 0.1\n} >/dev/null 2>&1 </dev/null &\n"
+    told = shell(f"{begin}while kill -0 $! 2>/dev/null; do sleep 0.1; done\nwait $!")
+    assert (told.output, told.exit_code) == ("", 0)
 
 
 @shell_case()

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.process.invocation import NEWLINE
+from ohsandbox.runtime.shell.session import SESSION
 from ohsandbox.testing.conformance.case import refuses, shell_case
 from ohsandbox.testing.conformance.scratch import SOON_S
 
@@ -55,6 +58,16 @@ def a_shell_begins_in_the_workdir(shell: Session) -> None:
 def exported_and_plain_variables_are_kept(shell: Session) -> None:
     shell("export A=b; C='d  e'")
     assert shell('echo "$A" "$C"; sh -c \'echo "$A$C"\'').output == "b d  e\nb\n"
+
+
+@shell_case()
+def a_command_may_set_variables_and_functions_of_the_names_in_our_scripts(shell: Session) -> None:
+    names = sorted({*re.findall(r"\bohs_\w+", SESSION + NEWLINE)})
+    assert "ohs_n" in names
+    setting = "\n".join([f"{name}=0\n{name}() {{ echo no; }}" for name in names] + ["(exit 3)"])
+    assert [told.exit_code for told in (shell(setting), shell("(exit 4)\n"))] == [3, 4]
+    told = shell('printf "$ohs_n\n"')
+    assert (told.output, told.exit_code, told.notice) == ("0\n", 0, None)
 
 
 @shell_case()
