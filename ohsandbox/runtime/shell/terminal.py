@@ -73,7 +73,10 @@ _UNFINISHED = re.compile(
     rb"|\xc2(?:\x9b%(csi)s|[\x90\x98\x9d-\x9f]%(string)s\x1b?))\Z" % {b"csi": _CSI, b"string": _STRING}
 )
 _UNFINISHED_BYTES = 2 * STRING_UNITS + 4
-_C1 = re.compile("[\x80-\x9f]")
+_HALF = re.compile(
+    rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})(?=\x1b|\xc2[\x80-\x9f])"
+)
+"""The beginning of a character that a control function interrupts: what follows that is no end of it."""
 
 
 def clean(raw: bytes) -> str:
@@ -90,10 +93,8 @@ def clean(raw: bytes) -> str:
 def without_controls(raw: bytes) -> str:
     """Like `clean`, but keep carriage returns and the text that they overwrite."""
     if b"\x1b" in raw or b"\xc2" in raw:
-        raw = _CONTROL.sub(b"", raw)
+        raw = _CONTROL.sub(b"", _HALF.sub(lambda half: half[0].decode("utf-8", "replace").encode(), raw))
     text = raw.decode("utf-8", "replace")
-    if not text.isascii():
-        text = _C1.sub("", text)  # formed when the bytes between its two halves were removed
     return text.replace("\r\n", "\n") if "\r" in text else text
 
 

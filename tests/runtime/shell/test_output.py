@@ -68,6 +68,8 @@ HOSTILE = st.lists(
 
 
 @given(HOSTILE, st.lists(st.integers(1, 9000), max_size=6))
+@example([b"\xc2", b"\x1b", b"\x9d"], [2])
+@example([b"\xc2", b"\x1b", b"[", b"m", b"\x9d"], [4])
 def test_polled_output_is_what_the_whole_would_be(pieces: list[bytes], steps: list[int]) -> None:
     raw, capture, taken = b"".join(pieces), Capture(), ""
     rest = raw
