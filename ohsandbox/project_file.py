@@ -374,7 +374,9 @@ def _check_names(table: dict[str, Any], path: Path, known: list[str]) -> None:
         if name in NEVER:
             raise _fault(path, f"key {name!r} is never taken from a project. Put it into your own settings.")
         if name not in known:
-            raise _fault(path, f"unknown key {name!r}.{did_you_mean(name, known)} Known keys: {', '.join(known)}.")
+            own = ", ".join(ProjectSandbox.model_fields)
+            meant = did_you_mean(name, known) or f" Known are settings (`ohsandbox config list`), and {own}."
+            raise _fault(path, f"unknown key {name!r}.{meant}")
 
 
 def _typed(values: dict[str, Any], path: Path) -> Settings:

@@ -81,6 +81,10 @@ def test_what_is_no_setting_is_unknown(repository: Path, name: str) -> None:
     ("text", "told"),
     [
         ("imag = 'x'", "Did you mean 'image'?"),
+        (
+            "qqqq = 'x'",
+            "unknown key 'qqqq'. Known are settings (`ohsandbox config list`), and build, ",
+        ),
         ("network = 'opn'", "'none', 'allowlist' or 'open'"),
         ("setup = 'one text'", "'setup' is wrong"),
         ("workspace = '/etc'", "'bind' or 'copy'"),

@@ -18,7 +18,9 @@ def list_(*, as_json: AsJson = False) -> int:
 
 @command(cache)
 def prune(
-    names: list[str] | None = argument("Caches to remove.  [default: all that no sandbox has]", "NAME..."),
+    names: list[str] | None = argument(
+        "Directories, names or ids of caches.  [default: all that no sandbox has]", "NAME..."
+    ),
     *,
     yes: Yes = False,
 ) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from ohsandbox.text import MAX_BYTES, byte_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A name that POSIX lets a shell export (XBD 3.230)."""
 MAX_GPUS = 1024
 MAX_NUMBER = 1e9
 """Thirty years of seconds; timers of the system overflow at 9.2e9."""
@@ -42,10 +45,15 @@ def gpu_count(text: str) -> str:
 
 
 def check_variables(pairs: Sequence[str]) -> None:
-    """Raise UsageError for the first that is not NAME=VALUE."""
+    """Raise UsageError for the first that is not NAME=VALUE with a name that a shell can export."""
     for pair in pairs:
         if "=" not in pair[1:]:
             raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
+        if not _VARIABLE.fullmatch(pair.partition("=")[0]):
+            raise UsageError(
+                f"Invalid --env {pair.partition('=')[0]!r}: a name has letters, digits and underscores, and begins "
+                "with no digit."
+            )
 
 
 def byte_size_of(*, minimum: int) -> Callable[[str], int]:

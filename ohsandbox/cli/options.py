@@ -197,6 +197,7 @@ class SandboxOptions:
         "--no-setup-cache",
         rich_help_panel="Sandbox",
     )
+    no_services: bool = switch("Start without the project's services.", "--no-services", rich_help_panel="Sandbox")
     any_port: bool = False
     """Ports of this machine are those of the settings: one that is taken gets another."""
     build_options: dict[str, Any] | None = None

@@ -61,6 +61,12 @@ MEANINGS = {
 """Why a person should look at it; what is not here is a limit that is raised, or how a model is asked."""
 
 
+MAX_SHOWN_CHARS = 4_000
+"""Of one value in the question: fifty lines of a terminal."""
+MAX_ITEMS_SHOWN = 200
+"""Of one list."""
+
+
 class UsedProject(NamedTuple):
     """What a command takes of a project's file."""
 
@@ -98,9 +104,10 @@ class UsedProject(NamedTuple):
             )  # fmt: skip
         if is_resumed:
             return where
-        where = replace(where, services=self.project.services)
-        has_image = where.image or where.build or os.environ.get(Settings.variables()["image"])
-        if not has_image and (build := project.image_build()) is not None:
+        where = replace(where, services=() if where.no_services else self.project.services)
+        if chosen := _image_chosen(where):
+            _tell_replaced(project, chosen)
+        elif (build := project.image_build()) is not None:
             where = replace(where, build=Path(build.pop("context")), build_options=build or None)
         if options.workspace is not None and where.workspace is None:
             copies = options.workspace == "copy" and not where.copies
@@ -108,6 +115,25 @@ class UsedProject(NamedTuple):
         if dev is not None and dev.user and where.user is None and (where.copies or where.workspace is None):
             where = replace(where, user=dev.user)
         return where
+
+
+def _image_chosen(where: SandboxOptions) -> str:
+    """What names an image over the project's; empty where nothing does."""
+    if where.image or where.build:
+        return f"--image {where.image}" if where.image else f"--build {where.build}"
+    name = Settings.variables()["image"]
+    return f"{name}={os.environ[name]}" if os.environ.get(name) else ""
+
+
+def _tell_replaced(project: Project, chosen: str) -> None:
+    """Say that the sandbox's image is not what the project has for it."""
+    dev, build, image = project.devcontainer, project.build, project.values.get("image")
+    features = () if dev is None else dev.features
+    named = image or (dev.image if dev is not None and features else None)
+    if build is None and (named is None or chosen.partition("=" if "=" in chosen else " ")[2] == named):
+        return
+    what = f"build of {build['context']}" if build is not None else f"image {named!r}"
+    say(f"{chosen} is used in the place of the project's {what}{' with its features' if features else ''}.")
 
 
 class FoundProject(NamedTuple):
@@ -258,8 +284,10 @@ def _row(label: str, value: Any) -> Iterator[str]:
     """A label and its value behind the gutters, each command of a list on rows of its own."""
     named = [f"{name} = {one}" for name, one in value.items()] if isinstance(value, dict) else [value]
     items = value if isinstance(value, list | tuple) else named
-    texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in items]
-    shown = [safe_line(text, limit_chars=sys.maxsize) for text in texts]
+    texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in items[:MAX_ITEMS_SHOWN]]
+    shown = [_shown(text) for text in texts]
+    if len(items) > MAX_ITEMS_SHOWN:
+        shown.append(f"... and {len(items) - MAX_ITEMS_SHOWN:,} more, {len(items):,} in all: see the file")
     columns = open_console().width
     if len(shown) == 1:
         first, *more = folded(f"{safe_line(label, limit_chars=sys.maxsize)}: {shown[0]}", columns)
@@ -269,6 +297,15 @@ def _row(label: str, value: Any) -> Iterator[str]:
     yield NAMED + safe_line(label, limit_chars=sys.maxsize) + ":"
     for text in shown:
         yield from folded(text, columns)
+
+
+def _shown(text: str) -> str:
+    """A value on one line; of a huge one the beginning and the end, with its length."""
+    line = safe_line(text, limit_chars=sys.maxsize)
+    if len(line) <= MAX_SHOWN_CHARS:
+        return line
+    half = MAX_SHOWN_CHARS // 2
+    return f"{line[:half]} [... cut here: {len(text):,} characters in all, see the file ...] {line[-half:]}"
 
 
 def _state(directory: Path, digest: str) -> str:

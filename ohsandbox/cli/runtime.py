@@ -47,7 +47,7 @@ _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
 _SETUP = {"setup", "setup_inputs", "setup_directory", "start", "folder", "project_forward"}
 _NOT_MADE_OF = _SETUP | {
     "workspace", "branch", "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache",
-    "forward", "expose_host", "any_port", "no_cache",
+    "forward", "expose_host", "any_port", "no_cache", "no_services",
 }  # fmt: skip
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
 _UNFINISHED = {
@@ -60,8 +60,16 @@ MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
 MAX_IMAGES_NAMED = 5
 """As many local images as a line holds."""
-_DEVELOPMENT = ("ohsandbox-dev:", "ohsandbox-test-")
+_DEVELOPMENT = ("ohsandbox-dev:", "ohsandbox-test-", "ohsandbox-base:", "ohsandbox-dind:")
 """What compose.yaml and the tests make."""
+_LIKE = 0.6
+"""From this ratio of letters in common on an image may be what was meant: `pyhton:3.12`, `python:3.13`."""
+_WORKED_IN = (
+    "ohsandbox-default", "ohsandbox-browser", "python", "node", "golang", "rust", "ruby", "php", "openjdk",
+    "eclipse-temurin", "maven", "gradle", "gcc", "dotnet", "buildpack-deps", "debian", "ubuntu", "fedora", "alpine",
+    "busybox", "base", "universal", "devcontainer",
+)  # fmt: skip
+"""Languages and systems; what runs a server is seldom meant."""
 MAX_NAMES = 200
 """So many names of a kind are printed; more of a kind are an attack by themselves, and all stand in a file."""
 MAX_EXECUTABLES = 20
@@ -154,8 +162,9 @@ def started(
         image = runtime.describe().get("image", "")
         said = str(error)
         is_chosen = repr(image) in said and f"{image!r} for " not in said  # else it is a service's, or a platform's
-        names = nearest_images(image, _local_images()) if is_chosen else ()
-        here = f" Here are: {', '.join(names)} (--image NAME)." if names else ""
+        names, more = nearest_images(image, _local_images()) if is_chosen else ([], 0)
+        others = f" and {more} more (`docker images`)" if more else ""
+        here = f" Here are: {', '.join(names)}{others} (--image NAME)." if names else ""
         raise ImageUnavailable(f"{error}{here}") from error
     try:
         is_new = runtime.resumed is None or runtime.resumed.how == "new"
@@ -217,10 +226,19 @@ def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     view.info(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
 
 
-def nearest_images(wanted: str, names: Sequence[str]) -> list[str]:
-    """As many images as a message names: those that are called like the wanted one first, none of our own tests."""
+def nearest_images(wanted: str, names: Sequence[str]) -> tuple[list[str], int]:
+    """The images that a message names, and how many more there are; none that development or tests of ours made.
+
+    First are those that are called like the wanted one, then those that one works in, by likeness.
+    """
     theirs = [one for one in names if not one.startswith(_DEVELOPMENT)]
-    return sorted(theirs, key=lambda one: -SequenceMatcher(None, one, wanted).ratio())[:MAX_IMAGES_NAMED]
+
+    def rank(image: str) -> tuple[bool, bool, float]:
+        name = image.rpartition("/")[2].partition(":")[0]
+        likeness = SequenceMatcher(None, image, wanted).ratio()
+        return likeness < _LIKE, not name.startswith(_WORKED_IN), -likeness
+
+    return sorted(theirs, key=rank)[:MAX_IMAGES_NAMED], max(0, len(theirs) - MAX_IMAGES_NAMED)
 
 
 def _local_images() -> list[str]:

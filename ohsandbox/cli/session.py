@@ -16,12 +16,9 @@ from ohsandbox.cli.port_watch import PortWatch
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.run_settings import complete
-from ohsandbox.cli.runtime import (
-    ResumedConversation,
-    leave_on_exit,
-    tell_news,
-)
+from ohsandbox.cli.runtime import ResumedConversation, leave_on_exit, tell_news
 from ohsandbox.cli.session_inputs import hide_secrets, instructions_of, last_words
+from ohsandbox.cli.session_reports import tells_changes
 from ohsandbox.cli.session_sandbox import SessionSandbox, enter_sandbox
 from ohsandbox.cli.skill_servers import ask_about_servers
 from ohsandbox.cli.viewer.hosting import PageAddress, has_browser, hosted, open_browser, wait_for_page
@@ -353,6 +350,7 @@ class RunSession:
             presenter.hear_network(runtime, has_commands=self.what.talks and (self.person or self.what.task is None))
         )
         stack.callback(self._tell_where)
+        stack.callback(tells_changes(presenter, unless=lambda: self._is_switching))
         if full.copies:
             stack.callback(self._tell_apply, full)
         conversation.start()

@@ -21,22 +21,64 @@ from ohsandbox.conversation.storage import list_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.review_text import on_one_line
+from ohsandbox.text import counted
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
+from ohsandbox.timetravel.workspace_diff import diff_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
+    from ohsandbox.cli.presenter import Presenter
     from ohsandbox.cli.session import RunSession
     from ohsandbox.cli.slash_commands import CommandContext
     from ohsandbox.conversation.cost import ConversationCost
 
 MAX_TOOL_CHARS = 90
+MAX_CHANGED_NAMED = 5
+"""As many as a line holds."""
 MAX_WHY_LINES = 5
 """Of the end of a failed call's output, where the reason stands."""
 _NO_NETWORK = re.compile(
     r"(?i)could not resolve|name resolution|network is unreachable|getaddrinfo|bad address|blocked by the sandbox"
 )
 """What glibc, musl, busybox, Python and Node say where there is no network, and our proxy where it refuses."""
+
+
+# --- at the end -------------------------------------------------------------------------------------
+
+
+def tells_changes(presenter: Presenter, *, unless: Callable[[], bool]) -> Callable[[], None]:
+    """For an ExitStack: says which files of bound workspaces changed from now on; nothing after a second Ctrl-C."""
+    directory = presenter.conversation.directory
+    kept = len(CheckpointIndex.of(directory).kept) if directory.exists() else 0
+
+    def tell() -> None:
+        if presenter.has_worked and not presenter.hurried and not unless():
+            line = _changed_line(directory, kept)
+            if line is not None:
+                presenter.view.info(line)
+
+    return tell
+
+
+def _changed_line(directory: Path, kept: int) -> str | None:
+    """One line with the files of bound workspaces that changed since the kept-th checkpoint; None where none did."""
+    checkpoints = CheckpointIndex.of(directory).kept[kept:]
+    if not checkpoints or not checkpoints[0].data.get("workspace"):
+        return None
+    since = checkpoints[0].seq if kept else None
+    try:
+        with diff_workspace(directory, since, ignored=False) as work:
+            paths = [change.path for change in work.changes if not change.is_of_directories]
+    except (UsageError, OSError):
+        return None  # `ohsandbox diff` says why
+    if not paths:
+        return None
+    names = ", ".join(safe_line(path, limit_chars=60) for path in paths[:MAX_CHANGED_NAMED])
+    more = f" and {len(paths) - MAX_CHANGED_NAMED:,} more" if len(paths) > MAX_CHANGED_NAMED else ""
+    command = f"ohsandbox diff {directory.name}{'' if since is None else f' {since}'}"
+    return f"Changed: {counted(len(paths), 'file')}: {names}{more}. To see it: {command}"
 
 
 # --- /status, /model --------------------------------------------------------------------------------

@@ -58,19 +58,25 @@ def test_it_counts_for_a_workspace_once_it_is_trusted_and_flags_stand_above(
     assert "devcontainer.json, not used: privileged (" in capfd.readouterr().err
     assert (found.user, used(workspace=project, copy=True).user) == (None, "me")
     assert used(workspace=project, image="b:1").image == "b:1"
+    assert "--image b:1 is used in the place of the project's image 'a:1'." in capfd.readouterr().err
     assert used(workspace=project, runtime="cli").setup == ()
     say(project, {"image": "a:2", "postCreateCommand": "make"})
     assert used(workspace=project).setup == ()
 
 
-def test_a_build_of_it_is_one_with_its_file_arguments_and_stage(invoke: Invoke, project: Path) -> None:
+def test_a_build_of_it_is_one_with_its_file_arguments_and_stage(
+    invoke: Invoke, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (project / ".devcontainer" / "D").write_text("FROM scratch AS dev")
     say(project, {"build": {"dockerfile": "D", "args": {"A": "1"}, "target": "dev"}})
     assert invoke("trust", str(project), "--yes").code == 0
     found = used(workspace=project)
     assert found.build == project / ".devcontainer"
     assert found.build_options == {"dockerfile": "D", "args": {"A": "1"}, "target": "dev"}
+    capfd.readouterr()
     assert used(workspace=project, image="b:1").build is None
+    told = f"ohsandbox: --image b:1 is used in the place of the project's build of {found.build}.\n"
+    assert capfd.readouterr().err == told
 
 
 def test_what_features_are_built_from_goes_once_nobody_used_it_and_no_conversation_names_it(

@@ -51,7 +51,7 @@ def test_resource_limits_reach_the_create_call() -> None:
 
 def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
     used_before = {"copy_all", "branch", "no_project", "no_setup_cache", "setup", "setup_inputs", "setup_directory"}
-    used_before |= {"allowed", "start", "folder", "project_forward", "no_cache"}
+    used_before |= {"allowed", "start", "folder", "project_forward", "no_cache", "no_services"}
     declared = {field.name for field in fields(SandboxOptions)} - used_before - PORTS
     assert declared <= {field.name for field in fields(RuntimeSettings)}
     assert BACKENDS["docker"].isolated  # what ports need
@@ -111,8 +111,14 @@ def test_images_that_are_called_like_the_wanted_one_are_named_first_and_none_of_
         "ohsandbox-test-mcp:a",
         "python:3.12",
     ]
-    named = nearest_images("pyhton:3.12", here)
-    assert named[0] == "python:3.12"
-    assert len(named) == MAX_IMAGES_NAMED
-    assert not [one for one in named if one.startswith("ohsandbox-")]
-    assert nearest_images("ohsandbox-test-mpc:a", here[4:6]) == []
+    named, more = nearest_images("pyhton:3.12", [*here, "postgres:17", "redis:8", "ohsandbox-base:debian"])
+    assert (named[0], {*named[1:]}) == ("python:3.12", {"alpine:3", "debian:12", "golang:1", "busybox:1"})
+    assert (len(named), more) == (MAX_IMAGES_NAMED, 2)
+    assert nearest_images("redid:8", ["debian:12", "redis:8"]) == (["redis:8", "debian:12"], 0)
+    assert nearest_images("ohsandbox-test-mpc:a", here[4:6]) == ([], 0)
+
+
+def test_a_variable_has_a_name_that_a_shell_can_export(invoke: Invoke) -> None:
+    ended = invoke("exec", "-e", "1X=b", "true")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "Invalid --env '1X': a name has letters, digits and underscores" in ended.err

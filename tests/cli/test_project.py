@@ -238,3 +238,11 @@ def test_without_trust_no_setup_runs_and_the_image_is_the_persons(invoke: Invoke
     ended = invoke("exec", "--image", image, "test", "-e", "/tmp/here")
     assert ended.code == 1
     assert "are not used" in ended.err
+
+
+def test_a_huge_value_is_cut_and_its_length_told(invoke: Invoke, project: Path) -> None:
+    (project / ".ohsandbox.toml").write_text(f'setup = ["echo {"x" * 9_990}"]\nallow = {["a.example"] * 300}\n')
+    shown = invoke("trust", "--yes").out
+    assert "[... cut here: 9,995 characters in all, see the file ...]" in shown.replace("\n  | ", "")
+    assert shown.count("xxxxx") < 1000
+    assert "... and 100 more, 300 in all: see the file" in shown

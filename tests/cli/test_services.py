@@ -45,6 +45,8 @@ def test_a_trusted_projects_services_serve_its_agent(
     shown = invoke("trust", "--yes")
     assert '"name": "web"' in shown.out
     assert "services.web.ports: no port of this machine is opened" in shown.out
+    without = invoke("exec", "--workspace", ".", "--no-services", "--", "cat", "/etc/hosts")
+    assert (without.code, "web" in without.out) == (0, False)
     ended = invoke("run", "task", "--model", model, "--json")
     events = [json.loads(line) for line in ended.out.splitlines()]
     said = {one["type"]: one.get("data", {}) for one in events if "data" in one}

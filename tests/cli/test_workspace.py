@@ -108,6 +108,8 @@ def test_run_tells_after_each_turn_and_once(
     out, err = process.communicate(b"go\nagain\n/exit\n", timeout=110)
     assert process.returncode == 0, err
     lines = out.decode().splitlines()
+    [changed] = [line for line in lines if "info     Changed: " in line]
+    assert "Changed: 1 file: .envrc. To see it: ohsandbox diff 2" in changed
     told_at = [number for number, line in enumerate(lines) if "lib/.git/config (core.fsmonitor" in line]
     assert len(told_at) == 1
     assert told_at[0] < next(number for number, line in enumerate(lines) if "nothing more" in line)

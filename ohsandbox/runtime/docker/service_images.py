@@ -6,7 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import SandboxRefused, UsageError
+from ohsandbox.errors import ImageUnavailable, SandboxRefused, UsageError
 from ohsandbox.runtime.docker import build, images, service_checkpoints
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.service_options import Service
@@ -75,9 +75,12 @@ def find_images(
         if service.name in found:
             continue
         name = service.image
-        if service.build is not None:
-            name = build.ensure(engine, service.build, progress=progress, cancel=cancel)
-        images.ensure(engine, str(name), progress=progress, cancel=cancel)
+        try:
+            if service.build is not None:
+                name = build.ensure(engine, service.build, progress=progress, cancel=cancel)
+            images.ensure(engine, str(name), progress=progress, cancel=cancel)
+        except ImageUnavailable as error:
+            raise ImageUnavailable(f"Service {service.name!r}: {error}") from error
         found[service.name] = image_of(engine, str(name), service)
     return found
 

@@ -321,6 +321,10 @@ def _make_tree(branch: Branch) -> str:
     names = _git(["for-each-ref", "--format=%(refname)"], branch.tree).split()
     known = f"refs/remotes/origin/{branch.name}"
     start = known if known in names else "HEAD"
+    if start not in {*names, "HEAD"} or git.call(["rev-parse", "-q", "--verify", start], directory=branch.tree)[0]:
+        raise UsageError(
+            f"{str(branch.repository)!r} has no commit for a branch to begin with. Remedy: `git commit` there first."
+        )
     base = _git(["rev-parse", "--verify", f"{start}^{{commit}}"], branch.tree)
     _git(["checkout", "-q", "--no-track", "-B", branch.name, base], branch.tree)
     _git(["remote", "remove", "origin"], branch.tree)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import checkpoints, service_watch, services
 from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
@@ -51,6 +51,8 @@ def test_a_service_is_ready_reached_by_name_contained_and_gone_with_its_sandbox(
     assert "web at web:8000" in runtime.describe()["services"]
     assert runtime.describe()["network"].startswith("none")
     assert runtime.listening_ports() == (), "those of services are no news"
+    with pytest.raises(ImageUnavailable, match=r"^Service 'missing': Pulling image 'ohsandbox-nowhere\.invalid/x:1'"):
+        sandbox(services=[Service("missing", image="ohsandbox-nowhere.invalid/x:1")])
     names = [f"{runtime.name}-{name}" for name in ("later_1", "network", "prepare", "web")]
     assert containers_of(engine, runtime.name) == [runtime.name, *names]
     found = engine.api.inspect_container(f"{runtime.name}-later_1")

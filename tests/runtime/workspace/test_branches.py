@@ -143,6 +143,13 @@ def test_a_name_that_git_would_read_otherwise_is_refused(project: Path, name: st
     assert find_branches() == []
 
 
+def test_a_repository_without_a_commit_is_told_with_the_remedy(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "-b", "main", "new")
+    with pytest.raises(UsageError, match=r"has no commit for a branch to begin with\. Remedy: `git commit`"):
+        open_branch(tmp_path / "new", "x")
+    assert find_branches() == []
+
+
 def test_a_repository_that_borrows_or_lies_elsewhere_is_refused(project: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--shared", str(project), "borrowing")
     git(project, "worktree", "add", "-q", str(tmp_path / "tree"))
