@@ -159,9 +159,12 @@ class SandboxPool:
                         f"Remedy: a larger size than {self._size}, or a longer timeout_s."
                     )
                 taken = self._ready.popleft()
-                self._fill()
-            if taken.is_warm() and taken.is_alive():
-                return taken
+            try:
+                if taken.is_warm() and taken.is_alive():
+                    return taken
+            finally:
+                with self._changed:  # last: an engine that starts containers answers 10 times as late
+                    self._fill()
             log.warning("A sandbox of the pool ended before it was taken; the next one is taken instead.")
             self._discard(taken)
 
