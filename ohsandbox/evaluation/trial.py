@@ -36,10 +36,13 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.results import Outcome, ServiceResult
     from ohsandbox.evaluation.task import Collect, Network, Step
     from ohsandbox.evaluation.trial_sandbox import SandboxRemovals
+    from ohsandbox.network.audit import NetworkDecision
 
 PATCH_NAME = "patch.diff"
-NETWORK_NAME = "network.jsonl"
-"""In the agent's directory: what it asked the allowlist for, and what was decided."""
+NETWORK_NAME, VERIFIER_NETWORK_NAME = "network.jsonl", "verifier-network.jsonl"
+"""In the agent's directory, and in the step's: what agent and verifier asked the allowlist for, and the decisions."""
+MAX_UNREACHED = 5
+"""Hosts that a note names; all are in the file."""
 PASSING_REWARD = 1.0
 CONTENTION = "Contention"
 """The kind of the fault of a trial whose time was cut short by others, who used the processors."""
@@ -302,12 +305,15 @@ class Trial:
             return self._judge(fresh, step, directory)
 
     def _judge(self, runtime: DockerRuntime, step: Step, directory: Path) -> Score:
-        asked = step.verifier.timeout_s
-        with self._accounting.watched(runtime, "verifier", self._scaled(asked)):
-            return verify(
-                runtime, step.verifier, directory / "verifier", timeout_s=self._limit(asked) or asked,
-                cancel=self._cancel,
-            )  # fmt: skip
+        asked, began = step.verifier.timeout_s, datetime.now(UTC)
+        try:
+            with self._accounting.watched(runtime, "verifier", self._scaled(asked)):
+                return verify(
+                    runtime, step.verifier, directory / "verifier", timeout_s=self._limit(asked) or asked,
+                    cancel=self._cancel,
+                )  # fmt: skip
+        finally:
+            self._notes += _unreached(_write_network(runtime, directory / VERIFIER_NETWORK_NAME, since=began))
 
     def _judged(self, ends: list[tuple[Step, _StepEnd]]) -> dict[str, Any]:
         """The trial's outcome by those of its steps."""
@@ -408,11 +414,22 @@ def _as_the_agent_left_it() -> Iterator[None]:
         raise NoVerdict(f"after the agent: {error}") from error
 
 
-def _write_network(runtime: DockerRuntime, path: Path, *, since: datetime) -> None:
-    """Write the decisions of the allowlist, one a line; no file without any."""
+def _write_network(runtime: DockerRuntime, path: Path, *, since: datetime) -> list[NetworkDecision]:
+    """Write the decisions of the allowlist, one a line, and return them; no file without any."""
     decisions = [one for one in runtime.network_decisions() if one.time >= since.timestamp()]
     if decisions:
         path.write_text("".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in decisions))
+    return decisions
+
+
+def _unreached(decisions: Sequence[NetworkDecision]) -> list[str]:
+    """Notes on the hosts that a verifier asked for in vain: refused, or allowed by no rule as they did not answer.
+
+    They change no outcome: what an agent leaves behind may make a verifier ask for anything.
+    """
+    refused = [one for one in decisions if not (one.allowed and one.rule)]
+    told = dict.fromkeys(f"the verifier could not reach {one.host}:{one.port}: it {one.reason}" for one in refused)
+    return [*told][:MAX_UNREACHED]
 
 
 def _goes_on(step: Step, end: _StepEnd) -> bool:

@@ -101,18 +101,25 @@ def test_the_record_tells_networks_processors_and_resources(tmp_path: Path) -> N
     assert result.resources.no_route == 0
 
 
-def test_what_the_agent_asked_its_allowlist_for_is_kept(tmp_path: Path) -> None:
+def test_what_agent_and_verifier_asked_their_allowlists_for_is_kept(tmp_path: Path) -> None:
     ask = "python3 -c \"import urllib.request as u; u.urlopen('http://{}.example/')\" || true"
     what = task(tmp_path, {
-        "do": ask.format("agent"), "test": f"{ask.format('verifier')}; echo 1 {REWARD}",
+        "do": ask.format("agent"), "test": f"{ask.format('other')}; {ask.format('verifier')}; echo 0 {REWARD}",
         "agent": {"network": "allowlist", "allow": ["other.example"]},
         "verifier": {"network": "allowlist", "allow": ["other.example"]},
     })  # fmt: skip
     result: TrialResult = carry_out(what, tmp_path)
-    assert result.outcome == "pass", result.fault
+    assert result.outcome == "fail", result.fault  # an agent that could make it more would hide what it failed at
     [line] = (tmp_path / "result/1/agent/network.jsonl").read_text().splitlines()
     told = json.loads(line)
     assert (told["host"], told["allowed"]) == ("agent.example", False)
+    lines = (tmp_path / "result/1/verifier-network.jsonl").read_text().splitlines()
+    assert [json.loads(line)["host"] for line in lines] == ["other.example", "verifier.example"]
+    notes = [note.partition(": it ") for note in result.notes if "could not reach" in note]
+    assert [host for host, _, _ in notes] == [
+        f"the verifier could not reach {name}.example:80" for name in ("other", "verifier")
+    ]
+    assert all(reason for _, _, reason in notes)
 
 
 def test_a_user_of_the_verifier_whom_the_image_lacks_makes_the_task_invalid(tmp_path: Path) -> None:
