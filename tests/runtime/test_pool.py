@@ -83,12 +83,21 @@ def test_one_that_ended_or_lost_its_shell_meanwhile_is_never_handed_out() -> Non
 
 
 def test_a_sandbox_is_looked_at_before_the_engine_is_asked_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened, maker, begin = list[str](), Maker(), pools._in_background
+    happened, maker = list[str](), Maker()
     with SandboxPool(make=maker, size=1) as pool:
         assert pool.wait_full(30)
-        look = maker.made[0].is_alive
-        monkeypatch.setattr(maker.made[0], "is_alive", lambda: (happened.append("looked"), look())[1])
-        monkeypatch.setattr(pools, "_in_background", lambda work: (happened.append("next"), begin(work))[1])
+        look, begin = maker.made[0].is_alive, pools._in_background
+
+        def looked() -> bool:
+            happened.append("looked")
+            return look()
+
+        def begun(work: Callable[[], None]) -> threading.Thread:
+            happened.append("next")
+            return begin(work)
+
+        monkeypatch.setattr(maker.made[0], "is_alive", looked)
+        monkeypatch.setattr(pools, "_in_background", begun)
         with pool.get():
             assert pool.wait_full(30)
     assert happened[:2] == ["looked", "next"]
