@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 UNANSWERED_S = 30.0
 """A sandbox that cannot run a line of shell for this long, as under a fork bomb, is restarted."""
+BEGINS_S = 5.0
+"""A shell on a loaded machine begins a command within this; one that does not is held up before it, and interrupted."""
+BEGIN_PERIOD_S = 0.02
 INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
 
@@ -58,6 +61,11 @@ class RunningCommand(ProcessTree):
         if data != INTERRUPT:
             self.session.terminal.write(data)
             return
+        # an INTR before the command discards the shell's line, and the command with it
+        deadline = time.monotonic() + BEGINS_S
+        with self.session.changed:
+            while not self.call.began and self.session.alive and time.monotonic() < deadline:
+                self.session.changed.wait(BEGIN_PERIOD_S)  # the begin is not notified: most commands end right after it
         front = self._snippet(b"ohs_front %d" % self.session.pid).stdout.strip()
         self.session.terminal.write(data)
         if front.isdigit():

@@ -35,6 +35,10 @@ runnable processes on two processors up to 10 s, in which it looks like one that
 RECOVER_S = 1.0
 """A shell that is asked for a missing report sends it within a millisecond, or within this time with six runnable
 processes per processor: with 0.2 s there, 1 in 150 shells that Ctrl-C had thrown out of a loop was replaced."""
+RECOVER_PROBES = 8
+"""As many probes find it idle before it is lost: as many as fit into RECOVER_S, and on a busier machine into longer."""
+RECOVER_AGAIN = 3
+"""Asked again after as many: an interrupt that is sent until it is seen to work (ohs_insist) discards a question."""
 EXPECT_BYTES = 64 * 1024
 """How far back `expect` looks."""
 EXPECT_CHARS = 1000
@@ -121,6 +125,7 @@ class CommandWait:
         self._size = -1
         self._verdict = ""
         self._lost_at: float | None = None
+        self._idle_probes = 0
         """Time at which an idle shell that was asked for its report is given up."""
         self.notice = ""
         """Why `expect` was given up; empty if it was not."""
@@ -214,6 +219,10 @@ class CommandWait:
             if self._lost_at is None:
                 self._lost_at, self._verdict = time.monotonic() + RECOVER_S, ""
                 self._shell.recover()
-            elif time.monotonic() >= self._lost_at:
-                return WaitOutcome.LOST
+            else:
+                self._idle_probes += 1
+                if self._idle_probes % RECOVER_AGAIN == 0:
+                    self._shell.recover()
+                if time.monotonic() >= self._lost_at and self._idle_probes >= RECOVER_PROBES:
+                    return WaitOutcome.LOST
         return None
