@@ -76,7 +76,7 @@ class FakeModel:
 
     def hang(self) -> NoReturn:
         """A turn that lasts until `cancel`."""
-        assert self.canceled.wait(20)
+        assert self.canceled.wait(60)
         raise ModelCanceledError("canceled")
 
 

@@ -291,7 +291,7 @@ def test_tools_map_of_an_agent_is_what_its_conversation_has(tmp_path: Path) -> N
     agent = Agent(FakeModel(), tools=["think", "finish"])
     assert agent.tools_map == {}
     with Conversation(agent, RecordingRuntime(), tmp_path) as conversation:
-        conversation.run("Go.", timeout_s=20)
+        conversation.run("Go.", timeout_s=60)
         assert list(agent.tools_map) == ["think", "finish"]
         assert agent.with_tools(["think"]).tools_map == {}
         assert agent.with_llm(FakeModel()).tools_map is agent.tools_map
@@ -301,7 +301,7 @@ def test_history_is_a_view_until_something_is_left_out(tmp_path: Path) -> None:
     model = FakeModel(answer("one"), answer("two"), answer("three"))
     with Conversation(Agent(model), RecordingRuntime(), tmp_path) as conversation:
         for word in ("a", "b", "c"):
-            conversation.run(word, timeout_s=20)
+            conversation.run(word, timeout_s=60)
         events = conversation.events()
     match compat.condensed_history(NoCondenser(), events, cast("Any", None)):
         case compat.View(events=seen) as view:  # type: ignore[misc] # a NamedTuple by another name

@@ -82,7 +82,7 @@ def kinds(bodies: Sequence[EventBody]) -> str:
 
 
 def test_calls_that_only_read_run_side_by_side_and_keep_their_order() -> None:
-    barrier = threading.Barrier(3, timeout=20)
+    barrier = threading.Barrier(3, timeout=60)
 
     def look(action: Look) -> Observation:
         barrier.wait()  # breaks unless three are here at once

@@ -215,7 +215,7 @@ class Emulator:
         deadline = time.monotonic() + TIMEOUT_S
         while self._take():
             assert time.monotonic() < deadline, f"It goes on:\n{self.scrollback}"
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def hang_up(self) -> None:
         """As a terminal's window is closed."""
@@ -271,4 +271,4 @@ def _record(process: subprocess.Popen[bytes], master: int, answers: list[tuple[b
         elif answers:
             seen = max(seen, len(raw) - len(answers[0][0]) + 1)
     assert not answers, f"never appeared: {answers[0][0]!r}; there was {raw[-1000:]!r}"
-    return process.wait(10), bytes(raw)
+    return process.wait(60), bytes(raw)

@@ -14,6 +14,7 @@ import pytest
 from ohsandbox import events
 from ohsandbox.events import ConversationStatus, ToolResult
 from ohsandbox.persistence import LOG_NAME, EventLog, read_events
+from tests.processes import running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ def root(home: Path, no_engine: None) -> Path:  # noqa: ARG001 - no container of
 @pytest.fixture
 def held(root: Path) -> Any:
     argv = [sys.executable, "-c", HOLDER, str(root / "held")]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with running(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process
@@ -201,7 +202,7 @@ def test_follow_shows_what_is_new_and_ends_with_the_process_that_writes(root: Pa
     assert json.loads(following.stdout.readline())["data"]["content"] == "first"
     held.stdin.write(b"\n")
     held.stdin.flush()
-    out, err = following.communicate(timeout=20)
+    out, err = following.communicate(timeout=60)
     assert json.loads(out)["data"]["content"] == "second"
     assert (following.returncode, err) == (0, b"")
 
@@ -211,7 +212,7 @@ def test_follow_is_left_by_ctrl_c(start: Any, held: Any) -> None:
     following = start("conversations", "show", "held", "--follow", "--json")
     following.stdout.readline()
     following.send_signal(signal.SIGINT)
-    assert following.communicate(timeout=20)[1] == b""
+    assert following.communicate(timeout=60)[1] == b""
     assert following.returncode == 130
 
 

@@ -99,7 +99,7 @@ def test_a_signal_ends_it_after_a_whole_line(
     while b'"tool_call"' not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(number)
-    rest = process.communicate(timeout=30)[0]
+    rest = process.communicate(timeout=60)[0]
     assert process.returncode == code
     assert all(isinstance(line, dict) for line in _lines(rest))
     if number == signal.SIGINT:
@@ -113,7 +113,7 @@ def test_a_reader_that_leaves_ends_it_with_143(start: Start, write_script: Write
     process.stdout.readline()
     process.stdout.close()
     process.stdout = None
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
 
 
 def test_both_at_once_are_refused(invoke: Invoke, go: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from ohsandbox.testing import FakeRuntime
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Ports(FakeRuntime):

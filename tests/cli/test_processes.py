@@ -13,7 +13,7 @@ ON_HOST = ("--runtime", "cli", "--no-tui")
 
 
 def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not path.exists():
         if process.poll() is not None:
             pytest.fail(process.communicate()[0].decode())
@@ -29,7 +29,7 @@ def test_a_signal_ends_the_command_and_all_it_started(
     process = start("run", "hi", "--model", model, "--workspace", str(tmp_path), *ON_HOST)
     _wait_for(tmp_path / "pid", process)
     process.send_signal(number)
-    assert process.wait(30) == code
+    assert process.wait(60) == code
     found = subprocess.run(["pgrep", "-f", "^sleep 61.25"], capture_output=True, check=False)
     assert not found.stdout
 
@@ -41,7 +41,7 @@ def test_a_reader_that_leaves_ends_the_run_with_143(start: Start, write_script: 
     process.stdout.readline()
     process.stdout.close()
     process.stdout = None
-    assert process.wait(30) == 143
+    assert process.wait(60) == 143
 
 
 def test_a_dash_reads_the_task_from_stdin(start: Start, write_script: WriteScript) -> None:
@@ -51,7 +51,7 @@ def test_a_dash_reads_the_task_from_stdin(start: Start, write_script: WriteScrip
 
 
 def test_a_dash_with_nothing_behind_it_is_a_usage_error(start: Start) -> None:
-    assert start("run", "-", "--model", "scripted:demo", *ON_HOST).wait(30) == 2
+    assert start("run", "-", "--model", "scripted:demo", *ON_HOST).wait(60) == 2
 
 
 def test_without_a_task_each_line_of_stdin_is_a_message(start: Start, write_script: WriteScript) -> None:

@@ -239,6 +239,6 @@ def test_a_second_ctrl_c_leaves_at_once(start: Start, write_script: WriteScript,
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     (left,) = [one for one in _sandboxes() if one.ours]
     assert (left.resumable, left.owner_alive) == (True, False)

@@ -273,7 +273,7 @@ def test_a_run_of_another_process_is_stopped_after_a_question(
     asked: list[tuple[bytes, Answer]] = [(b"sleep 61.125", b"x"), (b"Ctrl-C to process", b"y\n")]
     ended = at_terminal("top", answers=[*asked, *(again if ignores else []), (b"told to stop", b"q")])
     assert ended.code == 0
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == (143 if ignores else 130)
 
 

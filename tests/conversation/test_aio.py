@@ -53,7 +53,7 @@ async def test_arun_returns_what_run_returns(tmp_path: Path) -> None:
 async def test_a_message_is_sent_and_waited_for(tmp_path: Path) -> None:
     async with talk(tmp_path, answer("Hello.")) as conversation:
         await conversation.asend_message("hi")
-        assert conversation.wait(20) == Status.IDLE
+        assert conversation.wait(60) == Status.IDLE
         assert await conversation.astop() is Status.IDLE
 
 

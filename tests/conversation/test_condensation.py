@@ -28,7 +28,7 @@ def run(tmp_path: Path, model: FakeModel, condenser: Condenser | None = None, **
     count = iter(range(1000))
     runtime = RecordingRuntime(lambda command: f"{command} {next(count)}")
     conversation = Conversation(Agent(model, condenser=condenser, **switches), runtime, tmp_path)
-    conversation.run("Build the thing.", timeout_s=20)
+    conversation.run("Build the thing.", timeout_s=60)
     conversation.close()
     return conversation
 
@@ -103,7 +103,7 @@ def test_condensed_conversation_is_the_same_when_it_is_opened_again(tmp_path: Pa
     first = run(tmp_path, model)
     again = FakeModel(answer("Hello."))
     with Conversation(Agent(again), RecordingRuntime(), tmp_path, conversation_id=first.id) as second:
-        second.run("And?", timeout_s=20)
+        second.run("And?", timeout_s=60)
     assert again.seen[0][: len(model.seen[-1])] == model.seen[-1]
 
 

@@ -46,7 +46,7 @@ def talk(tmp_path: Path, model: FakeModel, runtime: RecordingRuntime | None = No
 
 def run(tmp_path: Path, *turns: Any, runtime: RecordingRuntime | None = None, **options: Any) -> Conversation:
     conversation = talk(tmp_path, FakeModel(*turns), runtime, **options)
-    conversation.run("go", timeout_s=20)
+    conversation.run("go", timeout_s=60)
     conversation.close()
     return conversation
 
@@ -315,14 +315,14 @@ def test_stop_interrupts_a_running_tool_and_keeps_its_result(tmp_path: Path) -> 
 
     def wait(_: str) -> str:
         started.set()
-        assert runtime.interrupted.wait(20)
+        assert runtime.interrupted.wait(60)
         return "^C"
 
     runtime = RecordingRuntime(wait)
     turn = answer("", call(BASH, {"command": "sleep 99"}), call(BASH, {"command": "next"}))
     conversation = talk(tmp_path, FakeModel(turn), runtime)
     conversation.send_message("go")
-    assert started.wait(20)
+    assert started.wait(60)
     assert conversation.stop() is Status.CANCELED
     conversation.close()
     assert runtime.commands == ["sleep 99"]
@@ -337,8 +337,8 @@ class _Patient(ToolExecutor[AgentThinkAction, TextObservation]):
         self.interrupted = threading.Event()
 
     def __call__(self, action: AgentThinkAction) -> TextObservation:
-        self.begun.wait(20)
-        assert self.interrupted.wait(20)
+        self.begun.wait(60)
+        assert self.interrupted.wait(60)
         return TextObservation(text=f"cut {action.thought}")
 
     def interrupt(self) -> None:
@@ -352,7 +352,7 @@ def test_stop_interrupts_all_that_run_side_by_side_and_keeps_their_results(tmp_p
     agent = Agent(FakeModel(turn), tools=[make_think_tool().with_executor(patient), BASH])
     with Conversation(agent, runtime, tmp_path) as conversation:
         conversation.send_message("go")
-        patient.begun.wait(20)
+        patient.begun.wait(60)
         assert conversation.stop() is Status.CANCELED
         assert [result["output"] for result in results_of(conversation)] == ["cut a", "cut b"]
     assert runtime.commands == []
@@ -363,7 +363,7 @@ def test_stop_cancels_a_request_at_once(tmp_path: Path) -> None:
     model.turns = [model.hang]
     conversation = talk(tmp_path, model)
     conversation.send_message("go")
-    assert model.asked.wait(20)
+    assert model.asked.wait(60)
     assert conversation.stop(5) is Status.CANCELED
     assert conversation.error is None
     conversation.close()
@@ -389,7 +389,7 @@ def test_message_after_stop_goes_on(tmp_path: Path) -> None:
     model.turns = [model.hang, answer("Yes.")]
     conversation = talk(tmp_path, model)
     conversation.send_message("go")
-    assert model.asked.wait(20)
+    assert model.asked.wait(60)
     conversation.stop(5)
     assert conversation.run("again", 20) == Status.IDLE
     conversation.close()
@@ -400,16 +400,16 @@ def test_message_sent_while_the_model_thinks_is_answered_in_the_same_run(tmp_pat
 
     def slow() -> Any:
         asked.set()
-        assert spoken.wait(20)
+        assert spoken.wait(60)
         return answer("First.")
 
     model = FakeModel(slow, answer("Second."))
     conversation = talk(tmp_path, model)
     conversation.send_message("one")
-    assert asked.wait(20)
+    assert asked.wait(60)
     conversation.send_message("two")
     spoken.set()
-    assert conversation.wait(20) == Status.IDLE
+    assert conversation.wait(60) == Status.IDLE
     assert [data["content"] for data in data_of(conversation.events(), "assistant_message")] == ["First.", "Second."]
     conversation.close()
 
@@ -452,7 +452,7 @@ def test_no_thread_is_left_after_close(tmp_path: Path) -> None:
     left = set(threading.enumerate()) - before
     for thread in left:
         if thread.name.endswith("-preload"):  # which ends by itself, at the first of them after 0.1 s
-            thread.join(20)
+            thread.join(60)
     assert not any(thread.is_alive() for thread in left)
 
 

@@ -111,7 +111,7 @@ def test_two_conversations_each_hear_their_own(tmp_path: Path) -> None:
     for conversation, _ in talks:
         conversation.send_message("go")
     for conversation, _ in talks:
-        assert conversation.wait(30) == Status.IDLE
+        assert conversation.wait(60) == Status.IDLE
         conversation.close()
     assert [{event.text for event in looker.heard} for _, looker in talks] == [{"here is one\n"}, {"here is two\n"}]
 
@@ -121,10 +121,10 @@ def test_a_stop_ends_the_listening(tmp_path: Path, runtime: Runtime) -> None:
     begun = threading.Event()
     conversation.register_output(lambda _: begun.set())
     conversation.send_message("go")
-    assert begun.wait(20)
+    assert begun.wait(60)
     [listening] = [thread for thread in threading.enumerate() if thread.name == "ohsandbox-output"]
     assert conversation.stop() is Status.CANCELED
-    listening.join(20)
+    listening.join(60)
     assert not listening.is_alive()
     conversation.close()
 
@@ -137,7 +137,7 @@ def test_where_nobody_listens_nothing_is_looked_at(tmp_path: Path) -> None:
         return ""
 
     conversation = Conversation(Agent(FakeModel(bash("x"))), RecordingRuntime(note_threads), tmp_path)
-    conversation.run("go", timeout_s=20)
+    conversation.run("go", timeout_s=60)
     conversation.close()
     assert seen
     assert "ohsandbox-output" not in seen
@@ -159,17 +159,17 @@ def test_output_belongs_to_the_call_that_runs_and_not_to_those_that_wait(tmp_pat
         told["ab"[int(event.text[-1]) - 1]].set()
 
     def wait(command: str) -> str:
-        assert told[command].wait(20)
+        assert told[command].wait(60)
         return ""
 
     calls = [call("execute_bash", {"command": command}, call_id=f"call_{command}") for command in told]
     model = FakeModel(answer("", *calls))
     conversation = Conversation(Agent(model), Printing(wait), tmp_path, confirmation="always")
     conversation.register_output(hear)
-    conversation.run("go", timeout_s=20)
+    conversation.run("go", timeout_s=60)
     assert heard == []
     conversation.confirm()
-    conversation.wait(20)
+    conversation.wait(60)
     conversation.close()
     assert {(event.tool_call_id, event.text[-1]) for event in heard} == {("call_a", "1"), ("call_b", "2")}
 
@@ -183,7 +183,7 @@ class Failing(RecordingRuntime):
 
 
 def test_a_tool_that_cannot_say_disturbs_nothing(tmp_path: Path) -> None:
-    runtime = Failing(lambda _: str(Failing.looked.wait(20)))
+    runtime = Failing(lambda _: str(Failing.looked.wait(60)))
     conversation = Conversation(Agent(FakeModel(bash("x"))), runtime, tmp_path)
     conversation.register_output(lambda event: pytest.fail(f"heard {event}"))
     conversation.run("go", timeout_s=30)

@@ -96,7 +96,7 @@ def test_no_other_model_while_the_conversation_runs(tmp_path: Path) -> None:
     model.turns = [model.hang]
     with _talk(tmp_path, model) as conversation:
         conversation.send_message("go")
-        assert model.asked.wait(10)
+        assert model.asked.wait(60)
         with pytest.raises(UsageError, match="runs"):
             conversation.use_model(FakeModel())
         with pytest.raises(UsageError, match="runs"):
@@ -124,6 +124,6 @@ def test_an_image_goes_to_the_model_with_the_message_and_what_is_none_is_refused
             with pytest.raises(UsageError):
                 conversation.send_message("see", wrong)
         conversation.send_message("see", [url])
-        conversation.wait(20)
+        conversation.wait(60)
     parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}]
     assert model.seen[0][-1]["content"] == parts

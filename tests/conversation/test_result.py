@@ -90,9 +90,9 @@ def test_wait_of_a_resumed_conversation_is_about_what_came_since(tmp_path: Path)
     again = Conversation(
         Agent(FakeModel()), RecordingRuntime(), tmp_path / "conversations", conversation_id=conversation.id
     )
-    assert again.wait(20).events == ()
+    assert again.wait(60).events == ()
     with again:
-        assert (again.wait(20).events, again.wait(20).answer) == ((), None)
+        assert (again.wait(60).events, again.wait(60).answer) == ((), None)
 
 
 def test_result_of_a_log_that_was_deleted_says_so(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_cut_off_run_goes_on_without_a_message_and_its_call_is_answered_unknow
     model, runtime = FakeModel(), RecordingRuntime()
     with Conversation.autoresume(persist_dir=tmp_path, agent=Agent(model), runtime=runtime) as conversation:
         assert conversation.resume()
-        assert conversation.wait(20) == Status.IDLE
+        assert conversation.wait(60) == Status.IDLE
         assert not conversation.resume()
     assert runtime.commands == []
     roles = [message["role"] for message in model.seen[0]]
@@ -93,7 +93,7 @@ def test_a_sandbox_that_is_gone_is_told_to_person_and_model(tmp_path: Path) -> N
     model, runtime = FakeModel(), LostRuntime()
     with Conversation.autoresume("c", persist_dir=tmp_path, agent=Agent(model), runtime=runtime) as conversation:
         conversation.resume()
-        conversation.wait(20)
+        conversation.wait(60)
     assert runtime.asked == ["sha256:1"]
     assert "sandbox of before is gone" in model.seen[0][-1]["content"]
     assert data_of(conversation.events(), "notice")[0]["message"] == "A note."
@@ -104,7 +104,7 @@ def test_a_sandbox_that_held_nothing_is_started_and_nothing_is_told(tmp_path: Pa
     runtime = LostRuntime()
     with Conversation.autoresume("c", persist_dir=tmp_path, agent=Agent(FakeModel()), runtime=runtime) as conversation:
         conversation.resume()
-        conversation.wait(20)
+        conversation.wait(60)
     assert runtime.resumed is None
     assert data_of(conversation.events(), "notice") == []
 
@@ -130,7 +130,7 @@ def test_a_shell_comes_back_in_its_directory_and_says_what_is_lost(tmp_path: Pat
     runtime = CLIRuntime(tmp_path / "work", quiet=True)
     with Conversation.autoresume("c", persist_dir=tmp_path, agent=Agent(model), runtime=runtime) as conversation:
         conversation.resume()
-        conversation.wait(20)
+        conversation.wait(60)
     output = data_of(conversation.events(), "tool_result")[-1]["result"]["output"]
     assert output.startswith(f"{cwd}\n[The shell is new, in {cwd}; ")
 

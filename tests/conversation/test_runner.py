@@ -70,7 +70,7 @@ def test_what_is_said_after_the_last_request_is_worked_on_in_the_same_run(run_th
 
     def deaf(_: Callable[[], None]) -> ConversationStatus:
         begun.set()
-        assert said.wait(20)
+        assert said.wait(60)
         return IDLE
 
     def hearing(before_request: Callable[[], None]) -> ConversationStatus:
@@ -80,11 +80,11 @@ def test_what_is_said_after_the_last_request_is_worked_on_in_the_same_run(run_th
     work = FakeRunner(deaf, hearing)
     runs = run_thread(work)
     assert runs.begin_where(lambda: True)
-    assert begun.wait(20)
+    assert begun.wait(60)
     assert not runs.begin_where(lambda: True)
     runs.wake()
     said.set()
-    runs.wait(20)
+    runs.wait(60)
     assert (runs.status, runs.is_on, work.turns) == (FINISHED, False, [])
 
 
@@ -115,7 +115,7 @@ def test_whatever_ends_the_work_is_the_error(run_thread: Callable[..., RunThread
 
     runs = run_thread(FakeRunner(broken))
     assert runs.begin_where(lambda: True)
-    runs.wait(20)
+    runs.wait(60)
     assert (runs.status, runs.error, runs.is_on) == (ERROR, fault, False)
 
 
@@ -123,7 +123,7 @@ def test_stop_interrupts_the_work_and_waits_for_its_end(run_thread: Callable[...
     work = FakeRunner()
 
     def endless(_: Callable[[], None]) -> ConversationStatus:
-        assert work.interrupted.wait(20)
+        assert work.interrupted.wait(60)
         return ConversationStatus.CANCELED
 
     work.turns = [endless]

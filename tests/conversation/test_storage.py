@@ -19,6 +19,7 @@ from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.persistence import LOG_NAME, EventLog
 from tests.fakes import FakeModel, RecordingRuntime, answer, call
+from tests.processes import running
 
 HOLDER = """
 import sys, time
@@ -48,7 +49,7 @@ def write(root: Path, name: str, *texts: str) -> None:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Any:
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "held")], stdout=subprocess.PIPE) as process:
+    with running([sys.executable, "-c", HOLDER, str(tmp_path / "held")], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process
@@ -222,7 +223,7 @@ print("looks", flush=True)
 while True:
     holder_of(Path(sys.argv[1]))
 """
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "c")], stdout=subprocess.PIPE) as looking:
+    with running([sys.executable, "-c", code, str(tmp_path / "c")], stdout=subprocess.PIPE) as looking:
         assert looking.stdout is not None
         assert looking.stdout.readline() == b"looks\n"
         until = time.monotonic() + 1.5

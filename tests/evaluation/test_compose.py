@@ -22,6 +22,7 @@ from ohsandbox.evaluation.compose import ProjectOptions, ServiceRuntime, project
 from ohsandbox.evaluation.images import Images
 from ohsandbox.evaluation.runner import Run, RunPlan
 from ohsandbox.runtime.factory import open_inventory
+from tests.processes import running
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,18 +224,15 @@ def test_nothing_is_left_after_an_interrupted_run(tmp_path: Path, engine: Any, h
         assert process.poll() is None, process.communicate()[0]
         return left(engine, json.loads(record.read_text())["run_id"]) if record.exists() else []
 
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        try:
-            while len(of_the_run()) < 3:
-                time.sleep(0.05)
-            if how is signal.SIGINT:  # in the midst of the start
-                time.sleep(0.2)
-            while how is signal.SIGKILL and not any(one.endswith("-main") for one in of_the_run()):
-                time.sleep(0.05)  # what was asked of the engine before is there
-            process.send_signal(how)
-            process.communicate(timeout=HANG_S)
-        finally:
-            process.kill()
+    with running(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        while len(of_the_run()) < 3:
+            time.sleep(0.05)
+        if how is signal.SIGINT:  # in the midst of the start
+            time.sleep(0.2)
+        while how is signal.SIGKILL and not any(one.endswith("-main") for one in of_the_run()):
+            time.sleep(0.05)  # what was asked of the engine before is there
+        process.send_signal(how)
+        process.communicate(timeout=HANG_S)
     if how is signal.SIGKILL:
         with open_inventory() as inventory:
             inventory.collect_garbage()

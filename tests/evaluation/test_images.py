@@ -46,7 +46,7 @@ def test_eight_that_want_it_at_once_build_it_once(environment: Callable[..., Tas
     images, wanted, together = Images(tell=told.append), environment("one", "RUN sleep 1"), threading.Barrier(8)
 
     def hold(_: int) -> str:
-        together.wait(20)
+        together.wait(60)
         with images.held(wanted) as image:
             return image.name
 

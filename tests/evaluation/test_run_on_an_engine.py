@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,10 @@ from ohsandbox.evaluation.agents import NopAgent
 from ohsandbox.evaluation.formats import load_tasks
 from ohsandbox.evaluation.runner import Run, RunPlan
 from ohsandbox.runtime.sandboxes import list_sandboxes
+from tests.processes import running
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -35,9 +40,9 @@ def write_task(place: Path, *, solution: str = "echo 42 >/tmp/answer", test: str
         path.chmod(0o755)
 
 
-def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(directory: Path, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "ohsandbox", "eval", "tasks", "-o", "out", *arguments]
-    return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return running(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def results(directory: Path) -> dict[str, dict[str, object]]:
@@ -80,11 +85,11 @@ def test_a_killed_run_goes_on_where_it_was(place: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_leaves_no_sandbox_and_no_half_result(place: Path, number: int, code: int) -> None:
-    with start(place, "-n", "3") as running:
-        wait_for_results(place, 1, running)
-        running.send_signal(number)
-        printed, _ = running.communicate(timeout=60)
-    assert running.returncode == code, printed
+    with start(place, "-n", "3") as going:
+        wait_for_results(place, 1, going)
+        going.send_signal(number)
+        printed, _ = going.communicate(timeout=60)
+    assert going.returncode == code, printed
     assert "Traceback" not in printed
     assert 1 <= len(results(place)) < 6
     report = json.loads((place / "out" / "report.json").read_text())

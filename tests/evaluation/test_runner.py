@@ -199,12 +199,12 @@ def test_two_runs_of_one_directory_exclude_each_other(tmp_path: Path) -> None:
 
     def wait(_: TrialKey) -> Outcome:
         inside.set()
-        go_on.wait(20)
+        go_on.wait(60)
         return "pass"
 
     first = threading.Thread(target=Run(plan, tmp_path / "out", executor=FakeExecutor(wait)))
     first.start()
-    inside.wait(20)
+    inside.wait(60)
     with pytest.raises(UsageError, match="Another process is at work"):
         Run(plan, tmp_path / "out", executor=FakeExecutor(lambda _: "pass"))()
     go_on.set()

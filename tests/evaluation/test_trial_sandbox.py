@@ -13,7 +13,7 @@ def test_a_removal_holds_up_nobody_and_the_end_waits_for_it() -> None:
     removals = SandboxRemovals(1)
 
     def close() -> None:
-        may_end.wait(20)
+        may_end.wait(60)
         removed.set()
 
     removals.submit(close)
@@ -26,7 +26,7 @@ def test_a_removal_holds_up_nobody_and_the_end_waits_for_it() -> None:
 def test_no_more_are_removed_at_once_than_trials_run() -> None:
     may_end, began = threading.Event(), threading.Event()
     removals = SandboxRemovals(1)
-    removals.submit(lambda: may_end.wait(20))
+    removals.submit(lambda: may_end.wait(60))
 
     def submit() -> None:
         removals.submit(lambda: None)
@@ -36,8 +36,8 @@ def test_no_more_are_removed_at_once_than_trials_run() -> None:
     second.start()
     assert not began.wait(0.2)
     may_end.set()
-    assert began.wait(20)
-    second.join(20)
+    assert began.wait(60)
+    second.join(60)
     removals.finish()
 
 

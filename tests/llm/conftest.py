@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ohsandbox.llm import LLM, ChatResponse, OnEvent
-from ohsandbox.testing.provider import FakeClock, FakeProvider
+from ohsandbox.testing.provider import FakeClock, FakeProvider, text
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # as our own import of litellm: no list is fetched
 
@@ -28,6 +28,7 @@ _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(600))
             for line in _NOT_OURS:
                 item.add_marker(pytest.mark.filterwarnings(line))
 
@@ -51,10 +52,15 @@ def no_real_provider(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def litellm_loaded() -> None:
-    """Import litellm once, with the warnings of its dependencies; what it does after that is under test."""
-    with warnings.catch_warnings():
+    """Import litellm once, with the warnings of its dependencies; what it does after that is under test.
+
+    Its first answer imports 600 modules more: on a busy disk no test's time is enough for both.
+    """
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch, FakeProvider(text("ok")) as provider:
         warnings.simplefilter("ignore")
         import_module("ohsandbox.llm.litellm_provider")
+        patch.setattr("ohsandbox.llm.direct_provider.direct_provider", lambda _: None)
+        LLM(provider.config(model="openai/gpt-4o"), clock=FakeClock()).send([{"role": "user", "content": "hi"}], [])
 
 
 @pytest.fixture(params=["direct", "litellm"])

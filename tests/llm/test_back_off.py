@@ -41,7 +41,7 @@ class LimitedServer:
             number = self.refused
             self.refused += number < self._refusals
         if number < WORKERS:
-            self._storm.wait(20)
+            self._storm.wait(60)
             return error(429, "slow down", self._headers)
         with self._lock:
             self._inside += 1

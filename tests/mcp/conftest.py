@@ -117,7 +117,7 @@ def observe(servers: MCPServers, tool: str, **arguments: Any) -> MCPToolObservat
 
 
 def until(servers: Servers, kind: str) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while kind not in servers.kinds() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert kind in servers.kinds()

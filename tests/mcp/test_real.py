@@ -203,14 +203,14 @@ def test_a_real_server_killed_in_mid_call_is_told_at_once_and_comes_back(
         if not node:  # its calls are over in a millisecond: it is stopped first
             signal_to(real, "STOP", command)
         waiting = pool.submit(observe, started, tool, **arguments)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not started._in_flight and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.2)
         began = time.monotonic()
         signal_to(real, "KILL", command)
         with pytest.raises(MCPServerGoneError, match="exit code 137"):
-            waiting.result(10)
+            waiting.result(60)
         assert time.monotonic() - began < 20
     observe(started, "read_graph")
     if not node:

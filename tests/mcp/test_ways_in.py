@@ -39,7 +39,7 @@ def test_a_client_by_itself(sandbox: Runtime) -> None:
     with MCPClient(transport, server="odd") as client:
         assert "echo" in [tool.name for tool in client.call_async_from_sync(client.fetch_tools)]
         assert len(client) == len(list(client))
-        result = client.call_async_from_sync(client.call, "echo", {"text": "hi"}, timeout=10)
+        result = client.call_async_from_sync(client.call, "echo", {"text": "hi"}, timeout=60)
         assert result.content[0].text == "hi"  # type: ignore[union-attr]
     client.sync_close()
     assert client.is_over

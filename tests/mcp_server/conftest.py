@@ -106,7 +106,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
     try:
-        process.wait(30)
+        process.wait(60)
     finally:
         process.kill()
         process.wait()
@@ -176,4 +176,4 @@ def serve_http(home: dict[str, str]) -> Iterator[Callable[..., OverHTTP]]:
     yield begin
     for process in started:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)

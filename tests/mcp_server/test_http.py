@@ -62,7 +62,7 @@ def test_a_signal_ends_all_sessions(serve_http: Callable[..., OverHTTP], image: 
     assert "Exit code 0" in answered.text
     assert len(image.containers()) == 1
     served.process.send_signal(signal.SIGTERM)
-    _, err = served.process.communicate(timeout=30)
+    _, err = served.process.communicate(timeout=60)
     assert (served.process.returncode, err.splitlines()) == (143, ["ohsandbox: Terminated."])
     assert image.containers() == []
 
@@ -124,12 +124,12 @@ def test_requests_that_belong_to_no_session(serve_http: Callable[..., OverHTTP])
 def test_a_port_that_is_taken_is_told(serve_http: Callable[..., OverHTTP], serve: Callable[..., Any]) -> None:
     port = re.findall(r":(\d+)/", serve_http().url)[0]
     process = serve("--http", port).process
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert (process.returncode, b"Nothing can listen" in err) == (2, True)
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -92,7 +92,7 @@ def test_a_client_that_leaves_in_mid_request_leaves_no_trace(
         client.sendall(b'Content-Length: 99\r\n\r\n{"method": "initialize"')
     assert open_session(served).status_code == 200  # it took no place
     served.process.terminate()
-    _, err = served.process.communicate(timeout=30)
+    _, err = served.process.communicate(timeout=60)
     assert err.splitlines() == ["ohsandbox: Terminated."]
 
 

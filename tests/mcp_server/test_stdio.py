@@ -96,7 +96,7 @@ def test_the_sandbox_goes_with_its_client_while_a_command_runs(
         served.process.stdin.close()
     else:
         served.process.send_signal(number)
-    assert served.process.wait(30) == code
+    assert served.process.wait(60) == code
     assert image.containers() == []
 
 
@@ -147,7 +147,7 @@ def test_a_session_gets_a_warm_sandbox_and_all_go_with_the_server(serve: Serve, 
     assert served.bash(1, "echo works") == "works\n"
     assert served.process.stdin is not None
     served.process.stdin.close()
-    assert served.process.wait(30) == 0
+    assert served.process.wait(60) == 0
     assert image.containers() == []
 
 
@@ -196,7 +196,7 @@ def test_nobody_reads_any_more(serve: Serve, tmp_path: Path) -> None:
     assert served.process.stdout is not None
     served.process.stdout.close()
     served.ask(1, "execute_bash", command="echo")
-    assert served.process.wait(20) == 0
+    assert served.process.wait(60) == 0
 
 
 def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str]) -> None:
@@ -241,7 +241,7 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
 )
 def test_wrong_options(serve: Serve, home: dict[str, str], options: tuple[str, ...], words: str) -> None:
     home["SHORT"] = "short"
-    _, err = serve(*options).process.communicate(timeout=30)
+    _, err = serve(*options).process.communicate(timeout=60)
     assert words in err.decode()
     assert err.count(b"\n") == 1
 
@@ -271,7 +271,7 @@ def test_a_client_that_never_reads_holds_up_nobody(home: dict[str, str], tmp_pat
         process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=home)
     assert process.stdout is not None
     with process.stdout:
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_without_stdin_it_says_so(home: dict[str, str]) -> None:

@@ -30,6 +30,7 @@ from ohsandbox.persistence import (
 )
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.records import decode_record
+from tests.processes import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,7 +184,7 @@ print("rounds that lost something:", lost)
 
 
 def test_second_process_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
+    with running([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
         with pytest.raises(ConversationOpenError, match=f"process {writer.pid}"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PODMAN = shutil.which("podman") if os.getuid() == 0 else None
-START_S = 30.0
+START_S = 60.0
 IMAGE = "ohsandbox-base:debian"
 
 

@@ -36,7 +36,7 @@ class Maker:
 
         class Recorded(FakeRuntime):
             def start(self) -> Self:
-                maker.may_start.wait(30)
+                maker.may_start.wait(60)
                 if maker.errors:
                     raise maker.errors.pop(0)
                 return super().start()
@@ -177,7 +177,7 @@ def test_a_wait_ends_after_its_time_with_its_caller_s_cancellation_and_with_the_
     waiting = threading.Thread(target=wait)
     waiting.start()
     pool.close()
-    waiting.join(30)
+    waiting.join(60)
     assert "pool of sandboxes is closed" in str(told[0])
     assert maker.alive == 0
     with pytest.raises(SandboxGone):

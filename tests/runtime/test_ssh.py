@@ -64,10 +64,10 @@ def test_each_argument_and_variable_arrives_as_it_is(machine: SshRuntime) -> Non
     script = 'printf "%s\\0" "$@" "$AWKWARD"'
     with machine.open_channel(["sh", "-c", script, "sh", *AWKWARD], env={"AWKWARD": "$(id)\n'"}) as channel:
         heard = b""
-        while chunks := channel.read(10):
+        while chunks := channel.read(60):
             heard += b"".join(chunk.data for chunk in chunks)
         assert heard.split(b"\0")[:-1] == [word.encode("utf-8", "surrogateescape") for word in (*AWKWARD, "$(id)\n'")]
-        assert channel.wait(10) == 0
+        assert channel.wait(60) == 0
 
 
 @needs_server
@@ -98,7 +98,7 @@ def test_a_connection_that_breaks_is_made_again_and_it_is_told(machine: SshRunti
     machine._life._process.wait()
     assert not machine.is_alive()
     (shell,) = machine._shells.values()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while shell._session is not None and shell._session.alive:  # what is sent to it until then is lost with it
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -112,7 +112,7 @@ def test_more_processes_than_one_connection_may_have_connect_by_themselves(machi
     channels = [machine.open_channel(["cat"]) for _ in range(12)]  # MaxSessions is 10
     for channel in channels:
         channel.close_stdin()
-        assert channel.wait(10) == 0
+        assert channel.wait(60) == 0
         channel.close()
 
 

@@ -64,7 +64,7 @@ def test_shells_and_processes_have_the_variables(sandbox: Runtime) -> None:
 
 
 def test_no_form_comes_back_from_a_shell(sandbox: Runtime) -> None:
-    said = sandbox.execute(EVERY_FORM, timeout_s=20)
+    said = sandbox.execute(EVERY_FORM, timeout_s=60)
     assert leaks(said.model_dump_json() + said.output) == []
     assert said.output.count("<secret:PLAIN>") >= 10
 
@@ -74,7 +74,7 @@ def test_a_secret_that_is_printed_over_two_polls_is_masked(sandbox: Runtime) -> 
     first = sandbox.execute(command, idle_timeout_s=0.5)
     assert first.running
     assert first.output == "is "
-    assert sandbox.execute("", timeout_s=10).output == "<secret:PLAIN>.\n"
+    assert sandbox.execute("", timeout_s=60).output == "<secret:PLAIN>.\n"
 
 
 def test_a_shell_that_was_restarted_has_them_again(sandbox: Runtime) -> None:

@@ -46,7 +46,7 @@ class Kernel:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not happened() and time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -89,7 +89,7 @@ def serve(runtime: Runtime, folder: str) -> str:
     """Start the server above; its address."""
     runtime.write_bytes(f"{folder}/server.py", SERVER.encode())
     command = f"cd {folder} && (python3 server.py port &) && until [ -s port ]; do sleep 0.1; done; cat port"
-    return f"http://127.0.0.1:{runtime.execute(command, timeout_s=20, session='server').output.strip()}"
+    return f"http://127.0.0.1:{runtime.execute(command, timeout_s=60, session='server').output.strip()}"
 
 
 @pytest.fixture(scope="module", params=["curl", "wget", "python3"])
@@ -131,7 +131,7 @@ def test_busybox_reads_pages_too(started: Callable[[str], Runtime]) -> None:
     runtime = started("busybox")
     runtime.write_bytes("/tmp/site/docs/end.html", b"<title>End</title><a href=next>on</a>")
     runtime.write_bytes("/tmp/site/cgi-bin/hop", CGI.encode(), mode=0o755)
-    runtime.execute("httpd -p 127.0.0.1:8123 -h /tmp/site", timeout_s=20, session="server")
+    runtime.execute("httpd -p 127.0.0.1:8123 -h /tmp/site", timeout_s=60, session="server")
     try:
         shown = read(runtime, "http://127.0.0.1:8123/cgi-bin/hop")
         assert "[Page http://127.0.0.1:8123/docs/end.html; title 'End'" in shown

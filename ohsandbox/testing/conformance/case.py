@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import CommandObservation
 
-CASE_TIMEOUT_S = 20.0
+CASE_TIMEOUT_S = 60.0
 """The limit of a command that sets none: a case that hangs fails, and the next one runs."""
 
 

@@ -253,7 +253,7 @@ def test_a_terminal_that_has_gone_ends_the_session(talk: Turns, *, works: bool) 
     if works:
         terminal.type(f"go{ENTER}").wait("Esc stops")
     terminal.hang_up()
-    assert terminal.process.wait(30) == 129
+    assert terminal.process.wait(60) == 129
 
 
 def test_what_a_running_command_prints_is_seen_as_it_comes_and_is_harmless(talk: Turns, workspace: Path) -> None:

@@ -73,7 +73,7 @@ def test_without_a_terminal_a_run_waits_for_its_page(options: tuple[str, ...], s
     found = re.search(r"http://\S+", told.decode())
     assert found is not None
     allow_on_page(found[0])
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert (tmp_path / "workspace" / "made").exists()
 
 
@@ -110,7 +110,7 @@ def test_view_names_the_page_of_a_run_that_serves_one(
     ended = invoke("view", "last", "--no-open")
     assert (ended.code, ended.out.strip()) == (0, told.split()[-1])
     allow_on_page(ended.out.strip())
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_view_serve_reads_until_it_is_interrupted(start: Start, home: Path) -> None:
@@ -122,4 +122,4 @@ def test_view_serve_reads_until_it_is_interrupted(start: Start, home: Path) -> N
         assert read("about")["title"].startswith("A test of")
         assert len(read("entries")["entries"]) == 25
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130

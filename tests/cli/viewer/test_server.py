@@ -48,7 +48,7 @@ class Client:
         self.host = base.removeprefix("http://")
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answered:
-        connection = http.client.HTTPConnection(self.host, timeout=20)
+        connection = http.client.HTTPConnection(self.host, timeout=60)
         given = {"Authorization": f"Bearer {self.token}"} | {
             name.replace("_", "-"): one for name, one in headers.items()
         }
@@ -62,7 +62,7 @@ class Client:
     @contextlib.contextmanager
     def events(self) -> Iterator[Callable[[str], Any]]:
         """Gives a function that reads on to the next message of a kind."""
-        connection = http.client.HTTPConnection(self.host, timeout=20)
+        connection = http.client.HTTPConnection(self.host, timeout=60)
         connection.request("GET", "/events", headers={"Authorization": f"Bearer {self.token}"})
         told = connection.getresponse()
         assert told.status == 200
@@ -148,7 +148,7 @@ def test_connections_that_ask_nothing_do_not_keep_the_page_from_its_user(
     host, _, port = stored.host.partition(":")
     with contextlib.ExitStack() as stack:
         silent = [
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=20)) for _ in range(MAX_CONNECTIONS)
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(MAX_CONNECTIONS)
         ]
         for one in silent:
             with contextlib.suppress(ConnectionResetError):
@@ -279,7 +279,7 @@ def test_what_was_shown_is_allowed(tmp_path: Path, patient: Callable[[float], No
         assert runtime.commands == []
         patient(QUIET_S)
         assert Client(address).ask("POST", "/answer", wanted).status == 200
-        assert conversation.wait(20).status is ConversationStatus.IDLE
+        assert conversation.wait(60).status is ConversationStatus.IDLE
         assert runtime.commands == ["rm -r build"]
         again = Client(address).ask("POST", "/answer", wanted)
         assert (again.status, "answered elsewhere" in again.text) == (409, True)
@@ -294,7 +294,7 @@ def test_what_was_not_shown_is_not_allowed(tmp_path: Path, patient: Callable[[fl
             pass
         patient(QUIET_S)
         conversation.confirm()
-        conversation.wait(20)
+        conversation.wait(60)
         assert [call.arguments for call in conversation.pending] == [{"command": "rm -rf /"}]
         late = Client(address).ask("POST", "/answer", {"digest": question["digest"], "approved": True})
         assert (late.status, "not what was shown" in late.text) == (409, True)
@@ -311,7 +311,7 @@ def test_a_refusal_has_its_reason_and_an_approval_its_scope(tmp_path: Path, pati
         patient(QUIET_S)
         no = {"digest": question["digest"], "approved": False, "reason": "Not now."}
         assert Client(address).ask("POST", "/answer", no).status == 200
-        conversation.wait(20)
+        conversation.wait(60)
         while (second := read("state")["question"]) is None or second["digest"] == question["digest"]:
             pass
         patient(QUIET_S)
@@ -319,7 +319,7 @@ def test_a_refusal_has_its_reason_and_an_approval_its_scope(tmp_path: Path, pati
         wrong = {"digest": second["digest"], "approved": True, "scope": 2}
         assert Client(address).ask("POST", "/answer", wrong).status == 409
         assert Client(address).ask("POST", "/answer", {**wrong, "scope": 0}).status == 200
-        assert conversation.wait(20).status is ConversationStatus.IDLE
+        assert conversation.wait(60).status is ConversationStatus.IDLE
         assert runtime.commands == ["ls", "ls"]
         assert [one.by for one in conversation.approvals] == ["ada"]
 
@@ -329,7 +329,7 @@ def test_a_message_steers_a_run_that_is_on_and_stop_ends_it(tmp_path: Path) -> N
 
     def slow() -> Any:
         asked.set()
-        go_on.wait(20)
+        go_on.wait(60)
         return bash("ls")
 
     conversation, _ = talk(tmp_path, slow, answer("Done."))
@@ -338,11 +338,11 @@ def test_a_message_steers_a_run_that_is_on_and_stop_ends_it(tmp_path: Path) -> N
         quiet = client.ask("POST", "/say", {"text": "Hello."})
         assert (quiet.status, "terminal has the next word" in quiet.text) == (409, True)
         conversation.send_message("Go.")
-        assert asked.wait(20)
+        assert asked.wait(60)
         assert client.ask("POST", "/say", {"text": "Be quick."}).status == 200
         assert client.ask("POST", "/say", {"text": " "}).status == 409
         go_on.set()
-        said = [one.data["content"] for one in conversation.wait(20).events if one.type == "user_message"]
+        said = [one.data["content"] for one in conversation.wait(60).events if one.type == "user_message"]
         assert said[-1] == "Be quick."
         assert client.ask("POST", "/stop", {}).status == 200
 

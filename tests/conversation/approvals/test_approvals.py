@@ -113,7 +113,7 @@ def test_words_with_a_no_break_space_ask_nobody(tmp_path: Path) -> None:
 def test_confirmed_calls_run_in_order_and_the_run_goes_on(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), bash("b"))
     conversation.confirm(by="ada")
-    assert conversation.wait(20) == Status.IDLE
+    assert conversation.wait(60) == Status.IDLE
     assert runtime.commands == ["a", "b"]
     [data] = data_of(conversation.events(), "confirmation")
     assert (data["approved"], data["by"], len(data["tool_call_ids"])) == (True, "ada", 2)
@@ -125,7 +125,7 @@ def test_confirmed_calls_run_in_order_and_the_run_goes_on(tmp_path: Path) -> Non
 def test_refused_calls_go_back_to_the_model_with_the_reason(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), call("file_read", {"path": "x"}))
     conversation.reject("Not on a Friday.")
-    assert conversation.wait(20) == Status.IDLE
+    assert conversation.wait(60) == Status.IDLE
     assert runtime.commands == []
     assert [result["error"] for result in seen(conversation)] == ["The user refused this call: Not on a Friday."] * 2
     conversation.close()
@@ -137,7 +137,7 @@ def test_calls_are_answered_one_by_one(tmp_path: Path) -> None:
     assert conversation.status() is WAITING
     assert [pending.tool_call_id for pending in conversation.pending] == ["1"]
     conversation.reject("no", ["1"])
-    assert conversation.wait(20) == Status.IDLE
+    assert conversation.wait(60) == Status.IDLE
     assert runtime.commands == ["b"]
     first, second, finish = seen(conversation)
     assert (first["error"], second["status"]) == ("The user refused this call: no", "ok")
@@ -162,7 +162,7 @@ def test_answers_that_fit_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'9' does not wait"):
         conversation.confirm(["9"])
     conversation.reject()
-    conversation.wait(20)
+    conversation.wait(60)
     with pytest.raises(UsageError, match="Nothing waits"):
         conversation.confirm()
     conversation.close()
@@ -172,7 +172,7 @@ def test_a_call_that_cannot_run_never_asks_and_is_not_run_as_something_else(tmp_
     conversation, runtime = waiting(tmp_path, call("request_x", "{}"), call(BASH, '{"command":'), bash("b"))
     assert [pending.arguments for pending in conversation.pending] == [{"command": "b"}]
     conversation.confirm()
-    conversation.wait(20)
+    conversation.wait(60)
     unknown, malformed, fine = seen(conversation)
     assert "Unknown tool" in unknown["error"]
     assert "Failed to parse" in malformed["error"]
@@ -190,7 +190,7 @@ def test_words_alone_never_ask(tmp_path: Path) -> None:
 def test_finish_beside_a_confirmed_call_finishes(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), call("finish", {"message": "x"}))
     conversation.confirm()
-    assert conversation.wait(20) == Status.FINISHED
+    assert conversation.wait(60) == Status.FINISHED
     assert runtime.commands == ["a"]
     conversation.close()
 
@@ -205,7 +205,7 @@ def test_waiting_survives_the_process_and_is_answered_in_the_next(tmp_path: Path
     with talk(tmp_path, runtime=runtime) as second:
         assert second.status() is WAITING
         second.confirm()
-        assert second.wait(20) == Status.IDLE
+        assert second.wait(60) == Status.IDLE
         assert runtime.commands == ["a"]
         assert seen(second)[0]["status"] == "ok"
 
@@ -302,7 +302,7 @@ def test_reads_that_ran_side_by_side_are_all_unknown(tmp_path: Path) -> None:
     conversation = talk(tmp_path, answer("", *calls), runtime=Dying())
     assert conversation.run("go", 20) == WAITING
     conversation.confirm()
-    assert conversation.wait(20) == Status.ERROR
+    assert conversation.wait(60) == Status.ERROR
     conversation.run("go on", 20)
     first, second, third = seen(conversation)
     assert first["error"] == second["error"] == OUTCOME_UNKNOWN
@@ -339,7 +339,7 @@ def test_callback_is_asked_in_the_run_and_the_log_says_that_it_waits(tmp_path: P
 def test_callback_that_leaves_it_open_lets_the_run_wait(tmp_path: Path) -> None:
     conversation, runtime = waiting(tmp_path, bash("a"), confirm=lambda _: None)
     conversation.confirm()
-    assert conversation.wait(20) == Status.IDLE
+    assert conversation.wait(60) == Status.IDLE
     assert runtime.commands == ["a"]
     conversation.close()
 
@@ -360,15 +360,15 @@ def test_answer_of_another_thread_counts_while_the_callback_thinks(tmp_path: Pat
 
     def ask(_: Any) -> Decision:
         asked.set()
-        answered.wait(20)
+        answered.wait(60)
         return Decision(approved=False, reason="too late")
 
     conversation = talk(tmp_path, answer("", bash("a")), runtime=runtime, confirm=ask)
     conversation.send_message("go")
-    assert asked.wait(20)
+    assert asked.wait(60)
     conversation.confirm()
     answered.set()
-    assert conversation.wait(20) == Status.IDLE
+    assert conversation.wait(60) == Status.IDLE
     assert runtime.commands == ["a"]
     conversation.close()
 
@@ -381,14 +381,14 @@ def test_stop_in_a_confirmed_call_keeps_the_next_from_beginning(tmp_path: Path) 
 
     def wait(_: str) -> str:
         begun.set()
-        assert runtime.interrupted.wait(20)
+        assert runtime.interrupted.wait(60)
         return "cut"
 
     runtime = RecordingRuntime(wait)
     conversation = talk(tmp_path, answer("", bash("a"), bash("b")), runtime=runtime)
     conversation.run("go", 20)
     conversation.confirm()
-    assert begun.wait(20)
+    assert begun.wait(60)
     assert conversation.stop() is Status.CANCELED
     assert runtime.commands == ["a"]
     assert "the user stopped the run" in results_of(conversation)[1]["error"]
@@ -400,11 +400,11 @@ def test_requests_before_a_confirmation_count_after_it_also_in_another_process(t
     first = talk(tmp_path, *turns, limits=RunLimits(max_iterations=2))
     first.run("go", 20)
     first.confirm()
-    assert first.wait(20) == WAITING
+    assert first.wait(60) == WAITING
     first.close()
     with talk(tmp_path, *turns[2:], limits=RunLimits(max_iterations=2)) as second:
         second.confirm()
-        assert second.wait(20) == Status.ERROR
+        assert second.wait(60) == Status.ERROR
         assert data_of(second.events(), "error")[-1]["code"] == "MaxIterations"
 
 

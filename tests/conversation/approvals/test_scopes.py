@@ -164,7 +164,7 @@ def test_an_approved_call_runs_unasked_and_the_log_says_by_which_approval(tmp_pa
     with talk(tmp_path, *turns, answer("ok"), runtime=runtime) as conversation:
         assert conversation.run("go", 20) == Status.WAITING_FOR_CONFIRMATION
         conversation.confirm(by="ada", scope=GIT_STATUS)
-        assert conversation.wait(20) == Status.WAITING_FOR_CONFIRMATION
+        assert conversation.wait(60) == Status.WAITING_FOR_CONFIRMATION
         assert runtime.commands == ["git status", "git status"]
         assert [data.get("approval") for data in data_of(conversation.events(), "tool_call")] == [None, 1, None]
         [said] = data_of(conversation.events(), "approval")
@@ -203,7 +203,7 @@ def test_a_call_that_waits_by_a_revoked_approval_waits_for_a_person(tmp_path: Pa
         assert [one.arguments["command"] for one in conversation.pending] == ["ls", "id"]
         conversation.reject("no", [conversation.pending[0].tool_call_id])
         conversation.confirm()
-        conversation.wait(20)
+        conversation.wait(60)
     assert runtime.commands == ["id"]
 
 

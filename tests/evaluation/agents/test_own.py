@@ -209,7 +209,7 @@ def test_agents_at_work_together_leave_no_thread_and_no_descriptor(
         with ThreadPoolExecutor(8) as pool:
             reports = pool.map(lambda one: agent.work(sandbox, assign()._replace(directory=one)), directories)
             assert [report.fault for report in reports] == [None] * 8
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (left := _ours() - threads or descriptors() > opened) and time.monotonic() < deadline:
             time.sleep(0.05)  # what ends may be seen for a moment
     assert not left

@@ -42,13 +42,13 @@ def played_host(
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    asyncio.run_coroutine_threadsafe(host.__aenter__(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(host.__aenter__(), loop).result(60)
     try:
         yield host, bundle
     finally:
-        asyncio.run_coroutine_threadsafe(_end(host), loop).result(10)
+        asyncio.run_coroutine_threadsafe(_end(host), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 

@@ -156,7 +156,7 @@ async def world(
         for server in (front, *listening):
             server.close()
         if served:
-            await asyncio.wait(served, timeout=20)
+            await asyncio.wait(served, timeout=60)
 
 
 async def echo_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

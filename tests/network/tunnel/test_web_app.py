@@ -32,8 +32,8 @@ PORT = 3000
 def sandbox() -> Iterator[DockerRuntime]:
     with DockerRuntime(IMAGE, network="none") as runtime:
         runtime.write_bytes("/tmp/app.py", APP.read_bytes())
-        runtime.execute(f"python3 /tmp/app.py 127.0.0.1 {PORT} > /tmp/log 2>&1 &", timeout_s=20)
-        runtime.execute("until grep -q ready /tmp/log; do sleep 0.1; done", timeout_s=20)
+        runtime.execute(f"python3 /tmp/app.py 127.0.0.1 {PORT} > /tmp/log 2>&1 &", timeout_s=60)
+        runtime.execute("until grep -q ready /tmp/log; do sleep 0.1; done", timeout_s=60)
         yield runtime
 
 
@@ -87,12 +87,12 @@ def test_only_this_machine_reaches_it(forward: Forward) -> None:
 
 def test_connections_through_ports_are_recorded(sandbox: DockerRuntime) -> None:
     told: queue.SimpleQueue[NetworkDecision] = queue.SimpleQueue()
-    sandbox.execute(f"python3 /tmp/app.py 127.0.0.1 {PORT + 1} > /tmp/log2 2>&1 &", timeout_s=20)
-    sandbox.execute("until grep -q ready /tmp/log2; do sleep 0.1; done", timeout_s=20)
+    sandbox.execute(f"python3 /tmp/app.py 127.0.0.1 {PORT + 1} > /tmp/log2 2>&1 &", timeout_s=60)
+    sandbox.execute("until grep -q ready /tmp/log2; do sleep 0.1; done", timeout_s=60)
     remove = sandbox.on_network_decision(told.put)
     with sandbox.forward(PORT + 1) as forward, urllib.request.urlopen(forward.url) as answer:
         size = len(answer.read())
-    while (one := told.get(timeout=20)).port != PORT + 1:
+    while (one := told.get(timeout=60)).port != PORT + 1:
         pass  # of a test before
     remove()
     assert (one.protocol, one.host, one.allowed) == ("forward", "127.0.0.1", True)

@@ -136,7 +136,7 @@ def test_programs_are_led_to_the_proxy_in_every_kind_of_process(sandbox: Callabl
     assert runtime.execute(told).output.strip() == wanted
     assert runtime.run(["sh", "-c", told]).stdout.decode().strip() == wanted
     with runtime.open_channel(["sh", "-c", told]) as channel:
-        assert b"".join(chunk.data for chunk in channel.read(10) or ()).decode().strip() == wanted
+        assert b"".join(chunk.data for chunk in channel.read(60) or ()).decode().strip() == wanted
     fetch = f"import urllib.request as u; print(u.urlopen('http://{GOOD}/').read().decode())"
     assert runtime.execute(f'python3 -c "{fetch}"').output.strip() == f"this is {GOOD}"
 

@@ -41,16 +41,16 @@ def test_megabytes_go_in_while_they_come_out(runtime: Any) -> None:
         writer = threading.Thread(target=lambda: (channel.write(payload), channel.close_stdin()))
         writer.start()
         heard = bytearray()
-        while chunks := channel.read(30):
+        while chunks := channel.read(60):
             heard += b"".join(chunk.data for chunk in chunks)
         writer.join()
         assert bytes(heard) == payload
-        assert channel.wait(10) == 0
+        assert channel.wait(60) == 0
 
 
 def test_a_process_leads_its_session_and_knows_its_own_pid(runtime: Any, sh: Any) -> None:
     with runtime.open_channel(["sh", "-c", "read -r pid rest </proc/self/stat; echo $$; cat"]) as channel:
-        heard = channel.read(10)
+        heard = channel.read(60)
         assert heard is not None
         assert int(heard[0].data) == channel.pid
         stat = sh(runtime, f"cat /proc/{channel.pid}/stat").out.rsplit(")", 1)[1].split()
@@ -69,15 +69,15 @@ def test_a_read_that_gets_nothing_returns_none_in_time(runtime: Any) -> None:
         with pytest.raises(TimeoutError):
             channel.wait(0.1)
         channel.kill()
-        assert channel.read(10) == []
-        assert channel.wait(10) == 137
+        assert channel.read(60) == []
+        assert channel.wait(60) == 137
 
 
 def test_kill_takes_the_whole_group(runtime: Any, sh: Any) -> None:
     with runtime.open_channel(["sh", "-c", "sleep 4321 & echo up; wait"]) as channel:
-        assert channel.read(10)
+        assert channel.read(60)
         channel.kill()
-        channel.wait(10)
+        channel.wait(60)
     assert "4321" not in sh(runtime, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").out.replace("cat /proc", "")
 
 
@@ -98,13 +98,13 @@ def test_what_a_process_says_at_once_can_be_polled_for(runtime: Any) -> None:
 def test_close_wakes_a_reader_in_another_thread(runtime: Any) -> None:
     channel = runtime.open_channel(["sleep", "100"])
     threading.Timer(0.3, channel.close).start()
-    assert channel.read(10) == []
+    assert channel.read(60) == []
     channel.close()
 
 
 def test_writing_to_an_ended_process_is_a_broken_pipe(runtime: Any) -> None:
     with runtime.open_channel(["true"]) as channel:
-        assert channel.wait(10) == 0
+        assert channel.wait(60) == 0
         with pytest.raises(BrokenPipeError):
             channel.write(b"x" * 10_000_000)
 
@@ -112,7 +112,7 @@ def test_writing_to_an_ended_process_is_a_broken_pipe(runtime: Any) -> None:
 def test_a_missing_program_is_127_and_one_that_may_not_run_126(runtime: Any) -> None:
     for argv, code in ((["nosuch"], 127), (["/etc/passwd"], 126)):
         with runtime.open_channel(argv) as channel:
-            assert channel.wait(10) == code
+            assert channel.wait(60) == code
 
 
 def test_an_exit_code_of_126_is_the_commands_own(runtime: Any, sh: Any) -> None:
@@ -143,7 +143,7 @@ def test_what_no_kernel_takes_is_refused(sandbox: Any, argv: list[str]) -> None:
 def test_sixteen_arguments_of_64_kib_pass(runtime: Any) -> None:
     with runtime.open_channel(["sh", "-c", 'echo $#; echo "${#16}"', "sh", *["x" * 65536] * 16]) as channel:
         heard = b""
-        while chunks := channel.read(10):
+        while chunks := channel.read(60):
             heard += chunks[0].data
     assert heard == b"16\n65536\n"
 
@@ -151,11 +151,11 @@ def test_sixteen_arguments_of_64_kib_pass(runtime: Any) -> None:
 def test_a_container_removed_behind_our_back_is_gone_not_137(sandbox: Any, engine: Engine) -> None:
     runtime = sandbox()
     with runtime.open_channel(["sh", "-c", "echo partial; sleep 100"]) as channel:
-        assert channel.read(10)
+        assert channel.read(60)
         engine.api.remove_container(runtime.id, force=True)
-        assert channel.read(10) == []
+        assert channel.read(60) == []
         with pytest.raises(SandboxGone, match="No such container"):
-            channel.wait(10)
+            channel.wait(60)
     with pytest.raises(SandboxGone):
         runtime.open_channel(["true"])
     assert not runtime.is_alive()
@@ -167,7 +167,7 @@ def test_a_stopped_container_is_unavailable_and_revived_with_its_files(sandbox: 
     with runtime.open_channel(["sleep", "100"]) as channel:
         engine.api.stop(runtime.id, timeout=0)
         with pytest.raises(SandboxUnavailable, match="was killed"):
-            channel.wait(10)
+            channel.wait(60)
     with pytest.raises(SandboxUnavailable, match="start it again"):
         runtime.open_channel(["true"])
     assert "was started again: files are kept" in runtime._revive()

@@ -253,12 +253,12 @@ def test_a_channel_over_tls_moves_megabytes_both_ways_and_half_closes(
         writer = threading.Thread(target=channel.write, args=(payload,))
         writer.start()
         while len(heard) < len(payload):
-            heard += b"".join(chunk.data for chunk in channel.read(30) or [])
+            heard += b"".join(chunk.data for chunk in channel.read(60) or [])
         writer.join()
         channel.close_stdin()
-        assert channel.read(10) == []
+        assert channel.read(60) == []
         assert bytes(heard) == payload
-        assert channel.wait(10) == 0
+        assert channel.wait(60) == 0
     secure.close()
 
 

@@ -57,7 +57,7 @@ class PrivateEngine:
              *self._options],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
                 connect({"DOCKER_HOST": self.host}).close()
@@ -71,7 +71,7 @@ class PrivateEngine:
     def stop(self) -> None:
         assert self._process is not None
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(60)
 
     def signal(self, number: int) -> None:
         assert self._process is not None
@@ -101,11 +101,11 @@ def test_an_engine_that_stops_in_mid_process_is_never_success_and_comes_back(
 ) -> None:
     sh(runtime, "echo kept >/root/file")
     channel = runtime.open_channel(["sh", "-c", "echo partial; sleep 100"])
-    assert channel.read(10)
+    assert channel.read(60)
     private.stop()
-    assert channel.read(30) == []
+    assert channel.read(60) == []
     with pytest.raises(EngineUnavailable):
-        channel.wait(10)
+        channel.wait(60)
     channel.close()
     monkeypatch.setattr(container, "RECONNECT_S", 0.5)
     with pytest.raises(EngineUnavailable):

@@ -51,7 +51,7 @@ def registry(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port)).close()

@@ -17,6 +17,7 @@ from ohsandbox import SandboxPool
 from ohsandbox.errors import ImageUnavailable
 from ohsandbox.runtime.docker import lease
 from ohsandbox.runtime.docker.inventory import DockerInventory
+from tests.processes import running
 from tests.runtime.docker.conftest import BASE
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def test_what_a_killed_process_kept_ready_is_collected(engine: Engine, label: st
             print("full", flush=True)
             sys.stdin.read()
     """)
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+    with running([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"full\n"
         os.kill(owner.pid, signal.SIGKILL)

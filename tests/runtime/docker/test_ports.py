@@ -260,7 +260,7 @@ def test_a_forked_process_has_ports_of_its_own(sandbox: Callable[..., DockerRunt
     assert get(here.port) == b"from the host"
     child = multiprocessing.get_context("fork").Process(target=_forward_in_child, args=(runtime, host_service))
     child.start()
-    child.join(30)
+    child.join(60)
     assert child.exitcode == 0
     assert get(here.port) == b"from the host"
 

@@ -251,7 +251,7 @@ def test_a_service_that_dies_is_started_again_and_that_is_told(
     runtime._stop_watching()
     runtime._watch_services()  # with what hears it
     engine.api.kill(f"{runtime.name}-web")
-    assert told.wait(30)
+    assert told.wait(60)
     assert notices[0].startswith("Service 'web' was killed (exit code 137) and was started again: its files are kept")
     assert runtime.execute(fetch("http://web:8000/hostname")).exit_code == 0
     engine.api.kill(f"{runtime.name}-network")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from tests.mcp.conftest import SERVER as MCP_SERVER
 from tests.mcp.conftest import odd
 from tests.network.credentials.played_host import played_host
 from tests.network.credentials.tls_host import HOST, KEY, TlsHost, whole
+from tests.processes import running
 from tests.runtime.docker.conftest import BASE
 from tests.runtime.ssh_server import PROGRAM, ssh_program, ssh_server
 
@@ -208,7 +210,7 @@ def _cut(tunnel: ssh_tunnel.SshTunnel) -> None:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for one in children:
         os.kill(int(one), signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
 
 
 @needs_server
@@ -221,7 +223,7 @@ def test_of_a_process_that_is_killed_the_connection_ends_and_gc_removes_the_rest
         f"with DockerRuntime('{BASE}:busybox') as s: print(s.id, flush=True); sys.stdin.read()"
     )
     environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
-    with subprocess.Popen(
+    with running(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     ) as owner:
         assert owner.stdout is not None
@@ -229,7 +231,7 @@ def test_of_a_process_that_is_killed_the_connection_ends_and_gc_removes_the_rest
         [directory] = Path(tempfile.gettempdir()).iterdir()
         os.kill(owner.pid, signal.SIGKILL)
     while directory.exists():
-        pass
+        time.sleep(0.05)
     with DockerInventory() as inventory:
         assert [one.id for one in inventory.list_sandboxes() if one.id == sandbox] == [sandbox]
         assert [done.id for done in inventory.collect_garbage()] == [sandbox]
