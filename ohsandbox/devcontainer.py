@@ -7,16 +7,19 @@ it counts before the person trusts it, nothing of it runs on this machine, and n
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.devcontainer_features import MAX_FEATURES, Feature, in_order, read_feature
+from ohsandbox.devcontainer_features import MAX_FEATURES, Feature, feature_of, in_order, read_feature
+from ohsandbox.devcontainer_registry import fetch_feature, parse_reference
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
@@ -91,6 +94,50 @@ class DevContainer(NamedTuple):
     """What is not used, each with the reason."""
     features: tuple[Feature, ...] = ()
     """Those of the project, in the order of their installation on the image."""
+    registry: tuple[tuple[str, Any], ...] = ()
+    """Features of registries with their options; none is fetched yet, and features have no order then."""
+    users: dict[str, str] = {}  # noqa: RUF012 - a default that nobody changes
+    """Variables of features' scripts."""
+    first: tuple[str, ...] = ()
+    """References of features that are installed first."""
+
+    def shown_features(self) -> list[str]:
+        """A line for each feature, for the question."""
+        lines = [one.shown() for one in self.features]
+        for name, given in self.registry:
+            options = f" {json.dumps(given, ensure_ascii=False)}" if given not in ({}, "", True) else ""
+            host = name.partition("/")[0]
+            lines.append(f"{name}{options} (fetched from {host} after your yes, and kept as it is then)")
+        return lines
+
+    def fetched(self, project: Path) -> DevContainer:
+        """With the features of registries, in order; `left_out` is then what of features is not used.
+
+        Raises:
+            UsageError: features wait for each other.
+        """
+        features, left_out = [*self.features], list[str]()
+        for name, given in self.registry:
+            try:
+                features.append(feature_of(fetch_feature(project, name), name, given, self.users))
+            except UsageError as error:
+                left_out.append(f"feature {name} ({str(error).removeprefix(f'feature {name!r}: ')})")
+        return self.ordered(features, left_out)
+
+    def ordered(self, features: list[Feature], left_out: list[str]) -> DevContainer:
+        """With these features in order, and left_out with what of them is not used."""
+        try:
+            ordered, missing = in_order(features, self.first)
+        except UsageError as error:
+            raise fault(self.path, str(error)) from None
+        left_out += [f"feature {one.reference} (it depends on {need}, which is not installed)" for one, need in missing]
+        return self._replace(features=tuple(ordered), registry=(), left_out=(*left_out, *_unused(ordered)))
+
+
+def _unused(features: Sequence[Feature]) -> list[str]:
+    """What of features is not used."""
+    why = "only its script, variables and order are used"
+    return [f"{key} of feature {one.reference} ({why})" for one in features for key in one.left_out]
 
 
 def find_devcontainer(directory: Path, named: str | None = None) -> DevContainer | None:
@@ -187,13 +234,13 @@ class _Reader:
         build = self._build()
         if image is not None and build is not None:
             raise fault(self._path, "'image' and 'build' exclude each other. Leave one out.")
-        return DevContainer(
+        dev = DevContainer(
             self._path, None if image is None else self._plain("image", self._text("image", image)), build,
             more | env, local, user or user_of_arguments,
             tuple(one for key in SETUP_KEYS for one in self._commands(key)), tuple(self._commands("postStartCommand")),
-            self._mounts(), self._ports(), self._folder,
-            features=self._features(user or user_of_arguments, image or build), left_out=tuple(self._left_out),
+            self._mounts(), self._ports(), self._folder, left_out=(),
         )  # fmt: skip
+        return self._with_features(dev, user or user_of_arguments)
 
     # --- parts ---
 
@@ -222,33 +269,32 @@ class _Reader:
             "target": None if target is None else self._text("build.target", target),
         }  # fmt: skip
 
-    def _features(self, user: str | None, image: object) -> tuple[Feature, ...]:
-        """Those of the project that can be installed; the others are told."""
-        users = {"_REMOTE_USER": user, "_CONTAINER_USER": self._said.get("containerUser")}
-        known = {name: self._text("containerUser", value) for name, value in users.items() if value is not None}
-        found = []
+    def _with_features(self, dev: DevContainer, user: str | None) -> DevContainer:
+        """With those of the project that can be installed, and those of registries by name; the others are told."""
+        named = {"_REMOTE_USER": user, "_CONTAINER_USER": self._said.get("containerUser")}
+        users = {name: self._text("containerUser", value) for name, value in named.items() if value is not None}
+        own, registry = [], []
         for name, given in self._object("features", self._said.get("features", {})).items():
-            if not name.startswith("./"):
-                why = "it lies in a registry, and none is asked; copy its directory beside the file, as ./NAME"
-                self._drop(f"feature {name}", why)
-            elif image is None:
+            if dev.image is None and dev.build is None:
                 self._drop(f"feature {name}", "there is no image or build to install it in")
+            elif name.startswith("./"):
+                own.append((name, given))
+            elif parse_reference(name) is not None:
+                registry.append((name, given))
             else:
-                found.append((name, given))
-        if len(found) > MAX_FEATURES:
+                self._drop(f"feature {name}", "it is neither ./NAME nor HOST/PATH:TAG of a registry")
+        if len(own) + len(registry) > MAX_FEATURES:
             raise fault(self._path, f"over {MAX_FEATURES} features. Leave some out.")
         first = self._texts("overrideFeatureInstallOrder", self._said.get("overrideFeatureInstallOrder", []))
         try:
-            features = [read_feature(self._path.parent, name, given, known) for name, given in found]
-            ordered, missing = in_order(features, first)
+            features = [read_feature(self._path.parent, name, given, users) for name, given in own]
         except UsageError as error:
             raise fault(self._path, str(error)) from None
-        for one, need in missing:
-            self._drop(f"feature {one.reference}", f"it depends on {need}, which is not installed")
-        for one in ordered:
-            for key in one.left_out:
-                self._drop(f"{key} of feature {one.reference}", "only its script, variables and order are used")
-        return tuple(ordered)
+        dev = dev._replace(users=users if own or registry else {}, first=tuple(first), left_out=tuple(self._left_out))
+        if registry:
+            left_out = (*dev.left_out, *_unused(features))
+            return dev._replace(features=tuple(features), registry=tuple(registry), left_out=left_out)
+        return dev.ordered(features, [*self._left_out])
 
     def _environment(self) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
         env: dict[str, str] = {}

@@ -80,9 +80,17 @@ def read_feature(devcontainer: Path, reference: str, given: object, users: Mappi
     Raises:
         UsageError: it is not there, lies elsewhere, has links or too much in it, or its manifest or an option is wrong.
     """
+    return feature_of(_files(devcontainer, reference), reference, given, users)
+
+
+def feature_of(files: tuple[FeatureFile, ...], reference: str, given: object, users: Mapping[str, str]) -> Feature:
+    """The feature that has these files; given and users are as for `read_feature`.
+
+    Raises:
+        UsageError: a file is missing, or its manifest or an option is wrong.
+    """
     import pyjson5  # noqa: PLC0415 - few projects have a feature
 
-    files = _files(devcontainer, reference)
     contents = {one.path: one.content for one in files}
     if MANIFEST not in contents or "install.sh" not in contents:
         raise UsageError(f"feature {reference!r} has no {MANIFEST} or no install.sh. Add it.")

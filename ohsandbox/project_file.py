@@ -138,6 +138,20 @@ class Project(NamedTuple):
         except OSError as error:
             raise UsageError(f"{error.filename!r} cannot be written: {error.strerror}. Make it writable.") from None
 
+    def with_registry_features(self) -> Project:
+        """The same with the features of registries fetched; to be asked for what is trusted alone.
+
+        `left_out` of its devcontainer is then what of features is not used, one that cannot be had among it.
+
+        Raises:
+            UsageError: features wait for each other.
+        """
+        if (dev := self.devcontainer) is None or not dev.registry:
+            return self
+        dev = dev.fetched(self.directory)
+        values = self.values if dev.features or dev.image is None else self.values | {"image": dev.image}
+        return self._replace(devcontainer=dev, values=values)
+
     @property
     def has_file(self) -> bool:
         """Whether there is a file of ours, and not a devcontainer.json alone."""
@@ -151,7 +165,7 @@ class Project(NamedTuple):
         if (dev := self.devcontainer) is None or not dev.folder:
             return wide
         asked: dict[str, Any] = {
-            "image": dev.image, "build": self.build, "features": [one.shown() for one in dev.features],
+            "image": dev.image, "build": self.build, "features": dev.shown_features(),
             "setup": dev.setup,
             "start": dev.start, "forward": dev.forward, "remote user": dev.user,
             "local": {name: variable for name, (variable, _) in dev.local.items()},
@@ -239,11 +253,13 @@ def _with_devcontainer(project: Project, dev: DevContainer) -> Project:
     values, options = dict(project.values), project.options
     has_image = "image" in values or options.build is not None
     build = None if has_image or dev.build is None else _build_of(dev.build, dev.path, project.root)
-    if dev.image is not None and not has_image and not dev.features:
+    if dev.image is not None and not has_image and not (dev.features or dev.registry):
         values["image"] = dev.image
-    if has_image and dev.features:
-        names = ", ".join(one.reference for one in dev.features)
-        dev = dev._replace(features=(), left_out=(*dev.left_out, f"features {names} (the project's file has an image)"))
+    if has_image and (dev.features or dev.registry):
+        names = ", ".join([*(one.reference for one in dev.features), *(name for name, _ in dev.registry)])
+        dev = dev._replace(
+            features=(), registry=(), left_out=(*dev.left_out, f"features {names} (the project's file has an image)")
+        )
     if env := dev.env | values.get("env", {}):
         values["env"] = env
     mounts, refused = _mounts_of(dev)
@@ -251,7 +267,7 @@ def _with_devcontainer(project: Project, dev: DevContainer) -> Project:
         values["mounts"] = [*mounts, *values.get("mounts", ())]
     dev = dev._replace(
         mounts=(), left_out=(*dev.left_out, *refused), build=build,
-        image=dev.image if dev.features else None, env={},
+        image=dev.image if dev.features or dev.registry else None, env={},
         setup=() if options.setup else dev.setup,
         user=None if "user" in values else dev.user,
         local={name: one for name, one in dev.local.items() if name not in {*env, *values.get("secrets", {})}},

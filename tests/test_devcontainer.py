@@ -82,7 +82,7 @@ def test_what_it_asks_for_is_read_with_comments_and_trailing_commas(project: Pat
         ({"initializeCommand": "touch /tmp/owned"}, "initializeCommand (it would run on this machine"),
         ({"runArgs": ["--privileged", "-v", "/:/host", "--network=host"]}, "runArgs --privileged -v --network"),
         ({"runArgs": ["--device", "/dev/kvm", "--pid=host"]}, "runArgs --device --pid"),
-        ({"features": {"ghcr.io/devcontainers/features/docker-in-docker:2": {}}}, "feature ghcr.io/devcontainers/"),
+        ({"features": {"https://x.example/a.tgz": {}}, "image": "a"}, "feature https://x.example/a.tgz (it is neither"),
         ({"features": {"./own": {"version": "1"}}}, "feature ./own (there is no image or build"),
         ({"mounts": ["source=secrets,target=/steal,type=volume"]}, "mount /steal (a volume"),
         ({"mounts": [{"type": "bind", "source": "../..", "target": "/up"}]}, "mount ../.. at /up"),

@@ -99,12 +99,12 @@ def test_they_are_installed_in_their_order_and_what_lacks_another_is_left_out(pr
         found(project, {"./d": {}, "./e": {}})
 
 
-def test_what_raises_rights_and_what_lies_in_a_registry_is_told_and_left_out(project: Path) -> None:
+def test_what_raises_rights_and_what_is_no_feature_is_told_and_left_out(project: Path) -> None:
     feature(project, "a", privileged=True, mounts=["x"], capAdd=["SYS_ADMIN"], entrypoint="/x", init=True, newOne=1)
-    dev = found(project, {"./a": {}, "example.org/features/b:1": {}}).devcontainer
+    dev = found(project, {"./a": {}, "docker-in-docker": {}}).devcontainer
     assert dev is not None
     assert [one.partition(" (")[0] for one in dev.left_out] == [
-        "feature example.org/features/b:1",
+        "feature docker-in-docker",
         *(f"{name} of feature ./a" for name in ("capAdd", "entrypoint", "init", "mounts", "newOne", "privileged")),
     ]
 

@@ -15,13 +15,14 @@ import pytest
 import ohsandbox
 
 ROOT = Path(ohsandbox.__file__).parent
+DEVCONTAINER = ("devcontainer", "devcontainer_registry", "devcontainer_features")
 LAYERS = (
     ("errors", "review_text", "strict_json", "strict_yaml", "text"),
     ("arguments", "html_page", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
     ("network",),
-    ("runtime", "llm", "persistence", "settings_file", "key_store", "trust", "devcontainer", "devcontainer_features"),
+    ("runtime", "llm", "persistence", "settings_file", "key_store", "trust", *DEVCONTAINER),
     ("state",),
     ("tool",),
     ("tools", "mcp"),
@@ -34,6 +35,8 @@ LAYERS = (
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 BESIDE = {
     ("devcontainer", "devcontainer_features"),
+    ("devcontainer", "devcontainer_registry"),
+    ("devcontainer_registry", "devcontainer_features"),
     ("private_files", "paths"),
     ("conversation", "settings"),
     ("__main__", "cli"),

@@ -107,14 +107,25 @@ class UsedProject(NamedTuple):
         where = replace(where, services=() if where.no_services else self.project.services)
         if chosen := _image_chosen(where):
             _tell_replaced(project, chosen)
-        elif (build := project.image_build()) is not None:
-            where = replace(where, build=Path(build.pop("context")), build_options=build or None)
+        else:
+            where = _with_image(where, project)
         if options.workspace is not None and where.workspace is None:
             copies = options.workspace == "copy" and not where.copies
             where = replace(where, workspace=project.directory, copy=where.copy or copies)
         if dev is not None and dev.user and where.user is None and (where.copies or where.workspace is None):
             where = replace(where, user=dev.user)
         return where
+
+
+def _with_image(where: SandboxOptions, project: Project) -> SandboxOptions:
+    """With the image that the project builds, and of a devcontainer those features of registries that can be had."""
+    if project.devcontainer is not None and project.devcontainer.registry:
+        project = project.with_registry_features()
+        _tell_left_out(project)
+    if (build := project.image_build()) is not None:
+        return replace(where, build=Path(build.pop("context")), build_options=build or None)
+    dev = project.devcontainer
+    return where if dev is None or dev.image is None else replace(where, image=dev.image)
 
 
 def _image_chosen(where: SandboxOptions) -> str:
@@ -128,7 +139,7 @@ def _image_chosen(where: SandboxOptions) -> str:
 def _tell_replaced(project: Project, chosen: str) -> None:
     """Say that the sandbox's image is not what the project has for it."""
     dev, build, image = project.devcontainer, project.build, project.values.get("image")
-    features = () if dev is None else dev.features
+    features = () if dev is None else dev.features or dev.registry
     named = image or (dev.image if dev is not None and features else None)
     if build is None and (named is None or chosen.partition("=" if "=" in chosen else " ")[2] == named):
         return
