@@ -75,6 +75,7 @@ connector: ## the program that carries a sandbox's ports, from its source (Debia
 	@ohsandbox/network/programs/build x86_64 aarch64
 
 pictures: setup ## docs/images: real runs in a terminal, and reports (needs tmux and chromium; OHSANDBOX_IMAGE)
+	@$(BIN)/python docs/generate_recording.py
 	@$(BIN)/python docs/generate_terminal_pictures.py
 	@$(BIN)/python docs/generate_pictures.py
 

@@ -1,6 +1,6 @@
-"""Write the pictures of the README, docs/images/session.png and question.png: real runs in a terminal (tmux, chromium).
+"""Write docs/images/question.png: a real run in a terminal (tmux, chromium). `generate_recording.py` uses its terminal.
 
-`make pictures` does it. The model follows a script, so that the pictures are the same but for times and names.
+`make pictures` does it. The model follows a script, so that the picture is the same but for times and names.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ CHROMIUM = (
 
 
 def main() -> None:
-    """Write them."""
+    """Write it."""
     IMAGES.mkdir(exist_ok=True)
     run = [COMMAND, "run", "--model", "scripted:demo", "--image", IMAGE]
     with tempfile.TemporaryDirectory() as home:
-        with Terminal(run, home=home) as terminal:
-            terminal.wait_for("your turn")
-            terminal.type(TASK)
-            terminal.wait_for("Finished")
-            draw(terminal.wait_for("your turn"), IMAGES / "session.png")
         with Terminal([*run, "--confirm", "always", TASK], home=home) as terminal:
             while " -| " not in terminal.wait_for(QUESTION):
                 terminal.type("y")
             draw(terminal.screen(), IMAGES / "question.png")
-        conversations = {path.name for path in (Path(home) / "conversations").iterdir()}
-        os.environ["OHSANDBOX_HOME"] = home  # each state directory removes its own
-        for sandbox in list_sandboxes():  # a terminal that closes ends nothing that a person could go on with
-            if sandbox.conversation in conversations:
-                remove_sandbox(sandbox.name)
+        remove_sandboxes(home)
+
+
+def remove_sandboxes(home: str) -> None:
+    """A terminal that closes ends nothing that a person could go on with."""
+    conversations = {path.name for path in (Path(home) / "conversations").iterdir()}
+    os.environ["OHSANDBOX_HOME"] = home  # each state directory removes its own
+    for sandbox in list_sandboxes():
+        if sandbox.conversation in conversations:
+            remove_sandbox(sandbox.name)
 
 
 class Terminal:
     """A program in a terminal of its own, which ends with the block."""
 
-    def __init__(self, argv: list[str], *, home: str) -> None:
+    def __init__(self, argv: list[str], *, home: str, columns: int = COLUMNS, rows: int = ROWS) -> None:
         self._tmux = ["tmux", "-L", f"ohsandbox-pictures-{os.getpid()}-{id(self)}", "-f", "/dev/null"]
         command = f"OHSANDBOX_HOME={shlex.quote(home)} TERM=xterm-256color {shlex.join(argv)}"
         self._argv = [
@@ -72,9 +72,9 @@ class Terminal:
             "-c",
             home,
             "-x",
-            str(COLUMNS),
+            str(columns),
             "-y",
-            str(ROWS),
+            str(rows),
             command,
         ]
 
@@ -85,25 +85,29 @@ class Terminal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._call("kill-server")
 
-    def screen(self) -> str:
-        """What it shows, with its colours."""
-        return self._call("capture-pane", "-e", "-p")
+    def screen(self, *, scrollback: bool = False) -> str:
+        """What it shows, with its colours; with the scrollback, what it showed before, too."""
+        return self._call("capture-pane", "-e", "-p", *(["-S", "-"] if scrollback else []))
 
     def type(self, line: str) -> None:
         """A line, once the terminal has been quiet for as long as a question wants it."""
         time.sleep(QUIET_S)
         self._call("send-keys", "-l", line)
-        self._call("send-keys", "Enter")
+        self.press("Enter")
         time.sleep(QUIET_S)
 
-    def wait_for(self, words: str) -> str:
+    def press(self, key: str) -> None:
+        """A key, by tmux's name of it."""
+        self._call("send-keys", key)
+
+    def wait_for(self, words: str, *, scrollback: bool = False) -> str:
         """The screen as soon as a part of its text matches words."""
         until = time.monotonic() + TIMEOUT_S
         while not re.search(words, self._call("capture-pane", "-p").rstrip()):
             if time.monotonic() > until:
                 raise SystemExit(f"{words!r} did not appear within {TIMEOUT_S:.0f} s:\n{self.screen()}")
             time.sleep(LOOK_EVERY_S)
-        return self.screen()
+        return self.screen(scrollback=scrollback)
 
     def _call(self, *words: str) -> str:
         return subprocess.run([*self._tmux, *words], check=True, capture_output=True, text=True).stdout

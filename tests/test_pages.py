@@ -53,6 +53,7 @@ BEFORE = {
 }
 """What has happened already where a page begins."""
 MAX_README_WORDS = 900
+MAX_RECORDING_BYTES = 300_000
 
 
 class Block(NamedTuple):
@@ -222,6 +223,13 @@ def test_the_first_screen_holds_install_code_and_output() -> None:
     screen = README.read_text(encoding="utf-8").split("\n")[:24]
     for part in ("pip install", "ohsandbox demo", "```python", "```text", "OK"):
         assert any(part in line for line in screen), part
+
+
+def test_the_recording_is_small_and_loads_nothing() -> None:
+    recording = (DOCS / "images" / "session.svg").read_text(encoding="utf-8")
+    assert len(recording.encode()) < MAX_RECORDING_BYTES
+    assert "@keyframes" in recording
+    assert re.findall(r"<script|<foreignObject|href=|url\(|@import", recording) == []
 
 
 def test_the_readme_is_short() -> None:
