@@ -76,12 +76,13 @@ def take(
     record = begin(container.engine, owner=owner, pod=pod)
     beside = 0
     try:
+        # an engine's disk elsewhere is asked about in the sandbox, which has to run
+        space = room()
         with (
             container.paused(),
             contextlib.nullcontext() if pod is None else pod.paused(),
             engine_errors(f"keeping the files of sandbox {name!r}"),
         ):
-            space = room()
             _require_room(container, space)
             services = ""
             if pod is not None:

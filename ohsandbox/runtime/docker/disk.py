@@ -128,8 +128,8 @@ def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None
 
 
 def writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | None:
-    """Return the bytes that may be written to the engine's disk above its floor; None if it is not on this machine."""
-    found = where[0].ask() if where[0].near else None
+    """Return the bytes that may be written to the engine's disk above its floor; None if it cannot be asked."""
+    found = where[0].ask()
     return None if found is None else found.free_bytes - floor_bytes(found, asked)
 
 

@@ -42,12 +42,18 @@ def test_files_come_back_and_the_sandbox_goes_on_under_its_name() -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_files_that_would_fill_the_engine_s_disk_are_not_kept() -> None:
-    """The engine writes every hole of a sparse file, and here one byte more than the free terabytes."""
+def test_files_that_would_fill_the_engine_s_disk_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine writes every hole of a sparse file, and here one byte more than the free terabytes.
+
+    From another machine, or from a container, its disk is not seen.
+    """
     with DockerRuntime(IMAGE, conversation=CONVERSATION) as runtime:
         assert runtime.run(["sh", "-c", "for i in $(seq 1000); do truncate -s 15G big$i; done"]).exit_code == 0
         with pytest.raises(SandboxUnavailable, match=r"would write 15000\.\d GiB, sparse files at their full length"):
             runtime.checkpoint("too large")
+        monkeypatch.setattr("ohsandbox.runtime.docker.disk.reachable", lambda _: None)
+        with pytest.raises(SandboxUnavailable, match=r"would write 15000\.\d GiB, sparse files at their full length"):
+            runtime.checkpoint("too large, asked of the sandbox")
         assert runtime.execute("rm big*; echo goes on").output == "goes on\n"
         runtime.checkpoint("small again")
 
