@@ -24,7 +24,7 @@ QUICK := tests/agent tests/cli/test_app.py tests/llm tests/mcp tests/persistence
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: lowest connector site help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
+.PHONY: sizes lowest connector site help setup demo test unit lint bench coverage docs images dev clean install integrations engine plugins peers bases
 
 help: ## this table
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,10 @@ images: engine plugins bases ## the images: ohsandbox-default and ohsandbox-brow
 	  docker build --tag ohsandbox-browser $(SECRETS) images/browser
 	@.ci/timed "Building ohsandbox on $(or $(BASE_IMAGE),$(PINNED))" \
 	  docker build --tag ohsandbox --build-arg COMMIT=$$(git rev-parse HEAD) $(BASE) $(SECRETS) .
+
+sizes: images ## images/README.md: contents of the images by layer and version, as they are here
+	@.ci/timed "Building ohsandbox-dind" docker build --tag ohsandbox-dind $(BASE) $(SECRETS) images/dind
+	@images/table
 
 dev: engine plugins bases ## a shell in the development container
 	@$(if $(BASE_IMAGE),BASE_IMAGE=$(BASE_IMAGE)) SSL_CERT_FILE=$(CA_BUNDLE) docker compose run --build --rm dev
