@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -30,9 +31,9 @@ LABEL = "pool-test"
 
 
 @pytest.fixture
-def label(tmp_path: Path, engine: Engine) -> Iterator[str]:
+def label(engine: Engine) -> Iterator[str]:
     """The label of this test's sandboxes, none of which is there at its end."""
-    mine = tmp_path.name
+    mine = secrets.token_hex(8)  # of this run alone: one that was killed has left its own
     yield mine
     assert labelled(engine, mine) == []
 
