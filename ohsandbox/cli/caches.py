@@ -79,7 +79,8 @@ def _is_meant(name: str, cache: CacheInfo) -> bool:
 
 
 def _told(cache: CacheInfo) -> str:
-    return safe_line(f"{cache.scope} ({cache.image}, {_size(cache.size_bytes)}, {_id(cache)})", limit_chars=1000)
+    facts = ", ".join(filter(None, [cache.image, _size(cache.size_bytes), _id(cache)]))
+    return safe_line(f"{cache.scope} ({facts})", limit_chars=1000)
 
 
 def _size(size_bytes: int) -> str:
