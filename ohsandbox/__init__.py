@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
     from ohsandbox.tool import Tool, ToolAnnotations, ToolDefinition, ToolExecutor, ToolRegistry, register_tool
+    from ohsandbox.tool_flags import ToolFlags
     from ohsandbox.tools.glob import GlobObservation
     from ohsandbox.tools.grep import GrepObservation
-    from ohsandbox.tools.tool_flags import ToolFlags
 
 __version__ = "0.1.0"
 

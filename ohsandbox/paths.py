@@ -11,6 +11,8 @@ import shutil
 import stat
 import tempfile
 import time
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,6 +170,11 @@ def staging() -> Iterator[Path]:
                 shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as fresh:
         yield Path(fresh)
+
+
+def new_id() -> str:
+    """A fresh conversation id: UTC time, then eight hexadecimal digits. Ids sort by time."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
 
 
 def check_apart(ours: Path, workspace: Path) -> None:

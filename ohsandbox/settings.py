@@ -24,7 +24,7 @@ from ohsandbox.runtime.port_numbers import parse_port_pair
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.settings_file import read_object
 from ohsandbox.text import MAX_BYTES, byte_size, nearest
-from ohsandbox.tools.tool_flags import ToolFlags
+from ohsandbox.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,7 +25,7 @@ LAYERS = (
     ("runtime", "llm", "persistence", "settings_file", "key_store", "trust", *DEVCONTAINER),
     ("state",),
     ("tool",),
-    ("tools", "mcp"),
+    ("tools", "mcp", "tool_flags"),
     ("agent", "mcp_server", "timetravel"),
     ("conversation", "settings"),
     ("testing", "compat", "evaluation", "project_file"),
@@ -34,6 +34,7 @@ LAYERS = (
 """The layers, from the bottom."""
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 BESIDE = {
+    ("tools", "tool_flags"),
     ("devcontainer", "devcontainer_features"),
     ("devcontainer", "devcontainer_registry"),
     ("devcontainer_registry", "devcontainer_features"),

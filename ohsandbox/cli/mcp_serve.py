@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options_commands import ServeOptions
     from ohsandbox.mcp_server import SandboxSession
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.tools.tool_flags import ToolFlags
+    from ohsandbox.tool_flags import ToolFlags
 
 NEEDS_AGENT = tuple(name for name in HINTS if hint_of(name, {}).needs_agent)
 """Tools that are of no use without our agent and its model; the client has its own."""

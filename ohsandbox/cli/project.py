@@ -10,11 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ohsandbox.cli.approval_prompt import GUTTER, NAMED, folded
 from ohsandbox.cli.model import settings_of_one
 from ohsandbox.cli.prompt import answer_yes_no, person_present
 from ohsandbox.cli.remembered import forget, remember, remembered
-from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.errors import UsageError
 from ohsandbox.project_file import Project, find_project
@@ -245,6 +243,8 @@ def trust_directory(directory: Path | None, *, yes: bool) -> int:
 def list_trusted(*, as_json: bool) -> int:
     """Print what is trusted, and whether it still is what it was."""
     rows = [(one, _state(one.directory, one.digest)) for one in trusted()]
+    from ohsandbox.cli.rendering.tables import print_json, print_table  # noqa: PLC0415 - as in `_row`
+
     if as_json:
         print_json({"directory": str(one.directory), "trusted_at": one.at, "state": state} for one, state in rows)
     elif rows:
@@ -293,6 +293,10 @@ def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
 
 def _row(label: str, value: Any) -> Iterator[str]:
     """A label and its value behind the gutters, each command of a list on rows of its own."""
+    # it imports the conversation, and most files are not asked about
+    from ohsandbox.cli.approval_prompt import GUTTER, NAMED, folded  # noqa: PLC0415
+    from ohsandbox.cli.rendering.tables import open_console  # noqa: PLC0415
+
     named = [f"{name} = {one}" for name, one in value.items()] if isinstance(value, dict) else [value]
     items = value if isinstance(value, list | tuple) else named
     texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in items[:MAX_ITEMS_SHOWN]]

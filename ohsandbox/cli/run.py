@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ohsandbox.cli import confirm
-from ohsandbox.cli.copied import offer_changes
+from ohsandbox.cli.early_start import begin_early
+from ohsandbox.cli.entrypoint import importing
 from ohsandbox.cli.model import read_settings, with_kept_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.options_commands import RunOptions
 from ohsandbox.cli.picker import pick
 from ohsandbox.cli.project import use_project
-from ohsandbox.cli.prompt import open_prompt, person_present, read_task
-from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView, open_view
+from ohsandbox.cli.prompt import person_present, read_task
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.run_settings import complete, settings_of
 from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime, placed
-from ohsandbox.cli.session import RunSession
-from ohsandbox.cli.session_travel import resumable, row_of
-from ohsandbox.cli.slash_commands import HELP_LINE, SessionContext, is_command, message_of, run_command
 from ohsandbox.cli.typer_options import CHOOSE
 from ohsandbox.errors import UsageError
-from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from ohsandbox.cli.early_start import EarlyStart
     from ohsandbox.cli.options import SandboxOptions
-    from ohsandbox.cli.rendering.view import View
 
 DEMO_TASK = "Write a small Python module that merges overlapping intervals. Test it, and show that it works."
 
@@ -42,9 +36,14 @@ class Work(Protocol):
     """Does what `run` was asked for, with settings that are complete."""
 
     def __call__(
-        self, what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None
+        self,
+        what: RunOptions,
+        settings: Settings,
+        where: SandboxOptions,
+        resumed: ResumedConversation | None,
+        begun: EarlyStart | None,
     ) -> int:
-        """The exit code of the last run."""
+        """The exit code of the last run. begun is the sandbox where it starts already."""
 
 
 def run_task(what: RunOptions, where: SandboxOptions, *, work: Work | None = None) -> int:
@@ -79,7 +78,10 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Work | None = Non
     if told := check_model_name(settings):
         say(f"warning: {told}")
     task = read_task() if what.task == "-" else what.task
-    return (work or _work)(replace(what, task=task), settings, where, resumed)
+    what = replace(what, task=task)
+    early = begin_early(what, settings, where) if resumed is None else None
+    with early or contextlib.nullcontext() as begun:
+        return (work or _work)(what, settings, where, resumed, begun)
 
 
 def _settings_of_resumed(settings: Settings, what: RunOptions, resumed: ResumedConversation) -> Settings:
@@ -89,6 +91,8 @@ def _settings_of_resumed(settings: Settings, what: RunOptions, resumed: ResumedC
         settings = with_model_of(settings, resumed.model).with_flags(**given)
         settings = with_kept_server(settings, conversations_dir() / resumed.id)
     if what.confirm is None:
+        from ohsandbox.cli import confirm  # noqa: PLC0415 - as `_work`
+
         settings = settings.with_flags(confirm=confirm.kept_policy(conversations_dir() / resumed.id))
     return settings
 
@@ -99,6 +103,8 @@ def _chosen(what: RunOptions) -> str:
     Raises:
         UsageError: nobody is there to choose, nothing can be resumed, or the person left.
     """
+    from ohsandbox.cli.session_travel import resumable, row_of  # noqa: PLC0415 - as `_work`
+
     if not person_present(no_tui=what.headless):
         raise UsageError("--resume needs an ID where nobody can choose. --autoresume takes the newest.")
     if not (found := resumable()):
@@ -116,54 +122,16 @@ def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Work | None = None) -
     with tempfile.TemporaryDirectory(prefix="ohsandbox-demo-") as directory:
         where = replace(asked, host_workdir=Path(directory)).checked()
         make_runtime(where.with_settings(settings))
-        return (work or _work)(RunOptions(task=DEMO_TASK, no_tui=no_tui), settings, where, None)
+        return (work or _work)(RunOptions(task=DEMO_TASK, no_tui=no_tui), settings, where, None, None)
 
 
-def _work(what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None) -> int:
-    """The run itself, with settings that are complete; what is resumed ends with its run where it does not talk."""
-    person = person_present(no_tui=what.headless)
-    code = 0
-    with RunSession(what, settings, _open_view(what), person=person) as session:
-        session.open(where, resumed)
-        if what.task is not None:
-            code = session.say(what.task, in_talk=False)
-        elif resumed is not None:
-            code = session.go_on(in_talk=person and what.talks)
-        if what.task is None and what.talks and not code:
-            code = _talk(session, open_prompt())
-    offer_changes(session.unapplied)
-    return code
-
-
-def _open_view(what: RunOptions) -> View:
-    """At a terminal the screen. Else stdout is for the answer, which another program reads, and stderr for the rest."""
-    if what.as_json:
-        return JsonView()
-    if what.quiet:
-        return AnswerView()
-    return PipedView() if not (what.no_tui or sys.stdout.isatty()) else open_view(no_tui=what.no_tui)
-
-
-def _talk(session: RunSession, ask: Callable[[], str]) -> int:
-    """Messages until the person leaves; the code of the last run, where stopping one is not a failure."""
-    context = SessionContext(session)
-    if sys.stdin.isatty():
-        context.show(HELP_LINE)
-    code, interrupted = 0, not sys.stdin.isatty()
-    while True:
-        try:
-            text = ask()
-        except EOFError:
-            return code
-        except KeyboardInterrupt:
-            if interrupted:
-                raise
-            interrupted = True
-            context.show("Ctrl-C again leaves.")
-            continue
-        if is_command(text):
-            if not run_command(context, text):
-                return code
-        elif text.strip():
-            code = session.say(message_of(text).strip(), in_talk=True)
-            interrupted = session.conversation.status() is ConversationStatus.CANCELED
+def _work(
+    what: RunOptions,
+    settings: Settings,
+    where: SandboxOptions,
+    resumed: ResumedConversation | None,
+    begun: EarlyStart | None,
+) -> int:
+    with importing():
+        from ohsandbox.cli.plain_run import work_plainly  # noqa: PLC0415 - the sandbox starts meanwhile
+    return work_plainly(what, settings, where, resumed, begun)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.mcp_servers import with_mcp_file
 from ohsandbox.cli.model import (
     ADDRESS,
     KEY_VARIABLE,
@@ -44,7 +43,11 @@ def settings_of(what: RunOptions, project: UsedProject | None = None) -> Setting
     given = {name: getattr(what, name) for name in (*names, *asking)}
     settings = read_settings(what.settings, project=project.layer if project else None, **given)
     settings = without_key_of_another(settings, what.settings)
-    return with_mcp_file(settings, what.mcp_config).with_flags(
+    if what.mcp_config is not None or settings.mcp_config:
+        from ohsandbox.cli.mcp_servers import with_mcp_file  # noqa: PLC0415 - it imports the conversation
+
+        settings = with_mcp_file(settings, what.mcp_config)
+    return settings.with_flags(
         tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
         secrets=settings.secrets | parse_flags(what.secrets or ()) or None,
         instructions=None if what.instructions is None else str(what.instructions),

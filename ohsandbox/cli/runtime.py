@@ -16,10 +16,7 @@ from ohsandbox.cli.networks import network_words
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.cli.setup_checkpoints import set_up, setup_key
-from ohsandbox.conversation.environment import ResumeState, resume_runtime
-from ohsandbox.conversation.storage import find_conversation, read_stored
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
-from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.factory import (
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.presenter import Presenter
     from ohsandbox.cli.rendering.view import View
+    from ohsandbox.conversation.environment import ResumeState
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import PullProgress
 
@@ -50,12 +48,8 @@ _NOT_MADE_OF = _SETUP | {
     "forward", "expose_host", "any_port", "no_cache", "no_services",
 }  # fmt: skip
 """Options that the runtime is not made of: they are used before its start or after it, or under another name."""
-_UNFINISHED = {
-    ConversationStatus.RUNNING,
-    ConversationStatus.ERROR,
-    ConversationStatus.CANCELED,
-    ConversationStatus.WAITING_FOR_CONFIRMATION,
-}
+_UNFINISHED = {"RUNNING", "ERROR", "CANCELED", "WAITING_FOR_CONFIRMATION"}
+"""Values of `ConversationStatus`."""
 MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
 MAX_IMAGES_NAMED = 5
@@ -137,11 +131,14 @@ def started(
     runtime: Runtime,
     *,
     past: ResumeState | None = None,
+    start: Callable[[], object] | None = None,
     warn: Callable[[str], None] | None = None,
     setup: SandboxOptions | None = None,
     tell: Callable[[str], None] = say,
 ) -> Iterator[Runtime]:
     """The runtime, started, and closed at the end; with a past, in what its conversation left.
+
+    start starts it; None: as its past needs.
 
     setup are the options whose setup commands run in a new sandbox first; tell prints a line of them or of their
     output.
@@ -155,7 +152,12 @@ def started(
     """
     runtime.reports_changes_later = warn is not None
     try:
-        resume_runtime(runtime, past or ResumeState())
+        if start is not None:
+            start()
+        else:
+            from ohsandbox.conversation.environment import ResumeState, resume_runtime  # noqa: PLC0415 - slow
+
+            resume_runtime(runtime, past or ResumeState())
     except EngineUnavailable as error:
         raise EngineUnavailable(f"{error} Or work on this host, without a container: --runtime cli.") from error
     except ImageUnavailable as error:
@@ -274,6 +276,8 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
     Raises:
         UsageError: there is none, several begin so, or what is asked would put it where its files are not.
     """
+    from ohsandbox.conversation.storage import find_conversation, read_stored  # noqa: PLC0415 - as `started`
+
     root = conversations_dir()
     conversation_id = find_conversation(root, wanted)
     known = read_stored(root / conversation_id, saves=False).metadata  # nothing is written before all is checked
@@ -359,7 +363,7 @@ def leave_on_exit(presenter: Presenter, runtime: Runtime, *, stays: bool) -> Cal
     """
 
     def leave(_kind: object, error: BaseException | None, _traceback: object) -> bool:
-        unfinished = error is not None or presenter.conversation.status() in _UNFINISHED
+        unfinished = error is not None or presenter.conversation.status().value in _UNFINISHED
         if stays or not unfinished or not presenter.has_worked:
             return False
         runtime.leave(at_once=presenter.hurried)

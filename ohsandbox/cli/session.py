@@ -28,16 +28,16 @@ from ohsandbox.conversation.limits import Spending
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
-from ohsandbox.paths import check_apart
-from ohsandbox.persistence.layout import new_id
+from ohsandbox.paths import check_apart, new_id
 from ohsandbox.runtime.factory import engine_elsewhere
 from ohsandbox.secrets import Secrets
-from ohsandbox.tools.tool_flags import ToolFlags
+from ohsandbox.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from ohsandbox.cli.early_start import EarlyStart
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.rendering.view import View
@@ -160,13 +160,15 @@ class RunSession:
 
     # --- opening and switching --------------------------------------------------------------------
 
-    def open(self, where: SandboxOptions, resumed: ResumedConversation | None) -> None:
+    def open(self, where: SandboxOptions, resumed: ResumedConversation | None, begun: EarlyStart | None = None) -> None:
         """Open a conversation and its sandbox: a new one, or what is resumed. After an error nothing is open.
+
+        begun is the sandbox of a new one where it starts already.
 
         Raises:
             OhsandboxError: the conversation, its model or its sandbox cannot be had.
         """
-        conversation = self._make_conversation(resumed)
+        conversation = self._make_conversation(resumed, begun)
         if where.copies and not self.settings.checkpoints:
             raise UsageError('--copy brings changes back by checkpoints, and "checkpoints" is false. Switch them on.')
         if where.workspace is not None and where.backend.isolated and not where.copies:
@@ -178,7 +180,7 @@ class RunSession:
                 self._tell_resumed(resumed, conversation)
             entered = enter_sandbox(
                 sandbox, where, conversation, self.settings, self.view,
-                person=self.person, is_resumed=resumed is not None,
+                person=self.person, is_resumed=resumed is not None, begun=begun,
             )  # fmt: skip
             self._begin(talk, conversation, entered)
             self._sandbox_block, self._conversation_block = sandbox.pop_all(), talk.pop_all()
@@ -394,7 +396,7 @@ class RunSession:
         answer = confirm.answer_at_terminal if self.person else wait_for_page if self.what.view else None
         return Presenter(conversation, self.view, echo=echo, answer=answer)
 
-    def _make_conversation(self, resumed: ResumedConversation | None) -> Conversation:
+    def _make_conversation(self, resumed: ResumedConversation | None, begun: EarlyStart | None = None) -> Conversation:
         settings, view = self.settings, self.view
         secrets = Secrets.load(settings.secrets)
         hide_secrets(settings, secrets)
@@ -408,7 +410,7 @@ class RunSession:
         agent = Agent(self.open_model(), tools, system_prompt_extensions=prompt, mcp_config=settings.mcp_config)
         return Conversation(
             agent,
-            conversation_id=new_id() if resumed is None else resumed.id,
+            conversation_id=resumed.id if resumed is not None else begun.conversation_id if begun else new_id(),
             settings=settings,
             tool_choice=self.what.tool_choice,
             secrets=secrets,

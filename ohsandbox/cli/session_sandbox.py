@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.options import SandboxOptions
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ohsandbox.cli.early_start import EarlyStart
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation import Conversation
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.factory import NetworkMode
     from ohsandbox.runtime.port_numbers import PortPair
+    from ohsandbox.runtime.results import PullProgress
     from ohsandbox.settings import Settings
 
 
@@ -87,26 +90,36 @@ def enter_sandbox(
     *,
     person: bool,
     is_resumed: bool,
+    begun: EarlyStart | None = None,
 ) -> SessionSandbox:
     """A started sandbox that the stack closes. Without an engine a person is asked whether this host will do.
+
+    begun is the sandbox where it starts already.
 
     Raises:
         SandboxUnavailable: it cannot be started.
         UsageError: a port cannot be had; of what is resumed that is told alone.
     """
-    began = time.monotonic()
+    began = time.monotonic() if begun is None else begun.began
     full, past = where.with_settings(settings), conversation.resume_state
 
     def tell(line: str) -> None:
         view.status("")
         view.info(line)
 
+    def show(progress: PullProgress) -> None:
+        view.status(progress_text(progress))
+
     view.status("starting the sandbox")
-    runtime = make_runtime(full, conversation.id, progress=lambda progress: view.status(progress_text(progress)))
+    runtime = make_runtime(full, conversation.id, progress=show) if begun is None else begun.runtime
     hide_secrets(settings, conversation.secrets.hiding(runtime.outside_secrets))
-    runtime.while_starting = conversation.agent.preload
+    if begun is None:
+        runtime.while_starting = conversation.agent.preload
+    else:
+        conversation.agent.preload()
+    start = None if begun is None else partial(begun.finish, show)
     try:
-        stack.enter_context(started(runtime, past=past, warn=view.warn, setup=full, tell=tell))
+        stack.enter_context(started(runtime, past=past, start=start, warn=view.warn, setup=full, tell=tell))
     except EngineUnavailable:
         view.status("")
         if not person or past.has_worked or where.runtime is not None or where.attach is not None:

@@ -23,7 +23,8 @@ from ohsandbox.conversation.storage import find_conversation
 from ohsandbox.conversation.time_travel import TimeTravel
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
-from ohsandbox.persistence.layout import AGENTS_NAME, check_id, new_id
+from ohsandbox.paths import new_id
+from ohsandbox.persistence.layout import AGENTS_NAME, check_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

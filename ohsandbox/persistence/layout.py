@@ -14,8 +14,6 @@ conversations/ID/
 from __future__ import annotations
 
 import re
-import uuid
-from datetime import UTC, datetime
 
 from ohsandbox.errors import UsageError
 
@@ -27,11 +25,6 @@ TOOL_SNAPSHOTS_NAME = "tools-then"
 SNAPSHOTS_NAME = "workspace"
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-def new_id() -> str:
-    """A fresh conversation id: UTC time, then eight hexadecimal digits. Ids sort by time."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
 
 
 def check_id(conversation_id: str) -> str:

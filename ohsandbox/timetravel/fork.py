@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox import events
 from ohsandbox.arguments import expect
 from ohsandbox.errors import UsageError
+from ohsandbox.paths import new_id
 from ohsandbox.persistence import LOG_NAME, EventLog, encode_record, read_events, stream_events
 from ohsandbox.persistence.blobs import Blobs
-from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME, new_id
+from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME
 from ohsandbox.private_files import NEW_FILE, make_private_dir
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, CheckpointRange

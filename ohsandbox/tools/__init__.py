@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from ohsandbox.tool import CallHint, Hint, register_tool
 from ohsandbox.tool.registry import Registrable, serve_runtimes
+from ohsandbox.tool_flags import ToolFlags
 from ohsandbox.tools import (
     ask_human,
     browser,
@@ -44,7 +45,6 @@ from ohsandbox.tools.grep import GrepAction, GrepTool
 from ohsandbox.tools.request_condensation import CondensationRequestAction, RequestCondensationTool
 from ohsandbox.tools.task_tracker import TaskTrackerTool, TaskTrackingAction
 from ohsandbox.tools.think import AgentThinkAction, make_think_tool
-from ohsandbox.tools.tool_flags import ToolFlags
 from ohsandbox.tools.web_read import WebReadAction, WebReadTool
 
 DEFAULT_TOOLS = ToolFlags().names()

@@ -34,6 +34,7 @@ from ohsandbox.runtime.mount_text import parse_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ohsandbox.cli.early_start import EarlyStart
     from ohsandbox.cli.interactive.region import SentLine
     from ohsandbox.cli.interactive.screen import Screen
     from ohsandbox.cli.options import SandboxOptions
@@ -75,7 +76,12 @@ class InteractiveSession:
         return [] if self._session is None else self._session.unapplied
 
     def work(
-        self, what: RunOptions, settings: Settings, where: SandboxOptions, resumed: ResumedConversation | None
+        self,
+        what: RunOptions,
+        settings: Settings,
+        where: SandboxOptions,
+        resumed: ResumedConversation | None,
+        begun: EarlyStart | None,
     ) -> int:
         """Run the task, then talk where the person stopped it or has begun to write; the exit code of the last run."""
         if what.task is None and resumed is None:
@@ -85,7 +91,7 @@ class InteractiveSession:
             self._session = session
             self._bar.session_usd = lambda: session.spent.cost_usd
             session.takes_message = self._take_message
-            session.open(where, resumed)
+            session.open(where, resumed, begun)
             code, talks = 0, what.talks
             if what.task is not None:
                 self._view.show_block(MessageBlock("user", what.task))

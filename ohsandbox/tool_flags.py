@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.arguments import ConfigModel
@@ -95,6 +96,8 @@ class ToolFlags(ConfigModel):
                 flags[flag] = is_on
             else:
                 tools[_own_name(name)] = is_on
+        if tools:
+            import_module("ohsandbox.tools")  # which registers the built-in ones, and takes 0.03 s
         for name in tools:
             try:
                 origin_of_tool(name)

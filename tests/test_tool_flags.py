@@ -8,8 +8,8 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.settings import Settings
 from ohsandbox.tool import register_tool, unregister_tool
+from ohsandbox.tool_flags import ToolFlags
 from ohsandbox.tools.think import make_think_tool
-from ohsandbox.tools.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
     from pathlib import Path

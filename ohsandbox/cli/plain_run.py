@@ -1,0 +1,79 @@
+"""`ohsandbox run` without the interactive screen: a task or a talk, in blocks or lines one below the other."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.copied import offer_changes
+from ohsandbox.cli.prompt import open_prompt, person_present
+from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView, open_view
+from ohsandbox.cli.session import RunSession
+from ohsandbox.cli.slash_commands import HELP_LINE, SessionContext, is_command, message_of, run_command
+from ohsandbox.events import ConversationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.cli.early_start import EarlyStart
+    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.options_commands import RunOptions
+    from ohsandbox.cli.rendering.view import View
+    from ohsandbox.cli.runtime import ResumedConversation
+    from ohsandbox.settings import Settings
+
+
+def work_plainly(
+    what: RunOptions,
+    settings: Settings,
+    where: SandboxOptions,
+    resumed: ResumedConversation | None,
+    begun: EarlyStart | None,
+) -> int:
+    """The run itself, with settings that are complete; what is resumed ends with its run where it does not talk."""
+    person = person_present(no_tui=what.headless)
+    code = 0
+    with RunSession(what, settings, _open_view(what), person=person) as session:
+        session.open(where, resumed, begun)
+        if what.task is not None:
+            code = session.say(what.task, in_talk=False)
+        elif resumed is not None:
+            code = session.go_on(in_talk=person and what.talks)
+        if what.task is None and what.talks and not code:
+            code = _talk(session, open_prompt())
+    offer_changes(session.unapplied)
+    return code
+
+
+def _open_view(what: RunOptions) -> View:
+    """At a terminal the screen. Else stdout is for the answer, which another program reads, and stderr for the rest."""
+    if what.as_json:
+        return JsonView()
+    if what.quiet:
+        return AnswerView()
+    return PipedView() if not (what.no_tui or sys.stdout.isatty()) else open_view(no_tui=what.no_tui)
+
+
+def _talk(session: RunSession, ask: Callable[[], str]) -> int:
+    """Messages until the person leaves; the code of the last run, where stopping one is not a failure."""
+    context = SessionContext(session)
+    if sys.stdin.isatty():
+        context.show(HELP_LINE)
+    code, interrupted = 0, not sys.stdin.isatty()
+    while True:
+        try:
+            text = ask()
+        except EOFError:
+            return code
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            context.show("Ctrl-C again leaves.")
+            continue
+        if is_command(text):
+            if not run_command(context, text):
+                return code
+        elif text.strip():
+            code = session.say(message_of(text).strip(), in_talk=True)
+            interrupted = session.conversation.status() is ConversationStatus.CANCELED
