@@ -223,7 +223,7 @@ def test_flag_stands_above_variable_and_variable_above_file(
 ) -> None:
     seen: list[str] = []
 
-    def work(_what: object, settings: Settings, where: SandboxOptions, _resumed: object) -> int:
+    def work(_what: object, settings: Settings, where: SandboxOptions, _resumed: object, _begun: object) -> int:
         found = getattr(where.with_settings(settings) if name in OF_THE_SANDBOX else settings, name)
         found = found.get_secret_value() if name == "api_key" else found
         found = ",".join(f"{part:g}" for part in found) if name == "price" else found
