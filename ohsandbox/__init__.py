@@ -166,7 +166,7 @@ _HOMES = {
     "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "ToolRegistry", "register_tool"),
     "tools.glob": ("GlobObservation",),
     "tools.grep": ("GrepObservation",),
-    "tools.tool_flags": ("ToolFlags",),
+    "tool_flags": ("ToolFlags",),
 }
 _HOME_OF = {name: (module, name) for module, names in _HOMES.items() for name in names}
 

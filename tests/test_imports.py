@@ -167,7 +167,7 @@ def test_help_loads_nothing_slow_and_no_pydantic() -> None:
 
 def test_a_run_starts_with_few_packages_and_with_none_of_the_network() -> None:
     """Each costs every first request its time; what only some runs need is imported where they need it."""
-    program = "import ohsandbox.cli.run, ohsandbox.runtime.docker.runtime, sys; print([*sys.modules])"
+    program = "import ohsandbox.cli.plain_run, ohsandbox.runtime.docker.runtime, sys; print([*sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     loaded: set[str] = set(ast.literal_eval(ended.stdout))
     bare = subprocess.run([sys.executable, "-c", "import sys; print([*sys.modules])"], capture_output=True, check=True)
@@ -175,6 +175,11 @@ def test_a_run_starts_with_few_packages_and_with_none_of_the_network() -> None:
     packages = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     assert {one for one in packages if not one.startswith("_")} <= STARTS_WITH
     assert [name for name in loaded if name.startswith("ohsandbox.network.") and name not in NETWORK_STARTS_WITH] == []
+
+
+def test_a_run_asks_for_its_sandbox_before_it_imports_what_works_in_it() -> None:
+    ours = ("ohsandbox.agent", "ohsandbox.conversation", "ohsandbox.events", "ohsandbox.persistence", "ohsandbox.tools")
+    assert _loaded("import ohsandbox.cli.run", (*SLOW, "rich.console", *ours)) == []
 
 
 def test_an_evaluation_that_asks_no_model_loads_no_agent() -> None:
