@@ -12,7 +12,7 @@ from ohsandbox.cli.early_start import EarlyStart, begin_early
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.options_commands import RunOptions
 from ohsandbox.errors import EngineUnavailable
-from ohsandbox.runtime.docker import container, network_control
+from ohsandbox.runtime.docker import container, container_network
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.unix_transport import OnePoolAdapter
@@ -74,7 +74,7 @@ def test_a_run_makes_eleven_calls_of_the_engine_before_its_model_is_asked(
         return send(self, request, *arguments, **options)
 
     monkeypatch.setattr(OnePoolAdapter, "send", noted)
-    monkeypatch.setattr(network_control, "WORKER_WAIT_S", 30.0)  # on a busy machine, too
+    monkeypatch.setattr(container_network, "WORKER_WAIT_S", 30.0)  # on a busy machine, too
     monkeypatch.setattr(container, "_images_looked_at", set())
     with FakeProvider(text("Done.")) as provider:
         where = "--model", "openai/fake", "--base-url", provider.base_url, "--api-key", "none"
