@@ -94,16 +94,16 @@ class EarlyStart:
 def begin_early(what: RunOptions, settings: Settings, where: SandboxOptions) -> EarlyStart | None:
     """The sandbox of a new conversation, to be entered; None where something can still be found wrong before it starts.
 
-    So it is for a task alone, in a new container of an image, without what is read or checked later: secrets,
-    instructions, MCP servers, a choice of tools, a limit on cost, a script in a model's place.
+    So it is for a task alone, in a new container of an image that ends with the run, without what is read or checked
+    later: secrets, instructions, MCP servers, a choice of tools, a limit on cost, a script in a model's place.
 
     Raises:
         UsageError: the workspace and the conversation's directory lie in one another.
     """
     full = where.with_settings(settings)
     given = (
-        full.attach, full.copies, full.branch, full.build, full.services, settings.secrets, settings.instructions,
-        settings.mcp_config, settings.max_cost_usd,
+        full.attach, full.keep, full.copies, full.branch, full.build, full.services,
+        settings.secrets, settings.instructions, settings.mcp_config, settings.max_cost_usd,
     )  # fmt: skip
     if what.task is None or any(given) or settings.tools != ToolFlags() or is_offline(settings.model or ""):
         return None

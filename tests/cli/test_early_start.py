@@ -39,6 +39,10 @@ def test_what_is_read_or_checked_later_starts_no_sandbox_before(given: dict[str,
     assert begin_early(task, Settings(**PLAIN | given), SandboxOptions()) is None
 
 
+def test_a_sandbox_that_is_kept_starts_when_its_run_can_tell_so() -> None:
+    assert begin_early(RunOptions(task="x"), Settings(**PLAIN), SandboxOptions(keep=True)) is None
+
+
 def test_nothing_starts_before_a_person_has_said_what_to_do() -> None:
     assert begin_early(RunOptions(), Settings(**PLAIN), SandboxOptions()) is None
 
