@@ -194,9 +194,9 @@ def test_a_shell_that_reads_the_terminal_before_the_command_began_has_lost_it(to
     assert told.watched(WaitOptions(5), "input") is WaitOutcome.LOST
 
 
-def test_an_idle_shell_is_asked_once_and_then_given_up(told: Told) -> None:
+def test_an_idle_shell_is_asked_and_asked_again_and_then_given_up(told: Told) -> None:
     assert told.watched(WaitOptions(5), "idle") is WaitOutcome.LOST
-    assert told.recoveries == 1
+    assert told.recoveries > 1
 
 
 def test_an_idle_shell_that_answers_is_finished(told: Told) -> None:
