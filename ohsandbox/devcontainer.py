@@ -101,6 +101,11 @@ class DevContainer(NamedTuple):
     first: tuple[str, ...] = ()
     """References of features that are installed first."""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anything of the file is used."""
+        return bool(self.folder)
+
     def shown_features(self) -> list[str]:
         """A line for each feature, for the question."""
         lines = [one.shown() for one in self.features]

@@ -162,7 +162,7 @@ class Project(NamedTuple):
         typed = _typed(self.values, self.path)
         wide = {name: value for name, value in self.values.items() if not _is_narrower(name, typed, base)}
         wide |= {name: value for name, value in self.options.model_dump(exclude_defaults=True).items() if value}
-        if (dev := self.devcontainer) is None or not dev.folder:
+        if (dev := self.devcontainer) is None or not dev.is_used:
             return wide
         asked: dict[str, Any] = {
             "image": dev.image, "build": self.build, "features": dev.shown_features(),

@@ -67,6 +67,24 @@ _sandbox = partial(option, rich_help_panel="Sandbox")
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProjectCommands:
+    """What a project runs in its sandboxes, and names for them. It is read again for a sandbox that is resumed."""
+
+    directory: Path | None = None
+    """The project's."""
+    setup: tuple[str, ...] = ()
+    """Commands for a new sandbox."""
+    inputs: tuple[str, ...] | None = None
+    """Files and patterns below directory that they read; None: see `setup_checkpoints.INPUTS`."""
+    start: tuple[str, ...] = ()
+    """Commands of a devcontainer for each start."""
+    folder: str | None = None
+    """Where a devcontainer's commands look for the workspace."""
+    forward: tuple[str, ...] = ()
+    """Ports that a devcontainer names, as --forward takes them; where one is taken another leads there."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SandboxOptions:
     """Which sandbox to work in, as asked; None takes the settings' value, else the default."""
 
@@ -202,18 +220,7 @@ class SandboxOptions:
     """Ports of this machine are those of the settings: one that is taken gets another."""
     build_options: dict[str, Any] | None = None
     """What a devcontainer says of its build: `dockerfile`, `args`, `target`."""
-    setup: tuple[str, ...] = ()
-    """Commands of the project's file that run when the sandbox starts."""
-    setup_inputs: tuple[str, ...] | None = None
-    """Files and patterns below setup_directory that they read; None: see `setup_checkpoints.INPUTS`."""
-    setup_directory: Path | None = None
-    """The project's."""
-    start: tuple[str, ...] = ()
-    """Commands of a devcontainer for each start."""
-    folder: str | None = None
-    """Where a devcontainer's commands look for the workspace."""
-    project_forward: tuple[str, ...] = ()
-    """Ports that a devcontainer names, as --forward takes them; where one is taken another leads there."""
+    project: ProjectCommands = ProjectCommands()
     services: tuple[dict[str, Any], ...] = ()
     """What the project's file runs beside the sandbox, each as `Service` takes it."""
     host_workdir: Path | None = None

@@ -123,7 +123,7 @@ def open_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], No
     asked = [partial(ports.forward, parse_port_pair(text), or_any=or_any) for text in where.forward or ()]
     asked += [partial(ports.expose, port) for port in where.expose_host or ()]
     named = {*(where.forward or ())}  # of the flags, or of what is resumed
-    of_project = [one for one in where.project_forward if one not in named]
+    of_project = [one for one in where.project.forward if one not in named]
     opening = [(one, or_any) for one in asked]
     opening += [(partial(ports.forward, parse_port_pair(text), or_any=True), True) for text in of_project]
     for one, may_fail in opening:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.model import settings_of_one
+from ohsandbox.cli.options import ProjectCommands
 from ohsandbox.cli.prompt import answer_yes_no, person_present
 from ohsandbox.cli.remembered import forget, remember, remembered
 from ohsandbox.cli.rendering.text import safe_line, say
@@ -92,14 +93,13 @@ class UsedProject(NamedTuple):
         project, options, dev = self.project, self.project.options, self.project.devcontainer
         if where.attach is not None or self.ignored or not where.backend.isolated:
             return where  # what it says is meant for a container, and runs nowhere else
-        where = replace(
-            where, setup=options.setup, setup_inputs=options.setup_inputs, setup_directory=project.directory
-        )
-        if dev is not None and dev.folder:
-            where = replace(
-                where, setup=options.setup or dev.setup, start=dev.start, folder=None if options.setup else dev.folder,
-                project_forward=dev.forward,
+        commands = ProjectCommands(directory=project.directory, setup=options.setup, inputs=options.setup_inputs)
+        if dev is not None and dev.is_used:
+            commands = replace(
+                commands, setup=options.setup or dev.setup, start=dev.start, forward=dev.forward,
+                folder=None if options.setup else dev.folder,
             )  # fmt: skip
+        where = replace(where, project=commands)
         if is_resumed:
             return where
         where = replace(where, services=() if where.no_services else self.project.services)

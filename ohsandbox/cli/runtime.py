@@ -42,12 +42,8 @@ if TYPE_CHECKING:
 SANDBOX_NAME = "sandbox.json"
 """Beside the log: the options that the sandbox was made with."""
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
-_SETUP = {"setup", "setup_inputs", "setup_directory", "start", "folder", "project_forward"}
-_NOT_MADE_OF = _SETUP | {
-    "workspace", "branch", "env", "gpus", "allow", "allowed", "copy", "copy_all", "no_project", "no_setup_cache",
-    "forward", "expose_host", "any_port", "no_cache", "no_services",
-}  # fmt: skip
-"""Options that the runtime is not made of: they are used before its start or after it, or under another name."""
+_OTHERWISE = {"workspace", "allow", "copy", "env", "gpus"}
+"""Options that `RuntimeSettings` has in another form."""
 _UNFINISHED = {"RUNNING", "ERROR", "CANCELED", "WAITING_FOR_CONFIRMATION"}
 """Values of `ConversationStatus`."""
 MAX_LEFT_OUT_NAMED = 12
@@ -77,7 +73,7 @@ def make_runtime(
     progress: Callable[[PullProgress], None] | None = None,
 ) -> Runtime:
     """The runtime that the options (with settings) name, not started. No engine is asked."""
-    names = {field.name for field in fields(options)} - _NOT_MADE_OF
+    names = {field.name for field in fields(options)} & {field.name for field in fields(RuntimeSettings)} - _OTHERWISE
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     if not options.backend.isolated:
         given["workspace"] = options.workspace
@@ -284,7 +280,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
     where = asked
     if (before := _load_options(root / conversation_id)) is not None:
         _check_place(asked, before, conversation_id)
-        given = {name: value for name, value in asdict(asked).items() if value}
+        given = {name: value for name, value in _stored(asked).items() if value}
         if asked.attach or asked.image or asked.build:
             before = replace(before, image=None, build=None, build_options=None)
         if asked.no_cache:
@@ -298,8 +294,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
 
 def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
     """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
-    fields: dict[str, Any] = asdict(full) | {"runtime": full.runtime or "docker"}
-    fields = {name: value for name, value in fields.items() if name not in _SETUP}  # the project's file is read again
+    fields = _stored(full) | {"runtime": full.runtime or "docker"}
     if not full.backend.isolated:
         fields["host_workdir"] = runtime.workdir
     for name in {"image", "network", "git"} - full.backend.options:
@@ -318,11 +313,15 @@ def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None
     known = _load_options(directory)
     if known is None:
         return
-    fields = asdict(replace(in_directory(known, workspace), attach=None))
-    fields = {name: value for name, value in fields.items() if name not in _SETUP}
+    fields = _stored(replace(in_directory(known, workspace), attach=None))
     texts = {name: str(fields[name]) if fields[name] else None for name in _PATHS}
     with contextlib.suppress(OSError):
         write_atomically(fork / SANDBOX_NAME, json.dumps(fields | texts, indent=2).encode() + b"\n")
+
+
+def _stored(options: SandboxOptions) -> dict[str, Any]:
+    """The options by name, without what is read again from the project's file."""
+    return {name: value for name, value in asdict(options).items() if name != "project"}
 
 
 def _resolved(named: str) -> str:

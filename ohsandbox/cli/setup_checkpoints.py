@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from ohsandbox.cli.options import SandboxOptions
+    from ohsandbox.cli.options import ProjectCommands, SandboxOptions
     from ohsandbox.runtime.base import Runtime
 
 SETUP_TIMEOUT_S = 1800.0
@@ -50,12 +50,12 @@ def setup_key(options: SandboxOptions) -> str | None:
     directory, and the content of the files that they read: those that the project names or else `INPUTS`, and each
     file below the directory that is a word of a command.
     """
-    if not options.setup or options.no_setup_cache or options.setup_directory is None or options.services:
+    project, directory = options.project, options.project.directory
+    if not project.setup or options.no_setup_cache or directory is None or options.services:
         return None
-    directory = options.setup_directory
-    digest = hashlib.sha256(json.dumps([str(directory), options.setup, options.setup_inputs]).encode())
+    digest = hashlib.sha256(json.dumps([str(directory), project.setup, project.inputs]).encode())
     left = MAX_INPUT_BYTES
-    for number, path in enumerate(_inputs(directory, options)):
+    for number, path in enumerate(_inputs(directory, project)):
         content = _content(directory, path, left)
         if content is None or number == MAX_INPUTS:
             return None
@@ -64,11 +64,11 @@ def setup_key(options: SandboxOptions) -> str | None:
     return digest.hexdigest()
 
 
-def _inputs(directory: Path, options: SandboxOptions) -> Iterator[str]:
+def _inputs(directory: Path, project: ProjectCommands) -> Iterator[str]:
     """Paths below the directory, in one order; some may not be there."""
-    named = INPUTS if options.setup_inputs is None else options.setup_inputs
+    named = INPUTS if project.inputs is None else project.inputs
     found = {str(path.relative_to(directory)) for name in named for path in islice(directory.glob(name), MAX_INPUTS)}
-    yield from sorted(found | {*_words(directory, options.setup)})
+    yield from sorted(found | {*_words(directory, project.setup)})
 
 
 def _words(directory: Path, commands: Sequence[str]) -> Iterator[str]:
@@ -111,10 +111,10 @@ def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None
     if is_new and runtime.has_setup:
         tell("setup: done before, in a checkpoint (--no-setup-cache runs it again)")
     elif is_new:
-        _link_folder(runtime, options, tell)
-        if options.setup and _run_told(runtime, options.setup, options, tell):
+        _link_folder(runtime, options.project.folder, tell)
+        if options.project.setup and _run_told(runtime, options.project, tell):
             _keep(runtime, options, tell)
-    _start(runtime, options.start, tell)
+    _start(runtime, options.project.start, tell)
 
 
 _BEGIN = """{{ {command}
@@ -142,11 +142,11 @@ def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None
             return
 
 
-def _run_told(runtime: Runtime, commands: Sequence[str], options: SandboxOptions, tell: Callable[[str], None]) -> bool:
+def _run_told(runtime: Runtime, project: ProjectCommands, tell: Callable[[str], None]) -> bool:
     try:
-        run_setup(runtime, commands, tell)
+        run_setup(runtime, project.setup, tell)
     except SetupFailed as error:
-        if options.folder is None:
+        if project.folder is None:
             raise
         more = " `sudo` works with --profile trusted alone." if "sudo" in error.command else ""
         tell(f"warning: {error}{more} The sandbox is used as it is.")
@@ -168,13 +168,13 @@ def _keep(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None]
 _LINK = '[ -e "$1" ] || { mkdir -p "${1%/*}/" && ln -s "$2" "$1"; }'
 
 
-def _link_folder(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None]) -> None:
+def _link_folder(runtime: Runtime, folder: str | None, tell: Callable[[str], None]) -> None:
     """Have the workspace where a devcontainer's commands look for it."""
-    if options.folder in {None, runtime.workdir}:
+    if folder is None or folder == runtime.workdir:
         return
-    done = runtime.run(["/bin/sh", "-c", _LINK, "sh", str(options.folder), runtime.workdir], user="root", workdir="/")
+    done = runtime.run(["/bin/sh", "-c", _LINK, "sh", folder, runtime.workdir], user="root", workdir="/")
     if done.exit_code != 0:
-        tell(f"{safe_line(options.folder)} is not there: the workspace is {runtime.workdir}.")
+        tell(f"{safe_line(folder)} is not there: the workspace is {runtime.workdir}.")
 
 
 class SetupFailed(SandboxUnavailable):

@@ -52,16 +52,16 @@ def test_it_counts_for_a_workspace_once_it_is_trusted_and_flags_stand_above(
     assert capfd.readouterr().err.count("is not trusted, so its setup, remote user, image are not used") == 1
     shown = invoke("trust", "--yes")
     assert "not used, whatever you answer: privileged" in shown.out
-    assert (used().image, used().setup) == (Settings.load().image or "python:3.12", ())
+    assert (used().image, used().project.setup) == (Settings.load().image or "python:3.12", ())
     found = used(workspace=project)
-    assert (found.image, found.setup, found.folder) == ("a:1", ("sh -c make",), "/workspaces/project")
+    assert (found.image, found.project.setup, found.project.folder) == ("a:1", ("sh -c make",), "/workspaces/project")
     assert "devcontainer.json, not used: privileged (" in capfd.readouterr().err
     assert (found.user, used(workspace=project, copy=True).user) == (None, "me")
     assert used(workspace=project, image="b:1").image == "b:1"
     assert "--image b:1 is used in the place of the project's image 'a:1'." in capfd.readouterr().err
-    assert used(workspace=project, runtime="cli").setup == ()
+    assert used(workspace=project, runtime="cli").project.setup == ()
     say(project, {"image": "a:2", "postCreateCommand": "make"})
-    assert used(workspace=project).setup == ()
+    assert used(workspace=project).project.setup == ()
 
 
 def test_a_build_of_it_is_one_with_its_file_arguments_and_stage(

@@ -50,8 +50,8 @@ def test_resource_limits_reach_the_create_call() -> None:
 
 
 def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
-    used_before = {"copy_all", "branch", "no_project", "no_setup_cache", "setup", "setup_inputs", "setup_directory"}
-    used_before |= {"allowed", "start", "folder", "project_forward", "no_cache", "no_services"}
+    used_before = {"copy_all", "branch", "no_project", "no_setup_cache", "project", "allowed", "no_cache"}
+    used_before |= {"no_services"}
     declared = {field.name for field in fields(SandboxOptions)} - used_before - PORTS
     assert declared <= {field.name for field in fields(RuntimeSettings)}
     assert BACKENDS["docker"].isolated  # what ports need

@@ -184,10 +184,10 @@ def test_nothing_of_a_project_runs_on_this_host_or_in_a_container_that_is_joined
     text = 'setup = ["touch /tmp/x"]\nworkspace = "bind"\n'
     say(project, text)
     assert invoke("trust", "--yes").code == 0
-    assert used(project, text).setup == ("touch /tmp/x",)
+    assert used(project, text).project.setup == ("touch /tmp/x",)
     for where in ({"runtime": "cli"}, {"attach": "x"}):
         found = used(project, text, **where)
-        assert (found.setup, found.workspace) == ((), None)
+        assert (found.project.setup, found.workspace) == ((), None)
 
 
 def test_the_project_of_the_workspace_counts_and_not_that_of_the_current_directory(

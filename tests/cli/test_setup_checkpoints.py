@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.options import ProjectCommands, SandboxOptions
 from ohsandbox.cli.setup_checkpoints import setup_key
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Invoke
 
 
-def key(directory: Path, *setup: str, **more: Any) -> str | None:
-    return setup_key(SandboxOptions(setup=setup or ("make",), setup_directory=directory, **more))
+def key(directory: Path, *setup: str, inputs: tuple[str, ...] | None = None, **more: Any) -> str | None:
+    project = ProjectCommands(directory=directory, setup=setup or ("make",), inputs=inputs)
+    return setup_key(SandboxOptions(project=project, **more))
 
 
 def test_a_setup_depends_on_its_commands_its_directory_and_the_files_that_it_reads(tmp_path: Path) -> None:
@@ -24,12 +25,12 @@ def test_a_setup_depends_on_its_commands_its_directory_and_the_files_that_it_rea
     for directory in (project, other):
         (directory / "scripts").mkdir(parents=True)
         (directory / "scripts" / "a.sh").write_text("1")
-    before = [key(project), key(project, "sh ./scripts/a.sh -x"), key(project, setup_inputs=("scripts/*",))]
+    before = [key(project), key(project, "sh ./scripts/a.sh -x"), key(project, inputs=("scripts/*",))]
     assert len({*before, key(other), key(project, "make", "make")}) == 5
     (project / "notes.txt").write_text("no input")
-    assert before == [key(project), key(project, "sh ./scripts/a.sh -x"), key(project, setup_inputs=("scripts/*",))]
+    assert before == [key(project), key(project, "sh ./scripts/a.sh -x"), key(project, inputs=("scripts/*",))]
     (project / "scripts" / "a.sh").write_text("2")
-    after = [key(project), key(project, "sh ./scripts/a.sh -x"), key(project, setup_inputs=("scripts/*",))]
+    after = [key(project), key(project, "sh ./scripts/a.sh -x"), key(project, inputs=("scripts/*",))]
     assert [one == two for one, two in zip(before, after, strict=True)] == [True, False, False]
     (project / "requirements-dev.txt").write_text("pytest")
     assert key(project) != after[0]
