@@ -1,23 +1,21 @@
-"""From options to a started sandbox, those of a resumed conversation too, and what is told of what it left."""
+"""From options to a started sandbox, those of a resumed conversation too."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import time
-from collections import Counter
 from dataclasses import asdict, fields, replace
 from difflib import SequenceMatcher
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.cli.networks import network_words
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.rendering.text import safe_line, say
+from ohsandbox.cli.post_run_report import tell_changes
+from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.setup_checkpoints import set_up, setup_key
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
-from ohsandbox.paths import conversations_dir, subdirectory
+from ohsandbox.paths import conversations_dir
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.factory import (
     CONTAINER_OPTIONS,
@@ -28,7 +26,6 @@ from ohsandbox.runtime.factory import (
     runtime_from,
 )
 from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
-from ohsandbox.runtime.workspace.changes import ChangeKind, WorkspaceChange, WorkspaceReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,10 +57,6 @@ _WORKED_IN = (
     "busybox", "base", "universal", "devcontainer",
 )  # fmt: skip
 """Languages and systems; what runs a server is seldom meant."""
-MAX_NAMES = 200
-"""So many names of a kind are printed; more of a kind are an attack by themselves, and all stand in a file."""
-MAX_EXECUTABLES = 20
-"""A build makes hundreds: more are counted by directory."""
 
 
 def make_runtime(
@@ -391,58 +384,3 @@ def _check_place(asked: SandboxOptions, before: SandboxOptions, conversation_id:
         raise refuse(f"in {str(was)!r}, which is gone", "Make it again")
     if asked.workspace is not None and asked.workspace.resolve() != was:
         raise refuse(f"in {str(was)!r}; its files are there", "Leave --workspace out")
-
-
-# --- what a sandbox left in a directory: see `runtime.workspace.changes` ----------------------------
-
-
-def tell_changes(
-    report: WorkspaceReport, directory: Path, *, warn: Callable[[str], None], killed: bool = False
-) -> None:
-    """Say what should be looked at; nothing where nothing is.
-
-    Args:
-        report: what changed.
-        directory: where.
-        warn: prints a line, and makes control characters in it visible.
-        killed: it is of an earlier session that could not tell it.
-    """
-    if not report.changes:
-        return
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(report.since))
-    since = f" (since {when}, when a session began that was killed)" if killed else ""
-    warn(f"Look at these before you work in {directory} again; this machine may run or obey them by itself{since}:")
-    not_held = dict(report.not_held)
-    is_cut = bool(not_held)
-    for kind, group in groupby(report.changes, key=lambda change: change.kind):
-        changes = list(group)
-        total = len(changes) + not_held.get(kind, 0)
-        warn(f"{kind.words} ({total}):")
-        lines = [_line(change) for change in changes]
-        if kind is ChangeKind.EXECUTABLE and len(changes) > MAX_EXECUTABLES:
-            tops = Counter(change.path.partition("/")[0] if "/" in change.path else "." for change in changes)
-            lines = [f"{count} in {top}" for top, count in tops.most_common()]
-        for line in lines[:MAX_NAMES]:
-            warn(f"  {line}")
-        if len(lines) > MAX_NAMES:
-            warn(f"  and {total - MAX_NAMES} more")
-        is_cut = is_cut or len(lines) > MAX_NAMES or len(lines) != len(changes)
-    if is_cut:
-        warn(f"All by name: {_write_all(report)}")
-
-
-def _line(change: WorkspaceChange) -> str:
-    detail = f" ({change.detail})" if change.detail else ""
-    return f"{'new' if change.is_new else 'changed'}: {change.path}{detail}"
-
-
-def _write_all(report: WorkspaceReport) -> str:
-    """Every line in a private file; its path."""
-    path = subdirectory("workspaces") / time.strftime("report-%Y%m%d-%H%M%S.txt")
-    lines = [f"{one.kind.words}: {safe_line(_line(one), limit_chars=10_000)}" for one in report.changes]
-    lines += [f"{kind.words}: {count} more, which were counted only" for kind, count in report.not_held]
-    try:
-        write_atomically(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"), durable=False)
-    except OSError as error:
-        return f"they could not be written ({error.strerror})"
-    return str(path)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from ohsandbox.cli.post_run_report import tell_changes
 from ohsandbox.cli.prompt import is_agreed
 from ohsandbox.cli.rendering.pager import print_paged
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import safe, safe_line, say, size
 from ohsandbox.cli.rendering.view import PlainView
-from ohsandbox.cli.runtime import copy_options, tell_changes
+from ohsandbox.cli.runtime import copy_options
 from ohsandbox.conversation.storage import LAST, find_stored, read_stored
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.events import ConversationStatus

@@ -412,10 +412,9 @@ def _is_empty(workspace: str, path: str) -> bool:
 
 
 def _is_fifo(entry: os.DirEntry[str]) -> bool:
-    try:
+    with contextlib.suppress(OSError):  # removed meanwhile
         return stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
-    except OSError:  # removed meanwhile
-        return False
+    return False
 
 
 def _answers(workspace: str, path: str) -> bool:
