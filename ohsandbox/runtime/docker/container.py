@@ -347,7 +347,7 @@ def how_it_ended(state: dict[str, Any]) -> str:
     match code := state.get("ExitCode"):
         case 137:  # 128 + SIGKILL
             return "was killed (exit code 137)"
-        case 143:  # 128 + SIGTERM: see sandbox.OwnerWatchdog
+        case 143:  # 128 + SIGTERM: see monitors.OwnerWatchdog
             return "ended with the process that held it"
     error = str(state.get("Error") or "")
     return f"ended with exit code {code}" + (f": {error[:200]}" if error else "")

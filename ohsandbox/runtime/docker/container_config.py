@@ -54,7 +54,7 @@ CONNECTOR_UID = "65534"
 PID_1 = "trap '' HUP INT QUIT TERM USR1 USR2 PIPE ALRM; while :; do sleep 3600 & wait $!; done"
 """Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither."""
 MAPPED_PID_1 = f"trap 'exit 143' TERM; {PID_1.replace(' TERM', '')}"
-"""SIGTERM ends it, for sandbox.OwnerWatchdog; an agent that runs as an ordinary user cannot send it one."""
+"""SIGTERM ends it, for monitors.OwnerWatchdog; an agent that runs as an ordinary user cannot send it one."""
 
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 """The minimum for apt, useradd, `su` and killing another user's process, with their numbers (linux/capability.h)."""

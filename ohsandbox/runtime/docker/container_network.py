@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from importlib import import_module
 from pathlib import Path
@@ -74,7 +75,7 @@ class ContainerNetwork:
         options: Callable[[], DockerOptions],
         *,
         credentials: Sequence[str] = (),
-        ca_bundle: str | None = None,
+        ca_bundle: str | os.PathLike[str] | None = None,
         given: Mapping[str, str],
     ) -> None:
         """Begin nothing yet.
@@ -101,7 +102,8 @@ class ContainerNetwork:
         if credentials:
             from ohsandbox.runtime.docker.trust import CredentialSetup  # noqa: PLC0415 - most sandboxes have none
 
-            self._credentials = CredentialSetup(credentials, ca_bundle=ca_bundle, given=given)
+            bundle = None if ca_bundle is None else os.fspath(ca_bundle)
+            self._credentials = CredentialSetup(credentials, ca_bundle=bundle, given=given)
 
     @property
     def _options(self) -> DockerOptions:

@@ -24,6 +24,7 @@ from ohsandbox.runtime.docker.error_mapping import one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.runtime import DockerRuntime
 
@@ -131,6 +132,11 @@ def writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | None
     """Return the bytes that may be written to the engine's disk above its floor; None if it cannot be asked."""
     found = where[0].ask()
     return None if found is None else found.free_bytes - floor_bytes(found, asked)
+
+
+def room_bytes(container: Container, sandbox: DockerRuntime, asked: int | None) -> int | None:
+    """Return the same for the disk of a container, as it is now."""
+    return writable_bytes(writable_file_systems(container.engine, container.inspect(), {}, (), sandbox), asked)
 
 
 def reachable(path: str) -> Path | None:

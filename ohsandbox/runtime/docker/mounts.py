@@ -143,6 +143,18 @@ def moved(workspaces: Sequence[Mount], directory: Path | Mapping[str, Path] | No
     ]  # fmt: skip
 
 
+def copied_directory(workspaces: Sequence[Mount]) -> str:
+    """The one workspace that is copied.
+
+    Raises:
+        UsageError: there are none, or several.
+    """
+    if len(workspaces) != 1:
+        which = "needs a directory to copy" if not workspaces else f"copies one directory, not {len(workspaces)}"
+        raise UsageError(f'copy= {which}. Remedy: pass workspace=DIR, and others as mounts=["DIR:/place:ro"].')
+    return workspaces[0].source
+
+
 def asked_mounts(given: object) -> list[Mount]:
     """The mounts of an argument: a sequence of texts and of `Mount`.
 

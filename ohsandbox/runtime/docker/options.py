@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
-from ohsandbox.arguments import wrong
+from ohsandbox.arguments import expect, wrong
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import caches, mount_policy, mounts, profiles
-from ohsandbox.runtime.docker.build import Build  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.build import Build
+from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.container_config import (
     ALL_GPUS,
     MAPPED_HOME,
@@ -23,8 +25,8 @@ from ohsandbox.runtime.docker.container_config import (
     Network,
     SandboxLimits,
 )
-from ohsandbox.runtime.docker.guard import Git  # noqa: TC001 - as above
-from ohsandbox.runtime.docker.mounts import Bind, Mount  # noqa: TC001 - as above
+from ohsandbox.runtime.docker.guard import Git  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.mounts import Bind, Mount, asked_mounts, asked_workspaces, copied_directory
 from ohsandbox.runtime.docker.service_options import Service, check_services
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.port_numbers import MAX_PORT
@@ -93,6 +95,10 @@ _OF_ANY_CONTAINER = frozenset({"attach", "env", "user", "workdir", "keep", "ca_b
 _LABEL_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_./-]{0,126}[a-zA-Z0-9])?")
 """Without `=`, at which the engine's filter splits name from value."""
 _MAX_LABEL_VALUE = 1024
+
+
+_NONE_WHERE_EMPTY = {"credentials", "expose_host", "runtime", "labels", "services", "setup_key"}
+"""Arguments that ask for nothing where they are empty."""
 
 
 class DockerOptions(BaseModel):
@@ -167,6 +173,40 @@ class DockerOptions(BaseModel):
     def ca_environment(self) -> dict[str, str]:
         """The variables that point common tools to the CA bundle; empty without one."""
         return {} if self.ca_bundle is None else dict.fromkeys(CA_VARIABLES, CA_PATH) | CA_FILE_VARIABLES
+
+
+def from_arguments(
+    *,
+    image: str | None,
+    build: Build | str | os.PathLike[str] | None,
+    workspace: object,
+    copy: bool | Literal["all"],
+    same_path: bool,
+    mounts: Sequence[str | Mount],
+    user: str | int | None,
+    ca_bundle: str | os.PathLike[str] | None,
+    **others: object,
+) -> DockerOptions:
+    """Return what the arguments of a `DockerRuntime` ask for, validated.
+
+    Raises:
+        UsageError: as `checked`.
+    """
+    if build is not None and image is not None:
+        raise UsageError(f"build= and image={image!r} exclude each other. Remedy: leave one out.")
+    if not isinstance(copy, bool) and copy != "all":
+        raise wrong("copy", copy, "give True, False or 'all'")
+    expect("same_path", same_path, bool, optional=False)
+    workspaces = asked_workspaces(workspace, same_path=same_path)
+    copied = copied_directory(workspaces) if copy else None
+    empty = {name for name, value in others.items() if name in _NONE_WHERE_EMPTY and not value}
+    return checked(
+        image=image, build=None if build is None else checked_build(build),
+        workspaces=[] if copy else workspaces, copy_of=copied, copies_all=copy == "all", same_path=same_path or None,
+        mounts=asked_mounts(mounts) or None, user=None if user is None else str(user),
+        ca_bundle=None if ca_bundle is None else os.fspath(ca_bundle),
+        **{name: None if name in empty else value for name, value in others.items()},
+    )  # fmt: skip
 
 
 def checked(**asked: object) -> DockerOptions:

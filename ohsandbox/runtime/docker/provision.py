@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ohsandbox.errors import OhsandboxError, SandboxRefused, ToolError, UsageError
+from ohsandbox.errors import (
+    EngineUnavailable,
+    OhsandboxError,
+    SandboxGone,
+    SandboxPaused,
+    SandboxRefused,
+    SandboxUnavailable,
+    ToolError,
+    UsageError,
+)
 from ohsandbox.runtime.docker import (
     build,
     caches,
@@ -49,6 +59,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import PullProgress
 
     Progress = Callable[[PullProgress], None]
+
+log = logging.getLogger(__name__)
 
 _MAPPED_HOME = """
 uid=$1 gid=$2 name=$3 home=$4
@@ -386,3 +398,58 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
     listening = partial(listening_in, sandbox)
     with services.replaced(sandbox.pod, checkpoint, sandbox.options, listening=listening) as pod:
         return anew._replace(container=restored(), pod=pod)
+
+
+def revive(sandbox: Sandbox) -> str:
+    """Start a container that is not running again with its files; return what happened, as a sentence.
+
+    Raises:
+        SandboxUnavailable: it is gone or paused, or does not start any more.
+        UsageError, SandboxRefused: what was bound cannot be bound any more.
+    """
+    if sandbox.config is not None:
+        binds_now(sandbox.options)  # mount sources must exist
+    container = sandbox.container
+    try:
+        notice = container.revive()
+    except (SandboxGone, SandboxPaused, EngineUnavailable):
+        raise
+    except SandboxUnavailable as error:
+        why = str(error).partition(" Remedy:")[0]
+        raise SandboxUnavailable(
+            f"Sandbox {container.name!r} does not start any more: {why} Its files are kept, but what it starts with "
+            "was removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a new sandbox."
+        ) from error
+    if sandbox.config is not None:
+        with contextlib.suppress(SandboxUnavailable):  # what comes next says why no process starts
+            sandbox.script(PRIVATE_DIR_FOR_ALL)
+            if sandbox.config.hardening == "strict":
+                copy_ca_bundle(sandbox)
+    return notice
+
+
+def dispose(gone: Sandbox, *, is_left: bool, networks: NetworkPool | None) -> None:
+    """Remove the container of a runtime that closes, unless its options keep it, or it is left for `resume`.
+
+    If the engine is gone, this is only logged: the lease file stays, and `gc` removes the container later.
+    """
+    options, engine, held = gone.options, gone.container.engine, gone.lease
+    stays = options.keep or is_left
+    try:
+        if not stays:
+            if networks is None or gone.config is None:
+                gone.container.remove()
+            else:
+                networks.give_back(engine, gone.config.network_owner, gone.container.remove)
+            if held is not None:
+                release_network(engine, held)
+        elif not options.keep and options.writable:
+            gone.container.kill()  # no process goes on changing the user's files
+    except SandboxUnavailable as error:
+        log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.container.name, error)
+        if held is not None:
+            held.abandon()
+        return
+    if held is not None:
+        held.leave() if stays else held.release()
+    release_workspace(engine, options, gone.config, gone=not stays)

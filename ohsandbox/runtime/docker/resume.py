@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.provision import Progress
 
 _STOPPED = {137, 143}
-"""Exit codes of PID 1 after SIGKILL (`DockerRuntime.leave`) and SIGTERM (sandbox.OwnerWatchdog)."""
+"""Exit codes of PID 1 after SIGKILL (`DockerRuntime.leave`) and SIGTERM (monitors.OwnerWatchdog)."""
 
 
 def resume(

@@ -10,12 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
-from ohsandbox.arguments import expect, expect_path, expect_texts, suggests_names, wrong
+from ohsandbox.arguments import expect_path, expect_texts, suggests_names, wrong
 from ohsandbox.errors import (
-    EngineUnavailable,
     SandboxGone,
-    SandboxPaused,
-    SandboxRefused,
     SandboxUnavailable,
     UnknownUserError,
     UsageError,
@@ -35,14 +32,13 @@ from ohsandbox.runtime.docker import (
     setups,
     usage,
 )
-from ohsandbox.runtime.docker.build import checked as checked_build
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID, PRIVATE_DIR, Network
 from ohsandbox.runtime.docker.container_network import ContainerNetwork
 from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.mounts import Mount, asked_mounts, asked_workspaces, moved
-from ohsandbox.runtime.docker.sandbox import OwnerWatchdog
+from ohsandbox.runtime.docker.monitors import SandboxMonitors
+from ohsandbox.runtime.docker.mounts import Mount, moved
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
 
@@ -61,7 +57,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.options import Profile
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.docker.service_options import Service
-    from ohsandbox.runtime.docker.service_watch import ServiceWatch
     from ohsandbox.runtime.process.worker import CallResult, Exchange, WorkerCall
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
     from ohsandbox.secrets import Secrets
@@ -145,6 +140,18 @@ class DockerRuntime(Runtime):
         UsageError: an argument or a combination of arguments is invalid.
     """
 
+    state_dir = PRIVATE_DIR
+    connector_owner = "0"
+    connector_user = CONNECTOR_UID
+    _sandbox: Sandbox | None = None
+    _known: Sandbox | None = None
+    """The same, kept after `close` for descriptions."""
+    _unchecked = False
+    """The sandbox is new, or was started again: no process of it has been checked yet."""
+    _left = False
+    _unenforced: tuple[str, ...] = ()
+    _networks: NetworkPool | None = None
+
     @suggests_names
     def __init__(
         self,
@@ -184,55 +191,31 @@ class DockerRuntime(Runtime):
         check_call(env=env, user=user or None)  # "" is the image's user, as of a container that was resumed
         if progress is not None and not callable(progress):
             raise wrong("progress", progress, "give a function that takes a PullProgress")
-        self.state_dir = PRIVATE_DIR
-        if build is not None and image is not None:
-            raise UsageError(f"build= and image={image!r} exclude each other. Remedy: leave one out.")
-        if not isinstance(copy, bool) and copy != "all":
-            raise wrong("copy", copy, "give True, False or 'all'")
-        expect("same_path", same_path, bool, optional=False)
         expect_path("ca_bundle", ca_bundle)
         expect_texts("credentials", credentials)
-        workspaces = asked_workspaces(workspace, same_path=same_path)
-        copied = _copied(workspaces) if copy else None
-        bundle = None if ca_bundle is None else os.fspath(ca_bundle)
         self._network = ContainerNetwork(
-            self, lambda: self._options, credentials=credentials, ca_bundle=bundle, given=env or {}
+            self, lambda: self._options, credentials=credentials, ca_bundle=ca_bundle, given=env or {}
         )
         self._on_connection = self._network.record_connection
         if credentials:
             self.outside_secrets = self._network.secrets_outside
             self.give_secrets(self.secrets)
-        self._options = options.checked(
-            image=image, env=env, user=None if user is None else str(user), workdir=workdir,
-            workspaces=[] if copy else workspaces, copy_of=copied, copies_all=copy == "all", git=git,
-            same_path=same_path or None, mounts=asked_mounts(mounts) or None,
-            network=network, allow=self._network.with_credential_hosts(allow), credentials=[*credentials] or None,
-            expose_host=expose_host or None,
-            profile=profile, limits=limits, name=name, keep=keep, attach=attach, ca_bundle=bundle,
-            runtime=runtime or None, cache=cache, platform=platform, gpus=gpus,
-            conversation=conversation, checkpoint=checkpoint, labels=labels or None,
-            build=None if build is None else checked_build(build), services=tuple(services) or None,
-            setup_key=setup_key or None,
+        self._options = options.from_arguments(
+            image=image, env=env, user=user, workdir=workdir, workspace=workspace, same_path=same_path, mounts=mounts,
+            copy=copy, git=git, network=network, allow=self._network.with_credential_hosts(allow),
+            credentials=[*credentials], expose_host=expose_host, profile=profile, limits=limits, name=name, keep=keep,
+            attach=attach, ca_bundle=ca_bundle, runtime=runtime, cache=cache, platform=platform, gpus=gpus,
+            conversation=conversation, checkpoint=checkpoint, labels=labels, build=build, services=tuple(services),
+            setup_key=setup_key,
         )  # fmt: skip
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach
         self.connector_dir = None if attach else CONNECTOR_DIR
-        self.connector_owner, self.connector_user = "0", CONNECTOR_UID
         self.start_cancel = threading.Event()
         self._progress = progress
         self._life = threading.Lock()
         self._checking = threading.RLock()
-        self._sandbox: Sandbox | None = None
-        self._known: Sandbox | None = None
-        """The same, kept after `close` for descriptions."""
-        self._unchecked = self._left = False
-        self._unenforced: tuple[str, ...] = ()
-        self._disk: disk.DiskMonitor | None = None
-        self._watchdog: OwnerWatchdog | None = None
-        self._service_watch: ServiceWatch | None = None
-        self._networks: NetworkPool | None = None
-        self._new = True
-        """No process has run in the sandbox yet."""
+        self._monitors = SandboxMonitors(self)
 
     # --- facts ---
 
@@ -332,7 +315,7 @@ class DockerRuntime(Runtime):
 
         def find_or_make(engine: Engine) -> Sandbox:
             begun, self.resumed = resume.resume(engine, self._options, checkpoints, progress=self._progress)
-            self._new = False
+            self._monitors.is_new = False
             return begun
 
         self._begin(find_or_make)
@@ -391,14 +374,14 @@ class DockerRuntime(Runtime):
 
         If the engine is gone, this is only logged: the lease file stays, and `gc` removes the container later.
         """
-        self._stop_watching()
+        self._monitors.stop()
         self._network.close()
         with self._life:
             gone, self._sandbox = self._sandbox, None
         if gone is None:
             return
         if not self._options.attach:
-            self._dispose(gone)
+            provision.dispose(gone._replace(options=self._options), is_left=self._left, networks=self._networks)
         gone.container.engine.close()
 
     def _decide_keep(self, *, keep: bool) -> None:
@@ -415,37 +398,6 @@ class DockerRuntime(Runtime):
                 ours.lease.rewrite(keep=keep)
             self._options = self._options.model_copy(update={"keep": keep})
             self.ends_processes = not keep
-
-    def _stop_watching(self) -> None:
-        watch, self._disk = self._disk, None
-        if watch is not None:
-            watch.stop()
-        if self._watchdog is not None:
-            self._watchdog.leave()
-        service_watch, self._service_watch = self._service_watch, None
-        if service_watch is not None:
-            service_watch.leave()
-
-    def _dispose(self, gone: Sandbox) -> None:
-        keep, held = self._options.keep or self._left, gone.lease
-        try:
-            if not keep:
-                if self._networks is None or gone.config is None:
-                    gone.container.remove()
-                else:
-                    self._networks.give_back(gone.container.engine, gone.config.network_owner, gone.container.remove)
-                if held is not None:
-                    provision.release_network(gone.container.engine, held)
-            elif not self._options.keep and self._options.writable:
-                gone.container.kill()  # no process goes on changing the user's files
-        except SandboxUnavailable as error:
-            log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.container.name, error)
-            if held is not None:
-                held.abandon()
-            return
-        if held is not None:
-            held.leave() if keep else held.release()
-        provision.release_workspace(gone.container.engine, gone.options, gone.config, gone=not keep)
 
     def hold(self) -> None:
         """See `Runtime.hold`: if this process dies, `gc` leaves the container for three days from now."""
@@ -467,7 +419,7 @@ class DockerRuntime(Runtime):
         self._left, self.ends_processes = True, False
         self.hold()
         if at_once and (ours := self._sandbox) is not None and ours.lease is not None:
-            self._stop_watching()
+            self._monitors.stop()
             self._network.close()
             self._sandbox = None
             ours.lease.leave()
@@ -485,16 +437,11 @@ class DockerRuntime(Runtime):
             raise UsageError(
                 "profile='strict' keeps files in memory, and no checkpoint does. Remedy: bind a directory."
             )
-        conversation = self._options.conversation
-        container, least = self._the_sandbox().container, self._options.limits.free_bytes
-
-        def room() -> int | None:
-            return disk.writable_bytes(
-                disk.writable_file_systems(container.engine, container.inspect(), {}, (), self), least
-            )
-
-        pod = self._the_sandbox().pod
-        return checkpoints.take(container, label=label, conversation=conversation, owner=owner, room=room, pod=pod)
+        conversation, ours = self._options.conversation, self._the_sandbox()
+        room = partial(disk.room_bytes, ours.container, self, self._options.limits.free_bytes)
+        return checkpoints.take(
+            ours.container, label=label, conversation=conversation, owner=owner, room=room, pod=ours.pod
+        )
 
     def keep_setup(self, setup_key: str | None) -> str:
         """Keep the files for the next sandbox of this `setup_key`; call it right after the setup.
@@ -508,18 +455,7 @@ class DockerRuntime(Runtime):
             SandboxUnavailable: the sandbox is not usable, or its disk is full.
             UsageError: the state directory cannot be written.
         """
-        ours = self._the_sandbox()
-        if ours.setup is None and self._options.setup_key is not None:
-            return "it has services, or can write other directories of this machine than its workspace"
-        if ours.setup is None or ours.setup.checkpoint is not None:
-            return "it did not begin with a setup to keep"
-        if setup_key != self._options.setup_key:
-            return "a file that it reads changed meanwhile"
-        found, why_not = ours.setup.why_not(ours.script(setups.LEFT_RUNNING))
-        if not why_not:
-            ours.setup.place.mkdir(mode=0o700, exist_ok=True)
-            ours.setup.keep(ours.container.engine, self.checkpoint("setup", owner=ours.setup.place), found)
-        return why_not
+        return setups.keep(self._the_sandbox(), setup_key, lambda owner: self.checkpoint("setup", owner=owner))
 
     def fork(
         self, checkpoint: str, *, conversation: str, workspace: Path | Mapping[str, Path] | None = None
@@ -550,7 +486,7 @@ class DockerRuntime(Runtime):
         with self._life:
             before = self._the_sandbox()
             if before.config is not None:
-                self._stop_watching()
+                self._monitors.stop()
             try:
                 self._sandbox = self._known = restored = provision.restore(before, checkpoint)
                 self._network.install_credentials(restored)
@@ -784,43 +720,12 @@ class DockerRuntime(Runtime):
         """Check the sandbox by its first process's facts; a refused one is checked again at the next attempt."""
         try:
             selfcheck.refuse_weaker(channel.facts, made, found)
-            self._watch_disk(found, channel.facts)
+            self._monitors.begin(self._the_sandbox(), channel.facts, keep=self._options.keep)
         except BaseException:
             channel.close()
             self._unchecked = True
             raise
         self._unenforced = tuple(selfcheck.unenforced(channel.facts, made))
-        self._watch_services()
-        if made.is_mapped and not self._options.keep:
-            if self._watchdog is not None:
-                self._watchdog.leave()
-            self._watchdog = OwnerWatchdog(self._the_sandbox())
-
-    def _watch_services(self) -> None:
-        """Have services that end started again, and tell it with the next result."""
-        ours = self._the_sandbox()
-        if ours.pod is None or self._service_watch is not None:
-            return
-        from ohsandbox.runtime.docker.service_watch import ServiceWatch  # noqa: PLC0415 - few sandboxes have services
-
-        listening = partial(provision.listening_in, ours)
-        self._service_watch = ServiceWatch(ours.pod, listening=listening, tell=self.tell)
-
-    def _watch_disk(self, found: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-        """Start monitoring the disks that the sandbox writes to; a new sandbox does not start below the minimum."""
-        least = self._options.limits.free_bytes
-        if self._disk is not None or least == 0:
-            return
-        engine = self._the_sandbox().container.engine
-        where = disk.writable_file_systems(engine, found, facts, self._options.writable, self)
-        if self._new and (short := disk.first_shortage(where, least)) is not None:
-            raise SandboxRefused(
-                f"{short}. Remedy: free some (`docker system df` shows what the engine holds), "
-                "or say what must stay free with SandboxLimits(free_bytes=...)."
-            )
-        self._new = False
-        self._disk = disk.DiskMonitor(where, self, least=least)
-        self._disk.start()
 
     # --- called by the disk monitor, and the engine's connection ---
 
@@ -850,31 +755,17 @@ class DockerRuntime(Runtime):
 
     def _revive(self) -> str:
         target = self._the_sandbox()
-        if target.config is not None:
-            provision.binds_now(target.options)  # mount sources must exist
-        try:
-            notice = target.container.revive()
-        except (SandboxGone, SandboxPaused, EngineUnavailable):
-            raise
-        except SandboxUnavailable as error:
-            why = str(error).partition(" Remedy:")[0]
-            raise SandboxUnavailable(
-                f"Sandbox {self.name!r} does not start any more: {why} Its files are kept, but what it starts with was "
-                "removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a new sandbox."
-            ) from error
+        notice = provision.revive(target)
         self._unchecked = target.config is not None
-        if target.config is not None:
+        if target.config is not None and target.config.hardening == "strict":
             with contextlib.suppress(SandboxUnavailable):  # what comes next says why no process starts
-                target.script(provision.PRIVATE_DIR_FOR_ALL)
-                if target.config.hardening == "strict":
-                    provision.copy_ca_bundle(target)
-                    self._network.install_credentials(target)
+                self._network.install_credentials(target)
         return " ".join([notice, *self._revive_services(target)])
 
     def _revive_services(self, target: Sandbox) -> list[str]:
         if target.pod is None:
             return []
-        self._stop_watching()
+        self._monitors.stop()
         return services.bring_back(target.pod, listening=partial(provision.listening_in, target))
 
     def _restart(self) -> str:
@@ -894,18 +785,6 @@ class DockerRuntime(Runtime):
         if (ours := self._sandbox) is None:
             raise _closed()
         return ours
-
-
-def _copied(workspaces: Sequence[Mount]) -> str:
-    """The one directory that is copied.
-
-    Raises:
-        UsageError: there are none, or several.
-    """
-    if len(workspaces) != 1:
-        which = "needs a directory to copy" if not workspaces else f"copies one directory, not {len(workspaces)}"
-        raise UsageError(f'copy= {which}. Remedy: pass workspace=DIR, and others as mounts=["DIR:/place:ro"].')
-    return workspaces[0].source
 
 
 def _closed() -> SandboxGone:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxGone, SandboxPaused, SandboxUnavailable
+from ohsandbox.errors import EngineUnavailable, SandboxGone, SandboxPaused, SandboxUnavailable
 from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
 from ohsandbox.runtime.docker.container_config import ALL_GPUS, GIB, PRIVATE_DIR
 from ohsandbox.runtime.mount_text import WORKSPACE
@@ -216,35 +214,3 @@ def _protection(binds: Sequence[Bind], git: str) -> dict[str, str]:
         if found := [path for path, is_hidden in others if is_hidden is hidden]:
             told[name] = ", ".join(found[:_MAX_TOLD]) + (", ..." if len(found) > _MAX_TOLD else "")
     return told
-
-
-_WAIT_AND_END = "trap '' HUP INT QUIT PIPE; while read -r line; do :; done; kill -TERM 1"
-"""Runs as root, which an agent that runs as the calling user cannot signal. PID 1 of such a container ends on TERM."""
-_AGAIN_S = 0.1
-"""Pause after the watchdog was killed: by an agent that is root itself, or by us when we end all processes."""
-
-
-class OwnerWatchdog:
-    """Keeps a watchdog process in a sandbox while our process lives."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        """Start in a thread of its own, since this takes an exec of the engine."""
-        self._sandbox = sandbox
-        self._over = threading.Event()
-        threading.Thread(target=self._keep, name="ohsandbox-host-watch", daemon=True).start()
-
-    def leave(self) -> None:
-        """Start no further watchdog. A running one ends with the container or with our process."""
-        self._over.set()
-
-    def _keep(self) -> None:
-        ours = self._sandbox
-        while not self._over.is_set():
-            with (
-                contextlib.suppress(OhsandboxError, OSError),
-                ours.open(ProcessRequest(["/bin/sh", "-c", _WAIT_AND_END], user="0", workdir="/")) as channel,
-            ):
-                while channel.read():
-                    pass
-            if self._over.wait(_AGAIN_S) or ours.container.loss() is not None:
-                return

@@ -27,9 +27,12 @@ from ohsandbox.runtime.workspace.copy_selection import select
 from ohsandbox.runtime.workspace.traces import Stamp  # noqa: TC001 - pydantic reads annotations at run time
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.images import ImageFacts
     from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.results import Checkpoint
 
 MAX_AGE_S = 14 * 24 * 3600.0
@@ -110,6 +113,22 @@ def find(engine: Engine, options: DockerOptions, facts: ImageFacts) -> Setup:
     """
     place = subdirectory("setups").absolute() / _digest(engine, options, facts)
     return Setup(place, options.workspace, _found(engine, place))
+
+
+def keep(sandbox: Sandbox, setup_key: str | None, checkpoint: Callable[[Path], Checkpoint]) -> str:
+    """See `DockerRuntime.keep_setup`; checkpoint(owner) makes one of the sandbox."""
+    setup = sandbox.setup
+    if setup is None and sandbox.options.setup_key is not None:
+        return "it has services, or can write other directories of this machine than its workspace"
+    if setup is None or setup.checkpoint is not None:
+        return "it did not begin with a setup to keep"
+    if setup_key != sandbox.options.setup_key:
+        return "a file that it reads changed meanwhile"
+    found, why_not = setup.why_not(sandbox.script(LEFT_RUNNING))
+    if not why_not:
+        setup.place.mkdir(mode=0o700, exist_ok=True)
+        setup.keep(sandbox.container.engine, checkpoint(setup.place), found)
+    return why_not
 
 
 def _found(engine: Engine, place: Path) -> str | None:

@@ -248,8 +248,8 @@ def test_a_service_that_dies_is_started_again_and_that_is_told(
         told.set()
 
     monkeypatch.setattr(runtime, "tell", hear)
-    runtime._stop_watching()
-    runtime._watch_services()  # with what hears it
+    runtime._monitors.stop()
+    runtime._monitors.begin(runtime._the_sandbox(), {}, keep=True)  # with what hears it
     engine.api.kill(f"{runtime.name}-web")
     assert told.wait(60)
     assert notices[0].startswith("Service 'web' was killed (exit code 137) and was started again: its files are kept")
