@@ -172,14 +172,14 @@ def test_what_is_built_is_what_was_trusted(project: Path) -> None:
     used = use_project(asked, None, person=False)
     assert used is not None
     (here / "install.sh").write_text("evil")
-    where = used.over(asked)
+    where = used.applied_to(asked)
     assert where.build is not None
     assert where.build_options == {"base": "a:1"}
     assert "evil" not in (where.build / "0" / "feature" / "install.sh").read_text()
-    assert used.over(SandboxOptions(workspace=project, image="b:1")).build is None
+    assert used.applied_to(SandboxOptions(workspace=project, image="b:1")).build is None
     again = use_project(asked, None, person=False)
     assert again is not None
-    assert again.over(asked).build is None
+    assert again.applied_to(asked).build is None
 
 
 @pytest.mark.docker

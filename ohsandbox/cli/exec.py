@@ -9,12 +9,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.model import read_settings
-from ohsandbox.cli.networks import blocked_told_at_end
+from ohsandbox.cli.network_words import blocked_told_at_end
 from ohsandbox.cli.ports import opened_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
-from ohsandbox.cli.runtime import check_placed, make_runtime, started
+from ohsandbox.cli.runtime import check_placed, make_runtime, started_runtime
 from ohsandbox.cli.terminal import (
     READ_BYTES,
     Countdown,
@@ -50,7 +50,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     """
     env = options.checked_environment(where)
     project = use_project(where, None, person=person_present())
-    where = (project.over(where) if project else where).checked()
+    where = (project.applied_to(where) if project else where).checked()
     settings = read_settings(None, project=project.layer if project else None)
     full = where.with_settings(settings)
     check_placed(full, "exec")
@@ -62,7 +62,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
     if where.copies and sys.stderr.isatty():
         say(f"The command works on a copy of {where.workspace}, which is deleted when it ends.")
     with (
-        started(runtime, warn=say, setup=where),
+        started_runtime(runtime, warn=say, setup=where),
         blocked_told_at_end(runtime, "ohsandbox exec --allow", say),
         opened_ports(runtime, full, say),
         runtime.open_channel(argv, tty=with_tty, env=env, user=options.user) as channel,

@@ -21,7 +21,7 @@ from ohsandbox.cli.ports import open_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
-from ohsandbox.cli.runtime import check_placed, make_runtime, started
+from ohsandbox.cli.runtime import check_placed, make_runtime, started_runtime
 from ohsandbox.cli.setup_checkpoints import set_up
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
@@ -55,7 +55,7 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
         raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {MIN_IDLE_S:g} second or more.")
     project = use_project(where, what.settings, person=what.http is not None and person_present())
     settings = read_settings(what.settings, project=project.layer if project else None)
-    full = (project.over(where) if project else where).checked().with_settings(settings)
+    full = (project.applied_to(where) if project else where).checked().with_settings(settings)
     check_placed(full, "mcp serve")
     names = _tools(settings.tools, what)
     if what.token and what.http is None:
@@ -102,7 +102,7 @@ def _factory(full: SandboxOptions, pool: SandboxPool | None) -> SandboxFactory:
 
     @contextlib.contextmanager
     def start(runtime: Runtime) -> Iterator[Runtime]:
-        with started(runtime, warn=say, setup=None if pool else full):
+        with started_runtime(runtime, warn=say, setup=None if pool else full):
             open_ports(runtime, full, say, or_any=True)  # of several sessions only one can have a port
             name = str(getattr(runtime, "name", "") or runtime.id)
             yield runtime

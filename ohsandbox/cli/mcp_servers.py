@@ -12,7 +12,7 @@ from ohsandbox.cli.model import read_settings
 from ohsandbox.cli.prompt import ask_yes_no, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import safe, safe_line, say
-from ohsandbox.cli.runtime import make_runtime, started
+from ohsandbox.cli.runtime import make_runtime, started_runtime
 from ohsandbox.conversation.mcp_servers import pins_path
 from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.config import merged
@@ -55,7 +55,7 @@ def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Pa
     for warning in config.warnings:
         say(f"warning: {warning}")
     with (
-        started(make_runtime(where.checked().with_settings(loaded))) as runtime,
+        started_runtime(make_runtime(where.checked().with_settings(loaded))) as runtime,
         MCPServers(config, runtime, variables=os.environ, pins=Pins(pins_path()), on_event=_show_progress) as servers,
     ):
         servers.wait()

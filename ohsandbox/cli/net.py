@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.networks import decision_word, is_allowable, target_of
+from ohsandbox.cli.network_words import decision_word, is_allowable, target_of
 from ohsandbox.cli.options import LAST
 from ohsandbox.cli.rendering.tables import aligned, open_console, print_json
 from ohsandbox.cli.rendering.text import age, safe_line, size

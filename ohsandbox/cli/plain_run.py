@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.rendering.view import View
-    from ohsandbox.cli.runtime import ResumedConversation
+    from ohsandbox.cli.resume import ResumedConversation
     from ohsandbox.settings import Settings
 
 

@@ -1,4 +1,4 @@
-"""What a sandbox left in a directory, told to the person who works there next: see `runtime.workspace.changes`."""
+"""What a sandbox left in a bound directory that this machine may run or obey by itself, told after the run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ohsandbox.runtime.base import Runtime
+
 MAX_NAMES = 200
 """So many names of a kind are printed; more of a kind are an attack by themselves, and all stand in a file."""
 MAX_EXECUTABLES = 20
 """A build makes hundreds: more are counted by directory."""
+
+
+def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: bool = False) -> None:
+    """What appeared or changed in the bound directory and was not told yet; last: nothing changes any more."""
+    if runtime is None or (directory := runtime.watched) is None:
+        return
+    killed = runtime.previous_was_killed
+    tell_changes(runtime.workspace_changes(), directory, warn=warn, killed=killed)
+    if last:
+        runtime.discard_changes()
 
 
 def tell_changes(

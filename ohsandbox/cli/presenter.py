@@ -6,7 +6,7 @@ import queue
 import time
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.networks import BlockedHosts
+from ohsandbox.cli.network_words import BlockedHosts
 from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.images import IMAGES_NAME
 from ohsandbox.cli.rendering.text import cut

@@ -85,7 +85,7 @@ class UsedProject(NamedTuple):
             return layer
         return layer._replace(values=dict.fromkeys(settings_of_one(before, other=model)) | layer.values)
 
-    def over(self, where: SandboxOptions, *, is_resumed: bool = False) -> SandboxOptions:
+    def applied_to(self, where: SandboxOptions, *, is_resumed: bool = False) -> SandboxOptions:
         """The options with what the file says beside settings, where no flag or variable says otherwise.
 
         A sandbox that is resumed keeps its image and workspace, one that is joined has its own.

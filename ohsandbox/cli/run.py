@@ -18,8 +18,9 @@ from ohsandbox.cli.picker import pick
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present, read_task
 from ohsandbox.cli.rendering.text import say
+from ohsandbox.cli.resume import ResumedConversation, find_resumed
 from ohsandbox.cli.run_settings import complete, settings_of
-from ohsandbox.cli.runtime import ResumedConversation, find_resumed, make_runtime, placed
+from ohsandbox.cli.runtime import make_runtime, placed
 from ohsandbox.cli.typer_options import CHOOSE
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
@@ -71,7 +72,7 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Work | None = Non
     settings = settings_of(what, project)
     if resumed is not None:
         settings = _settings_of_resumed(settings, what, resumed)
-    where = (where if project is None else project.over(where, is_resumed=resumed is not None)).checked()
+    where = (where if project is None else project.applied_to(where, is_resumed=resumed is not None)).checked()
     where = placed(where)
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     settings = complete(settings, person=person_present(no_tui=what.headless), file=what.settings)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.net import old_logs, remove_old_logs
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, safe_line
-from ohsandbox.cli.runtime import SANDBOX_NAME
+from ohsandbox.cli.resume import SANDBOX_NAME
 from ohsandbox.devcontainer_features import STAGED
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.paths import conversations_dir, subdirectory

@@ -13,10 +13,11 @@ from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.model import keep_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
 from ohsandbox.cli.port_watch import PortWatch
+from ohsandbox.cli.post_run_report import tell_news
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.rendering.text import say
+from ohsandbox.cli.resume import ResumedConversation, leave_on_exit
 from ohsandbox.cli.run_settings import complete
-from ohsandbox.cli.runtime import ResumedConversation, leave_on_exit, tell_news
 from ohsandbox.cli.session_inputs import hide_secrets, instructions_of, last_words
 from ohsandbox.cli.session_reports import tells_changes
 from ohsandbox.cli.session_sandbox import SessionSandbox, enter_sandbox

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ohsandbox.cli.networks import network_words
+from ohsandbox.cli.network_words import network_words
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus

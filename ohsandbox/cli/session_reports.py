@@ -11,7 +11,7 @@ from rich.text import Text
 from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instructions
 from ohsandbox.cli.model import key_source
 from ohsandbox.cli.modes import MODES
-from ohsandbox.cli.networks import network_words
+from ohsandbox.cli.network_words import network_words
 from ohsandbox.cli.rendering.cost import cost_table, price_words
 from ohsandbox.cli.rendering.events import BlockReader, CallBlock, Form, NoteBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import aligned

@@ -11,7 +11,8 @@ from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.ports import SandboxPorts, open_ports
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.text import progress_text
-from ohsandbox.cli.runtime import make_runtime, place_of, save_options, started, tell_copy, tell_kept
+from ohsandbox.cli.resume import save_options
+from ohsandbox.cli.runtime import make_runtime, place_of, started_runtime, tell_copy, tell_kept
 from ohsandbox.cli.session_inputs import hide_secrets
 from ohsandbox.errors import EngineUnavailable, UsageError
 
@@ -119,7 +120,7 @@ def enter_sandbox(
         conversation.agent.preload()
     start = None if begun is None else partial(begun.finish, show)
     try:
-        stack.enter_context(started(runtime, past=past, start=start, warn=view.warn, setup=full, tell=tell))
+        stack.enter_context(started_runtime(runtime, past=past, start=start, warn=view.warn, setup=full, tell=tell))
     except EngineUnavailable:
         view.status("")
         if not person or past.has_worked or where.runtime is not None or where.attach is not None:
@@ -127,7 +128,7 @@ def enter_sandbox(
         if not ask_yes_no("No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"):
             raise
         host = SandboxOptions(runtime="cli", workspace=where.workspace, host_workdir=where.host_workdir)
-        runtime = stack.enter_context(started(make_runtime(host), warn=view.warn))
+        runtime = stack.enter_context(started_runtime(make_runtime(host), warn=view.warn))
         full = replace(full, runtime="cli")
     finally:
         view.status("")

@@ -14,8 +14,9 @@ from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import age, cut, safe_line
+from ohsandbox.cli.resume import ResumedConversation, find_resumed, in_directory
 from ohsandbox.cli.run_settings import settings_elsewhere
-from ohsandbox.cli.runtime import ResumedConversation, find_resumed, in_directory, make_runtime
+from ohsandbox.cli.runtime import make_runtime
 from ohsandbox.cli.time_travel import change_lines, coloured_patch, shortened, sizes_of, split_binaries, stat_lines
 from ohsandbox.conversation.storage import find_conversation, list_stored, nearest_first
 from ohsandbox.errors import ConversationOpenError, UsageError
@@ -202,7 +203,7 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     settings = settings_elsewhere(session.what, project, given=session.given)
     settings = with_kept_server(with_model_of(settings, found.model), root / wanted)
     settings = settings.with_flags(confirm=session.what.confirm or confirm.kept_policy(root / wanted))
-    where = (found.where if project is None else project.over(found.where, is_resumed=True)).checked()
+    where = (found.where if project is None else project.applied_to(found.where, is_resumed=True)).checked()
     make_runtime(where.with_settings(settings))  # what is wrong is said while the other one is open
     before, had_begun = session.conversation.id, session.has_begun
     session.switch(where, found, settings=session.completed(settings))

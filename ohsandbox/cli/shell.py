@@ -7,11 +7,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.networks import blocked_told_at_end
+from ohsandbox.cli.network_words import blocked_told_at_end
 from ohsandbox.cli.ports import opened_ports
 from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
-from ohsandbox.cli.runtime import check_placed, make_runtime, place_of, started, tell_kept
+from ohsandbox.cli.runtime import check_placed, make_runtime, place_of, started_runtime, tell_kept
 from ohsandbox.cli.terminal import attend, killed_on_error, terminal_argv, terminal_environment, terminal_size
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.channel import KILLED
@@ -50,7 +50,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
         )
     project = use_project(where, options.settings, person=True)
     settings = Settings.load(options.settings, project=project.layer if project else None)
-    full = (project.over(where) if project else where).checked().with_settings(settings)
+    full = (project.applied_to(where) if project else where).checked().with_settings(settings)
     secrets = Secrets.load(settings.secrets | parse_flags(options.secrets or ()))
     hide(secrets.masker)
     own = options.checked_environment(where)
@@ -58,7 +58,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
         say(f"warning: {warning}")
     check_placed(full, "shell")
     runtime, began = make_runtime(full, progress=lambda progress: _status(progress_text(progress))), time.monotonic()
-    with started(runtime, warn=say, setup=full, tell=_tell_setup), opened_ports(runtime, full, say):
+    with started_runtime(runtime, warn=say, setup=full, tell=_tell_setup), opened_ports(runtime, full, say):
         _status("")
         say(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
         _tell_terms(full, secrets)

@@ -18,7 +18,7 @@ from ohsandbox.cli.rendering.pager import print_paged
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import safe, safe_line, say, size
 from ohsandbox.cli.rendering.view import PlainView
-from ohsandbox.cli.runtime import copy_options
+from ohsandbox.cli.resume import copy_options
 from ohsandbox.conversation.storage import LAST, find_stored, read_stored
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.events import ConversationStatus

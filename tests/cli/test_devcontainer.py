@@ -40,7 +40,7 @@ def used(**where: Any) -> SandboxOptions:
     asked = SandboxOptions(**where)
     found = use_project(asked, None, person=False)
     settings = Settings.load(project=found.layer if found else None)
-    return (found.over(asked) if found else asked).checked().with_settings(settings)
+    return (found.applied_to(asked) if found else asked).checked().with_settings(settings)
 
 
 def test_it_counts_for_a_workspace_once_it_is_trusted_and_flags_stand_above(

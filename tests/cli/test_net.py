@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from ohsandbox.cli.net import remove_old_logs
-from ohsandbox.cli.networks import (
+from ohsandbox.cli.network_words import (
     MAX_HOSTS_COUNTED,
     MAX_HOSTS_TOLD,
     BlockedHosts,

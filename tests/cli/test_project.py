@@ -132,7 +132,7 @@ def used(project: Path, text: str, **where: Any) -> SandboxOptions:
     found = use_project(asked, None, person=False)
     assert found is not None
     settings = Settings.load(project=found.layer)
-    return found.over(asked).checked().with_settings(settings)
+    return found.applied_to(asked).checked().with_settings(settings)
 
 
 def test_flags_and_variables_stand_above_a_trusted_project(

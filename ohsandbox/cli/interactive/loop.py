@@ -18,7 +18,7 @@ from ohsandbox.cli.interactive.person_command import PERSON, PersonCommand
 from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.modes import MODES, next_mode
-from ohsandbox.cli.networks import bar_words, network_words
+from ohsandbox.cli.network_words import bar_words, network_words
 from ohsandbox.cli.own_commands import own_commands
 from ohsandbox.cli.prompt import answer_yes_no
 from ohsandbox.cli.remembered import remember, remembered
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.interactive.screen import Screen
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.options_commands import RunOptions
-    from ohsandbox.cli.runtime import ResumedConversation
+    from ohsandbox.cli.resume import ResumedConversation
     from ohsandbox.conversation import Conversation
     from ohsandbox.settings import Settings
 

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.cli.viewer.entries import EntryMaker
-from ohsandbox.cli.viewer.network import NetworkEntries
+from ohsandbox.cli.viewer.network_entries import NetworkEntries
 from ohsandbox.cli.viewer.page import MAX_DEPTH
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.persistence import LOG_NAME, LogFollower

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.viewer.changes import changes_block
 from ohsandbox.cli.viewer.entries import EntryMaker, as_script_data
-from ohsandbox.cli.viewer.network import NetworkEntries
+from ohsandbox.cli.viewer.network_entries import NetworkEntries
 from ohsandbox.conversation.storage import StoredConversation, read_stored
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.html_page import open_templates

@@ -31,7 +31,7 @@ from ohsandbox.cli.viewer.connections import PageProtocol
 from ohsandbox.cli.viewer.control import PageAnswer
 from ohsandbox.cli.viewer.entries import note_block
 from ohsandbox.cli.viewer.feed import LogFeed
-from ohsandbox.cli.viewer.network import NetworkEntries
+from ohsandbox.cli.viewer.network_entries import NetworkEntries
 from ohsandbox.cli.viewer.page import content_policy, page
 from ohsandbox.errors import OhsandboxError, UsageError
 

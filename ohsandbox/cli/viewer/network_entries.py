@@ -7,7 +7,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.networks import decision_word, target_of
+from ohsandbox.cli.network_words import decision_word, target_of
 from ohsandbox.cli.rendering.text import safe_line, size
 from ohsandbox.cli.viewer.entries import note_block
 from ohsandbox.errors import UsageError
