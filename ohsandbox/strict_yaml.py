@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
@@ -133,3 +134,12 @@ def _child(node: Any, part: int | str) -> tuple[Any, Any] | None:
             if isinstance(key, yaml.ScalarNode) and key.value == str(part):
                 return key.start_mark, value
     return None
+
+
+def amount(value: object) -> float | None:
+    """A number that is finite and not negative, which may be written as text; None for any other value."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None

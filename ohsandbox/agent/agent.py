@@ -107,10 +107,7 @@ class Agent:
                 _ and -, or more than 40.
             MCPConfigError: a UsageError: the configuration of MCP servers is wrong, or its file cannot be read.
         """
-        for switch, is_on in switches.items():
-            if not switch.startswith("enable_") and not is_registered(switch):
-                raise unknown_argument("Agent", switch, [*inspect.signature(Agent).parameters, *ToolFlags.model_fields])
-            expect(switch, is_on, bool, optional=False)
+        _check_switches(switches)
         expect_method("llm", llm, "send", "a model", f"Open one: Agent(open_model(LLMConfig(model={_quoted(llm)}))).")
         expect_method("condenser", condenser, "condense", "a Condenser")
         expect("system_prompt", system_prompt, str)
@@ -299,6 +296,13 @@ Entry = str | Tool | AnyTool | Agent
 
 def _quoted(llm: object) -> str:
     return f"{llm!r:.200}" if isinstance(llm, str) else "..."
+
+
+def _check_switches(switches: Mapping[str, object]) -> None:
+    for switch, is_on in switches.items():
+        if not switch.startswith("enable_") and not is_registered(switch):
+            raise unknown_argument("Agent", switch, [*inspect.signature(Agent).parameters, *ToolFlags.model_fields])
+        expect(switch, is_on, bool, optional=False)
 
 
 def _checked(source: MCPSource | None) -> MCPSource | None:

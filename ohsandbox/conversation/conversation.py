@@ -111,18 +111,10 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         expect_method("metadata_store", metadata_store, "save", "a ConversationStore")
         self._store = metadata_store or FileConversationStore(root)
         self._config = ConversationConfig(
-            agent,
-            limits=limits,
-            settings=settings,
-            user_id=user_id,
-            tool_choice=tool_choice,
-            confirmation=confirmation,
-            security_analyzer=security_analyzer,
-            secrets=secrets,
-            checkpoints=checkpoints,
-            skill_servers=skill_servers,
-            depth=depth,
-        )
+            agent, limits=limits, settings=settings, user_id=user_id, tool_choice=tool_choice,
+            confirmation=confirmation, security_analyzer=security_analyzer, secrets=secrets, checkpoints=checkpoints,
+            skill_servers=skill_servers, depth=depth,
+        )  # fmt: skip
         self._log = ConversationLog(self.directory, conversation_id=self.id)
         self._run_began = self._log.position
         self._stream = StreamRelay(self._log)

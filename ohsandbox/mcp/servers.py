@@ -106,15 +106,7 @@ class MCPServers:
         self.version = 0
         """Increases whenever the tools may have changed."""
         pins = pins or Pins()
-        all_resolved: dict[str, Resolved] = {}
-        for name, entry in config.servers.items():
-            if entry.runs_in == "sandbox" and runtime is None and not entry.disabled:
-                raise MCPConfigError(
-                    f"MCP server {name!r} runs in the sandbox, and no sandbox was given. "
-                    'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
-                )
-            is_literal = entry.disabled or name in self._foreign
-            all_resolved[name] = Resolved(entry, {}) if is_literal else resolve(name, entry, variables or {})
+        all_resolved = self._resolve(variables or {})
         secrets = {name: value for one in all_resolved.values() for name, value in one.secrets.items()}
         # of all servers: one can read another's environment if both run as the same user
         self._servers = {
@@ -125,6 +117,19 @@ class MCPServers:
             )
             for name, one in all_resolved.items()
         }  # fmt: skip
+
+    def _resolve(self, variables: Mapping[str, str]) -> dict[str, Resolved]:
+        """Each server with its variables filled in, by name."""
+        found: dict[str, Resolved] = {}
+        for name, entry in self.config.servers.items():
+            if entry.runs_in == "sandbox" and self._runtime is None and not entry.disabled:
+                raise MCPConfigError(
+                    f"MCP server {name!r} runs in the sandbox, and no sandbox was given. "
+                    'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
+                )
+            is_literal = entry.disabled or name in self._foreign
+            found[name] = Resolved(entry, {}) if is_literal else resolve(name, entry, variables)
+        return found
 
     def _advice(self, server: ServerConfig) -> str:
         """The likely cause of a failed start."""

@@ -7,7 +7,6 @@ kept nor without meaning, a path outside of the task, a name that belongs to the
 from __future__ import annotations
 
 import json
-import math
 import os
 import posixpath
 import re
@@ -21,6 +20,7 @@ from ohsandbox.evaluation.formats.inputs import read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
 from ohsandbox.evaluation.formats.yaml_file import YamlFile, parse_yaml
 from ohsandbox.evaluation.task import ComposeProject, TaskEnvironment
+from ohsandbox.strict_yaml import amount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -268,13 +268,8 @@ class _Checker:
         return {name: self._number((*where, name), value) for name, value in found.items() if value is not None}
 
     def _number(self, where: tuple[str, ...], value: object) -> float | None:
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number) or number < 0:
+        if (number := amount(value)) is None:
             self._refuse(where, f"{value!r}: expected a number")
-            return None
         return number or None
 
     def _refuse(self, where: tuple[str, ...], message: str) -> None:

@@ -7,7 +7,6 @@ published port, a restart policy) is told.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_regular
 from ohsandbox.runtime.docker.service_options import Service, check_services
-from ohsandbox.strict_yaml import InvalidYaml, YamlFile, parse_yaml
+from ohsandbox.strict_yaml import InvalidYaml, YamlFile, amount, parse_yaml
 from ohsandbox.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -321,14 +320,9 @@ class _ComposeReader:
             self._notes.append(f"{'.'.join((*self._where, 'deploy'))}: {', '.join(other)} have no meaning here")
 
     def _number(self, where: tuple[str, ...], value: Any) -> float:
-        try:
-            number = float(str(value))
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number) or number < 0:
+        if (number := amount(value)) is None:
             self._refuse(where, f"{str(value)[:40]!r} is no number")
-            return 0.0
-        return number
+        return number or 0.0
 
     def _text(self, where: tuple[str, ...], value: Any) -> str:
         """The value with the defaults of variables put in."""

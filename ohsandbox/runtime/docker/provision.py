@@ -152,14 +152,7 @@ def create(
     network = _JoinedNetwork(engine, held, networks)
     try:
         owner = network.make(options)
-        labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}
-        if options.writable:
-            labels[WORKSPACE_LABEL] = " ".join(map(workspace_digest, options.writable))
-        if options.conversation:
-            labels[CONVERSATION_LABEL] = options.conversation
-        config = resolve(options, facts, engine, name=name, labels=labels, binds=binds_now(options))
-        config = config.model_copy(update={"network_owner": owner})
-        config = caches.attach(engine, options, config)
+        config = _config(engine, options, facts, held, network_owner=owner)
         container = containers.create(engine, config, image_id=facts.id)
         if owner:
             container.allow = options.allow if options.network == "open" else ()
@@ -199,6 +192,20 @@ def _image(
     # what a setup puts into a database, or does in other directories of this machine, is in no checkpoint
     has_setup = options.setup_key is not None and not options.services and {*options.writable} <= {options.workspace}
     return options, facts, setups.find(engine, options, facts) if has_setup else None
+
+
+def _config(
+    engine: Engine, options: DockerOptions, facts: images.ImageFacts, held: lease.Lease, *, network_owner: str
+) -> ContainerConfig:
+    """The configuration of a new container, with our labels."""
+    labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}
+    if options.writable:
+        labels[WORKSPACE_LABEL] = " ".join(map(workspace_digest, options.writable))
+    if options.conversation:
+        labels[CONVERSATION_LABEL] = options.conversation
+    name = held.record.container
+    config = resolve(options, facts, engine, name=name, labels=labels, binds=binds_now(options))
+    return caches.attach(engine, options, config.model_copy(update={"network_owner": network_owner}))
 
 
 def _with_services(
