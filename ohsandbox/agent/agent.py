@@ -107,19 +107,15 @@ class Agent:
                 _ and -, or more than 40.
             MCPConfigError: a UsageError: the configuration of MCP servers is wrong, or its file cannot be read.
         """
-        _check_switches(switches)
+        _check_switches(switches, tools)
+        _check_name(name)
         expect_method("llm", llm, "send", "a model", f"Open one: Agent(open_model(LLMConfig(model={_quoted(llm)}))).")
         expect_method("condenser", condenser, "condense", "a Condenser")
         expect("system_prompt", system_prompt, str)
-        expect("name", name, str, optional=False)
         expect("description", description, str, optional=False)
         expect_texts("microagents", microagents)
         expect_texts("system_prompt_extensions", system_prompt_extensions)
-        if tools is not None and switches:
-            raise UsageError(f"Agent(tools=[...]) excludes {', '.join(switches)}. Name the tools, or leave tools out.")
         on, off = ([name for name, is_on in switches.items() if is_on is wanted] for wanted in (True, False))
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
         self.llm = llm
         self.name, self.description = name, description
         self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
@@ -298,11 +294,19 @@ def _quoted(llm: object) -> str:
     return f"{llm!r:.200}" if isinstance(llm, str) else "..."
 
 
-def _check_switches(switches: Mapping[str, object]) -> None:
+def _check_name(name: str) -> None:
+    expect("name", name, str, optional=False)
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
+
+
+def _check_switches(switches: Mapping[str, object], tools: object) -> None:
     for switch, is_on in switches.items():
         if not switch.startswith("enable_") and not is_registered(switch):
             raise unknown_argument("Agent", switch, [*inspect.signature(Agent).parameters, *ToolFlags.model_fields])
         expect(switch, is_on, bool, optional=False)
+    if tools is not None and switches:
+        raise UsageError(f"Agent(tools=[...]) excludes {', '.join(switches)}. Name the tools, or leave tools out.")
 
 
 def _checked(source: MCPSource | None) -> MCPSource | None:

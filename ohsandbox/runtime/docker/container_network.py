@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ohsandbox.arguments import wrong
+from ohsandbox.arguments import expect_path, expect_texts, wrong
 from ohsandbox.errors import SandboxFileError, SandboxRefused, UsageError
 from ohsandbox.network.listeners import NetworkListeners
 from ohsandbox.runtime.docker.error_mapping import engine_errors
@@ -88,8 +88,10 @@ class ContainerNetwork:
             given: the caller's variables, which win over ours.
 
         Raises:
-            UsageError: a credential is none, its value is missing, or a variable has it.
+            UsageError: an argument has another type, a credential is none or lacks its value, or a variable has it.
         """
+        expect_path("ca_bundle", ca_bundle)
+        expect_texts("credentials", credentials)
         self._runtime = runtime
         self._read_options = options
         self._allowlist: Allowlist | None = None

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import threading
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, get_args
 
-from ohsandbox.arguments import expect_path, expect_texts, suggests_names, wrong
+from ohsandbox.arguments import suggests_names, wrong
 from ohsandbox.errors import (
-    SandboxGone,
-    SandboxUnavailable,
-    UnknownUserError,
     UsageError,
 )
 from ohsandbox.runtime.aio import waited
-from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker import (
     attach,
     checkpoints,
@@ -27,39 +21,30 @@ from ohsandbox.runtime.docker import (
     options,
     provision,
     resume,
-    selfcheck,
-    services,
     setups,
     usage,
 )
-from ohsandbox.runtime.docker.channel import ProcessRequest
-from ohsandbox.runtime.docker.container import ended_at_once
-from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID, PRIVATE_DIR, Network
+from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, Network
 from ohsandbox.runtime.docker.container_network import ContainerNetwork
-from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.container_runtime import ContainerRuntime
 from ohsandbox.runtime.docker.monitors import SandboxMonitors
 from ohsandbox.runtime.docker.mounts import Mount, moved
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.network.audit import NetworkDecision
-    from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.build import Build
-    from ohsandbox.runtime.docker.channel import DockerChannel
-    from ohsandbox.runtime.docker.container_config import ContainerConfig, SandboxLimits
+    from ohsandbox.runtime.docker.container_config import SandboxLimits
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.guard import Git
     from ohsandbox.runtime.docker.network_pool import NetworkPool
     from ohsandbox.runtime.docker.options import Profile
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.docker.service_options import Service
-    from ohsandbox.runtime.process.worker import CallResult, Exchange, WorkerCall
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
-    from ohsandbox.secrets import Secrets
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -67,16 +52,8 @@ log = logging.getLogger(__name__)
 Workspace = str | os.PathLike[str] | Mount
 """A directory of this machine; a text may end in ":ro"."""
 
-END_ALL = (
-    b"ohs_i=0;while kill -KILL -1 2>/dev/null;ohs_n=0;for ohs_p in /proc/[0-9]*;do ohs_n=$((ohs_n+1));done;"
-    b"[ $ohs_n -gt 3 ]&&[ $ohs_i -lt 2000 ];do ohs_i=$((ohs_i+1));done;:"
-)
-"""Also waits until they are gone, without a fork: PID 1 with its `sleep`, and this shell, remain. The 500 processes of
-a fork bomb held the limit for some time after their end on a busy machine, so that nothing could start."""
-_ROOT = {"0", "root"}
 
-
-class DockerRuntime(Runtime):
+class DockerRuntime(ContainerRuntime):
     """A sandbox in a container: any image with a POSIX shell at /bin/sh, nothing installed in it.
 
     The constructor only checks its arguments; `start` (or `with`) creates the container, `close` removes it.
@@ -140,18 +117,6 @@ class DockerRuntime(Runtime):
         UsageError: an argument or a combination of arguments is invalid.
     """
 
-    state_dir = PRIVATE_DIR
-    connector_owner = "0"
-    connector_user = CONNECTOR_UID
-    _sandbox: Sandbox | None = None
-    _known: Sandbox | None = None
-    """The same, kept after `close` for descriptions."""
-    _unchecked = False
-    """The sandbox is new, or was started again: no process of it has been checked yet."""
-    _left = False
-    _unenforced: tuple[str, ...] = ()
-    _networks: NetworkPool | None = None
-
     @suggests_names
     def __init__(
         self,
@@ -191,15 +156,12 @@ class DockerRuntime(Runtime):
         check_call(env=env, user=user or None)  # "" is the image's user, as of a container that was resumed
         if progress is not None and not callable(progress):
             raise wrong("progress", progress, "give a function that takes a PullProgress")
-        expect_path("ca_bundle", ca_bundle)
-        expect_texts("credentials", credentials)
         self._network = ContainerNetwork(
             self, lambda: self._options, credentials=credentials, ca_bundle=ca_bundle, given=env or {}
         )
         self._on_connection = self._network.record_connection
-        if credentials:
-            self.outside_secrets = self._network.secrets_outside
-            self.give_secrets(self.secrets)
+        self.outside_secrets = self._network.secrets_outside
+        self.give_secrets(self.secrets)
         self._options = options.from_arguments(
             image=image, env=env, user=user, workdir=workdir, workspace=workspace, same_path=same_path, mounts=mounts,
             copy=copy, git=git, network=network, allow=self._network.with_credential_hosts(allow),
@@ -211,28 +173,10 @@ class DockerRuntime(Runtime):
         self.ends_processes = not (keep or attach)
         self.private_processes = not attach
         self.connector_dir = None if attach else CONNECTOR_DIR
-        self.start_cancel = threading.Event()
         self._progress = progress
-        self._life = threading.Lock()
-        self._checking = threading.RLock()
         self._monitors = SandboxMonitors(self)
 
     # --- facts ---
-
-    @property
-    def id(self) -> str:
-        """The container's id; empty before `start`."""
-        return self._sandbox.container.id if self._sandbox else ""
-
-    @property
-    def name(self) -> str:
-        """The container's name, after `close` too; empty before `start`, unless given."""
-        return self._known.container.name if self._known else self._options.name or ""
-
-    @property
-    def workdir(self) -> str:
-        """Working directory of processes, as a path in the sandbox."""
-        return self._known.workdir if self._known else ""
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -331,106 +275,6 @@ class DockerRuntime(Runtime):
             self.close()
             raise
 
-    def _begin(self, get: Callable[[Engine], Sandbox]) -> None:
-        with self._life:
-            if self._sandbox is not None:
-                return
-            engine = connect()
-            engine.while_starting = self._prepare_while_starting
-            engine.on_reconnect = self.tell
-            try:
-                self.watch(*self.host_workspaces.values())
-                begun = get(engine)
-                if begun.options.workspaces != self._options.workspaces:
-                    self._leave_watch()
-                    self.watch(*(Path(one.source) for one in begun.options.workspaces if not one.read_only))
-            except BaseException:
-                engine.close()
-                self._leave_watch()
-                raise
-            self.state_dir = begun.state_dir
-            self._unchecked = begun.config is not None
-            self._take(begun)
-            engine.while_starting = None
-
-    def _prepare_while_starting(self) -> None:
-        self._network.prepare()
-        if self.while_starting is not None:
-            self.while_starting()
-
-    def _take(self, sandbox: Sandbox) -> None:
-        """Work in this sandbox from now on, with the egress that its options name."""
-        self._options = sandbox.options
-        self._sandbox = self._known = sandbox._replace(exec_env=self._network.environment(sandbox.exec_env))
-        if sandbox.pod is not None:
-            self.ports_beside = sandbox.pod.ports
-        self._network.open(sandbox.container.name)
-        if not self._unchecked:
-            self._network.listen()
-        self._network.install_credentials(sandbox)
-
-    def _close(self) -> None:
-        """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.
-
-        If the engine is gone, this is only logged: the lease file stays, and `gc` removes the container later.
-        """
-        self._monitors.stop()
-        self._network.close()
-        with self._life:
-            gone, self._sandbox = self._sandbox, None
-        if gone is None:
-            return
-        if not self._options.attach:
-            provision.dispose(gone._replace(options=self._options), is_left=self._left, networks=self._networks)
-        gone.container.engine.close()
-
-    def _decide_keep(self, *, keep: bool) -> None:
-        if self._options.attach and not keep:
-            raise UsageError(
-                f"Container {self.name!r} was joined, so it is not ours to remove. Remedy: `docker rm -f {self.name}`."
-            )
-        if self._options.attach:
-            return
-        with self._life:
-            if (ours := self._sandbox) is None or keep == self._options.keep:
-                return
-            if ours.lease is not None:  # first: killed from here on, the container stays where it is to stay
-                ours.lease.rewrite(keep=keep)
-            self._options = self._options.model_copy(update={"keep": keep})
-            self.ends_processes = not keep
-
-    def hold(self) -> None:
-        """See `Runtime.hold`: if this process dies, `gc` leaves the container for three days from now."""
-        if (ours := self._sandbox) is not None and ours.lease is not None and self._options.conversation:
-            ours.lease.hold()
-
-    def hand_over(self, conversation: str) -> None:
-        """See `Runtime.hand_over`: the lease says so; the container's label stays that of the first conversation."""
-        super().hand_over(conversation)
-        with self._life:
-            ours = self._the_sandbox()
-            if ours.lease is not None:
-                ours.lease.rewrite(conversation=conversation)
-            self._options = self._options.model_copy(update={"conversation": conversation})
-            self._network.record_as(conversation)
-
-    def leave(self, *, at_once: bool = False) -> None:
-        """See `Runtime.leave`: the container stays; processes that we started end, with a workspace all processes."""
-        self._left, self.ends_processes = True, False
-        self.hold()
-        if at_once and (ours := self._sandbox) is not None and ours.lease is not None:
-            self._monitors.stop()
-            self._network.close()
-            self._sandbox = None
-            ours.lease.leave()
-            provision.release_workspace(ours.container.engine, ours.options, ours.config, gone=False)
-        else:
-            self.close()
-
-    def is_alive(self) -> bool:
-        """Whether the container runs and has not been restarted."""
-        return self._sandbox is not None and self._sandbox.container.loss() is None
-
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:
         """See `Runtime.checkpoint`; a bound workspace is not part of it."""
         if self._options.profile == "strict" and self._options.workspace is None:
@@ -482,17 +326,6 @@ class DockerRuntime(Runtime):
         copy: bool | Literal["all"] = "all" if asked.pop("copies_all") else copy_of is not None
         return DockerRuntime(**asked, copy=copy, progress=self._progress)
 
-    def _restore(self, checkpoint: str) -> None:
-        with self._life:
-            before = self._the_sandbox()
-            if before.config is not None:
-                self._monitors.stop()
-            try:
-                self._sandbox = self._known = restored = provision.restore(before, checkpoint)
-                self._network.install_credentials(restored)
-            finally:  # a sandbox that stays as it was is monitored again, too
-                self._unchecked = before.config is not None
-
     def resource_usage(self) -> ResourceUsage:
         """Return what the sandbox has used since it was started, as the kernel counts it; about 1 ms.
 
@@ -536,9 +369,6 @@ class DockerRuntime(Runtime):
         """
         self._network.disallow(*rules)
         self._keep_rules()
-
-    def _keep_rules(self) -> None:
-        self._options = self._options.model_copy(update={"allow": self._network.rules})
 
     def network_decisions(self) -> tuple[NetworkDecision, ...]:
         """What the sandbox asked its allowlist for and what was decided: the last 1,000, the oldest first.
@@ -598,194 +428,4 @@ class DockerRuntime(Runtime):
     aset_network = waited(set_network)
     aresource_usage = waited(resource_usage)
 
-    # --- the narrow waist ---
-
-    def open_channel(
-        self,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-        workdir: str | None = None,
-    ) -> Channel:
-        """See `Backend.open_channel`; a relative workdir is below the sandbox's.
-
-        Raises:
-            UsageError: an argument holds a NUL or is over 128 KiB.
-            SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than requested.
-        """
-        self._wait_for_network()
-        name = None if user is None else str(user)
-        request = ProcessRequest(argv, tty, env or {}, name, workdir)
-        with self._checking:  # no second process begins before the first has been checked and has made its workdir
-            if self._unchecked and user is None:
-                return self._open_checked(request._replace(check=True))
-            if self._unchecked:
-                self.open_channel(["/bin/sh", "-c", ":"]).close()
-        return self._open(request)
-
-    def channel(
-        self,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-    ) -> Channel:
-        """See `Backend.channel`. It is for shells and workers, which run nothing before they are told to."""
-        self._check_before_network()
-        with self._network.starting():
-            opened = super().channel(argv, tty=tty, env=env, user=user)
-        self._wait_for_network()
-        return opened
-
-    def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
-        """See `Backend.with_recovery`; the connector, which is started again and again, restarts no sandbox."""
-        return attempt() if self._network.is_connecting else super().with_recovery(attempt, failing)
-
-    def _begin_call(self, call: WorkerCall) -> Exchange | None:
-        is_late = call.is_program and not self._network.is_ready
-        return None if is_late else super()._begin_call(call)
-
-    def _call_once(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
-        if call.is_program:
-            self._wait_for_network()
-            return super()._call_once(call, begun)
-        with self._network.starting():  # our own, as of a file
-            return super()._call_once(call, begun)
-
-    def _worker_wait_s(self, call: WorkerCall) -> float:
-        return self._network.worker_wait_s(call)
-
-    def _open_connector(self) -> Channel:
-        with self._network.starting(connector=True):
-            self._network.write_files()
-            return super()._open_connector()
-
-    def _wait_for_network(self) -> None:
-        self._check_before_network()
-        self._network.wait()
-
-    def _check_before_network(self) -> None:
-        """Before a program: have a new sandbox's first process be a worker of ours, behind which the connector comes.
-
-        The engine takes twice as long for two first processes at a time, and who wants a file needs no connector.
-        """
-        if self._unchecked and self._network.is_awaited:
-            self.snippet(b":")
-
-    def connect_proxy(self) -> socket.socket | None:
-        """See `Backend.connect_proxy`."""
-        return self._network.connect_proxy()
-
-    def prepare_browser(self) -> None:
-        """See `Backend.prepare_browser`."""
-        self._network.prepare_browser()
-
-    def give_secrets(self, secrets: Secrets) -> None:
-        """See `Backend.give_secrets`.
-
-        Raises:
-            UsageError: a secret is a credential, which stays outside.
-        """
-        self._network.check_outside(secrets.environment())
-        super().give_secrets(secrets)
-
-    def _open(self, request: ProcessRequest) -> DockerChannel:
-        try:
-            return self._the_sandbox().open(request)
-        except UnknownUserError as error:
-            if request.user is not None or not self._generation:
-                raise
-            # the sandbox's own user was there before it was brought back: its files are not mounted (`with_recovery`)
-            raise SandboxUnavailable(f"The process could not start: {error}") from error
-
-    def _open_checked(self, request: ProcessRequest) -> DockerChannel:
-        target, self._unchecked = self._the_sandbox(), False
-        try:
-            channel = self._open(request)
-        except BaseException as error:
-            self._unchecked = True
-            ended = isinstance(error, SandboxUnavailable) and self._loss_soon() is not None
-            if ended and target.facts and (fault := ended_at_once(target.container, target.facts.platform)):
-                raise fault from None
-            raise
-        if target.config is not None:
-            self._accept(channel, target.config, target.container.found)
-        self._network.listen()
-        return channel
-
-    def _accept(self, channel: DockerChannel, made: ContainerConfig, found: Mapping[str, Any]) -> None:
-        """Check the sandbox by its first process's facts; a refused one is checked again at the next attempt."""
-        try:
-            selfcheck.refuse_weaker(channel.facts, made, found)
-            self._monitors.begin(self._the_sandbox(), channel.facts, keep=self._options.keep)
-        except BaseException:
-            channel.close()
-            self._unchecked = True
-            raise
-        self._unenforced = tuple(selfcheck.unenforced(channel.facts, made))
-
-    # --- called by the disk monitor, and the engine's connection ---
-
-    def tell(self, notice: str) -> None:
-        """Add a notice to the next result."""
-        self._notices.append(notice)
-
-    def end_processes(self) -> None:
-        """Kill every process of the sandbox except PID 1 and one shell of ours, and its services, which start again."""
-        target = self._the_sandbox()
-        if target.pod is not None:
-            target.pod.kill()
-        if target.config is not None and target.config.capabilities:  # else root lacks CAP_KILL
-            with contextlib.suppress(SandboxUnavailable):
-                # kill(2) with -1 spares the caller, and no fork(2) escapes it: 0.2 ms, without a new process
-                if self.snippet(END_ALL, user="root").status == "0":
-                    return
-        target.end_processes()
-
-    def _worker_user(self, user: str | int | None) -> str | int | None:
-        return None if str(user) in _ROOT and self._the_sandbox().user in {"", *_ROOT} else user
-
     # --- called by the base class ---
-
-    def _loss(self) -> SandboxUnavailable | None:
-        return self._sandbox.container.loss() if self._sandbox else _closed()
-
-    def _revive(self) -> str:
-        target = self._the_sandbox()
-        notice = provision.revive(target)
-        self._unchecked = target.config is not None
-        if target.config is not None and target.config.hardening == "strict":
-            with contextlib.suppress(SandboxUnavailable):  # what comes next says why no process starts
-                self._network.install_credentials(target)
-        return " ".join([notice, *self._revive_services(target)])
-
-    def _revive_services(self, target: Sandbox) -> list[str]:
-        if target.pod is None:
-            return []
-        self._monitors.stop()
-        return services.bring_back(target.pod, listening=partial(provision.listening_in, target))
-
-    def _restart(self) -> str:
-        if self._options.attach:
-            raise SandboxUnavailable(
-                f"Container {self.name!r} cannot start a process any more, and it is not ours to restart. "
-                f"Remedy: `docker restart {self.name}`."
-            )
-        self._the_sandbox().container.kill()
-        self._revive()
-        return (
-            "The sandbox could start no process any more and was restarted: files are kept; processes, variables and "
-            "/run are lost."
-        )
-
-    def _the_sandbox(self) -> Sandbox:
-        if (ours := self._sandbox) is None:
-            raise _closed()
-        return ours
-
-
-def _closed() -> SandboxGone:
-    return SandboxGone("The sandbox is not started, or closed. Remedy: call start(), or use it in a `with` block.")
