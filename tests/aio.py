@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import anyio
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 
 def on(*backends: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
@@ -33,3 +35,20 @@ def on(*backends: str) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], C
 
 
 on_each = on("asyncio", "trio")
+
+
+@contextlib.asynccontextmanager
+async def counted_turns() -> AsyncIterator[list[None]]:
+    """A list that grows by one at each turn of asyncio's loop, as long as nobody holds it up."""
+    turns: list[None] = []
+
+    async def count() -> None:
+        while True:
+            turns.append(None)
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(count())
+    try:
+        yield turns
+    finally:
+        beside.cancel()

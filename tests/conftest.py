@@ -128,6 +128,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The directory of a project, with a repository and a place for its devcontainer."""
+    directory = tmp_path / "project"
+    (directory / ".git").mkdir(parents=True)
+    (directory / ".devcontainer").mkdir()
+    return directory
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_event_loop() -> Iterator[None]:
     """litellm makes the main thread an event loop where it has none, and asyncio.run drops that one unclosed."""

@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "project"
-    (directory / ".git").mkdir(parents=True)
-    (directory / ".devcontainer").mkdir()
-    return directory
-
-
 def say(project: Path, said: str | dict[str, Any]) -> None:
     text = said if isinstance(said, str) else json.dumps(said)
     (project / ".devcontainer" / "devcontainer.json").write_text(text)

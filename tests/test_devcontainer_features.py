@@ -28,14 +28,6 @@ NASTY = "a'b\"c\n$(touch /owned) `touch /owned` \\ ${HOME}\nRUN touch /owned"
 IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    directory = tmp_path / "project"
-    (directory / ".git").mkdir(parents=True)
-    (directory / ".devcontainer").mkdir()
-    return directory
-
-
 def feature(project: Path, name: str, script: str = "true\n", **said: Any) -> Path:
     directory = project / ".devcontainer" / name
     directory.mkdir()

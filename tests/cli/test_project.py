@@ -23,14 +23,6 @@ WIDE = 'image = "evil:1"\nnetwork = "open"\nmax_iterations = 7\nsetup = ["echo \
 QUESTION = b"Trust this directory with this content? [y/N] "
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "project"
-    (directory / ".git").mkdir(parents=True)
-    monkeypatch.chdir(directory)
-    return directory
-
-
 def say(project: Path, text: str) -> None:
     (project / ".ohsandbox.toml").write_text(text)
 

@@ -29,12 +29,7 @@ FETCH = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://web:80
 
 
 @pytest.mark.docker
-def test_a_trusted_projects_services_serve_its_agent(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_script: WriteScript
-) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.chdir(project)
+def test_a_trusted_projects_services_serve_its_agent(invoke: Invoke, project: Path, write_script: WriteScript) -> None:
     (project / "compose.yaml").write_text(COMPOSE)
     (project / ".ohsandbox.toml").write_text(
         f'image = "{IMAGE}"\nservices = "compose.yaml"\nservices_only = ["web"]\nnetwork = "none"\n'

@@ -64,12 +64,7 @@ def test_inputs_that_are_too_large_to_be_read_at_each_start_keep_nothing(
 
 
 @pytest.mark.docker
-def test_setup_runs_once_until_what_it_reads_changes(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str
-) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.chdir(project)
+def test_setup_runs_once_until_what_it_reads_changes(invoke: Invoke, project: Path, image: str) -> None:
     (project / "requirements.txt").write_text("a")
     setup = "cat requirements.txt >>$HOME/installed; echo x >>runs"
     (project / ".ohsandbox.toml").write_text(f'image = "{image}"\nworkspace = "bind"\nsetup = ["{setup}"]')

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.aio import counted_turns
 from tests.network.credentials.tls_host import HOST, KEY, Inside, TlsHost, get, inside, read_answer, whole
 
 
@@ -220,21 +221,11 @@ async def test_an_echo_of_the_key_is_masked_with_its_length_kept(form: str, wher
 
 
 async def test_a_body_of_many_chunks_holds_up_nobody() -> None:
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    async with inside() as (sandbox, host):
-        beside = asyncio.create_task(other())
+    async with inside() as (sandbox, host), counted_turns() as turns:
         chunked = get("/", "transfer-encoding: chunked", method="POST")
         assert (await sandbox.ask(chunked + "1\r\na\r\n" * 5000 + "0\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        beside.cancel()
     assert host.seen[0].body == b"a" * 5000
-    assert turns > 5000
+    assert len(turns) > 5000
 
 
 async def test_an_echo_that_comes_byte_by_byte_is_masked() -> None:
