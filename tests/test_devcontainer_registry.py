@@ -218,12 +218,12 @@ def test_nothing_is_asked_before_trust_and_what_cannot_be_had_is_told(
     trust(project, found.digest())
     used = use_project(where, None, person=False)
     assert used is not None
-    placed = used.over(where)
+    placed = used.applied_to(where)
     assert placed.build_options == {"base": "a:1"}
     assert placed.build is not None
     assert "WHO=you" in (placed.build / "0/run").read_text()
     assert "me/gone:1 (localhost answers 404. Correct its name or version.)" in capfd.readouterr().err
-    assert used.over(SandboxOptions(workspace=project, image="b:1")).build is None
+    assert used.applied_to(SandboxOptions(workspace=project, image="b:1")).build is None
     (project / ".devcontainer/devcontainer.json").write_text(
         json.dumps(said | {"features": {registry.reference("no"): {}}})
     )
@@ -232,4 +232,4 @@ def test_nothing_is_asked_before_trust_and_what_cannot_be_had_is_told(
     trust(project, found.digest())
     used = use_project(where, None, person=False)
     assert used is not None
-    assert (used.over(where).image, used.over(where).build) == ("a:1", None)
+    assert (used.applied_to(where).image, used.over(where).build) == ("a:1", None)
