@@ -206,7 +206,7 @@ def test_nothing_is_asked_before_trust_and_what_cannot_be_had_is_told(
     where = SandboxOptions(workspace=project)
     untrusted = use_project(where, None, person=False)
     assert untrusted is not None
-    assert untrusted.over(where).build is None
+    assert untrusted.applied_to(where).build is None
     found = find_project(project)
     assert found is not None
     assert registry.asked == []
@@ -232,4 +232,4 @@ def test_nothing_is_asked_before_trust_and_what_cannot_be_had_is_told(
     trust(project, found.digest())
     used = use_project(where, None, person=False)
     assert used is not None
-    assert (used.applied_to(where).image, used.over(where).build) == ("a:1", None)
+    assert (used.applied_to(where).image, used.applied_to(where).build) == ("a:1", None)
