@@ -13,7 +13,9 @@ BUILD_LIMIT_S = 600
 # 48 s here with nothing cached
 IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
 TESTS = "tests/test_text.py"
-VOLUME = "ohsandbox-test-compose"
+# of this process: `down` of one run would end the engine of another
+PROJECT = f"ohsandbox-test-{os.getpid()}"
+VOLUME = f"{PROJECT}-state"
 HOST_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_LIMIT_S)]
@@ -90,7 +92,7 @@ def test_dev_is_whoever_owns_the_source(tmp_path: Path) -> None:
 @pytest.fixture
 def dind() -> Iterator[list[str]]:
     """The words of compose for a project whose own engine runs and has one image."""
-    project = ["--project-name", "ohsandbox-test-dind", "--profile", "dind"]
+    project = ["--project-name", f"{PROJECT}-dind", "--profile", "dind"]
     built = compose(*project, "build", "dind")
     assert built.returncode == 0, built.stderr
     try:
@@ -132,7 +134,7 @@ def test_the_service_ohsandbox_works_as_the_workspaces_owner_and_keeps_its_state
     if os.geteuid() == 0:
         os.chown(tmp_path, 1234, 1235)
     command = ["exec", "--image", IMAGE, "--workspace", ".", "--", "sh", "-ec", "touch made; id -u"]
-    project = ["--project-name", "ohsandbox-test"]
+    project = ["--project-name", PROJECT]
     try:
         worked = compose(
             *project, "run", "--rm", "--no-TTY", "ohsandbox", *command, WORKSPACE=str(tmp_path), OHSANDBOX_VOLUME=VOLUME
