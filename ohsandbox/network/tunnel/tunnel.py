@@ -114,6 +114,15 @@ class Tunnel:
         self._pause_s = self._not_before = 0.0
         self._awake.set()
 
+    async def restart(self) -> None:
+        """Return once the connector, which may be killed already, was ended and listens again, or cannot now."""
+        if self._link is None:
+            return
+        self._link.end(SandboxUnavailable("The sandbox's processes were ended."))
+        await self.wake()
+        if self._reviver is not None:
+            await asyncio.wait({self._reviver})
+
     async def close(self) -> None:
         """End the connector and every connection; idempotent."""
         self._is_closed = True

@@ -102,6 +102,20 @@ class Allowlist:
                 await asyncio.wait_for(self._over.wait(), pause_s)
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
+    def restart(self) -> None:
+        """The connector was killed, as with all processes: who starts a program from now on waits for it again."""
+        if self._tunnel is not None and self.was_tried:
+            self._tried.clear()
+            asyncio.run_coroutine_threadsafe(self._restart(self._tunnel), get_loop())
+
+    async def _restart(self, tunnel: Tunnel) -> None:
+        try:
+            await asyncio.wait_for(tunnel.restart(), READY_S)
+        except TimeoutError:
+            log.info("the allowlist is not served in the sandbox again within %g s", READY_S)
+        finally:
+            self._tried.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._proxies[-1].serve(reader, writer)
 

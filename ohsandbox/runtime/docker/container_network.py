@@ -207,6 +207,11 @@ class ContainerNetwork:
         if self._allowlist is not None:
             self._allowlist.begin(self._runtime.tunnel)
 
+    def restart(self) -> None:
+        """Every process of the sandbox was ended, the list's connector among them: the next program waits for it."""
+        if self._allowlist is not None:
+            self._allowlist.restart()
+
     def close(self) -> None:
         """Serve no process inside any more."""
         ended, self._allowlist = self._allowlist, None

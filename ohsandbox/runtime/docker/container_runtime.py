@@ -232,12 +232,19 @@ class ContainerRuntime(Runtime):
 
     def _open(self, request: ProcessRequest) -> DockerChannel:
         try:
-            return self._the_sandbox().open(request)
+            opened = self._the_sandbox().open(request)
         except UnknownUserError as error:
             if request.user is not None or not self._generation:
                 raise
             # the sandbox's own user was there before it was brought back: its files are not mounted (`with_recovery`)
             raise SandboxUnavailable(f"The process could not start: {error}") from error
+        config = self._the_sandbox().config
+        forgets_rules = config is not None and config.network == "open" and not config.network_owner
+        # a start from outside gives its namespace the interface, and no rules; the process has run nothing yet
+        if forgets_rules and (loss := self._loss()) is not None:
+            opened.close()
+            raise loss
+        return opened
 
     def _open_checked(self, request: ProcessRequest) -> DockerChannel:
         target, self._unchecked = self._the_sandbox(), False
@@ -348,12 +355,18 @@ class ContainerRuntime(Runtime):
         target = self._the_sandbox()
         if target.pod is not None:
             target.pod.kill()
-        if target.config is not None and target.config.capabilities:  # else root lacks CAP_KILL
-            with contextlib.suppress(SandboxUnavailable):
-                # kill(2) with -1 spares the caller, and no fork(2) escapes it: 0.2 ms, without a new process
-                if self.snippet(END_ALL, user="root").status == "0":
-                    return
-        target.end_processes()
+        if not self._ends_all_from_inside(target):
+            target.end_processes()
+        self._network.restart()
+
+    def _ends_all_from_inside(self, target: Sandbox) -> bool:
+        """Whether a call of a worker did it: kill(2) with -1 spares the caller, and no fork(2) escapes it; 0.2 ms."""
+        if target.config is None or not target.config.capabilities:
+            return False  # root lacks CAP_KILL
+        try:
+            return self.snippet(END_ALL, user="root").status == "0"
+        except SandboxUnavailable:
+            return False
 
     def _worker_user(self, user: str | int | None) -> str | int | None:
         return None if str(user) in _ROOT and self._the_sandbox().user in {"", *_ROOT} else user

@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable, OhsandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
-from ohsandbox.runtime.docker.error_mapping import engine_errors, one_line
+from ohsandbox.runtime.docker.error_mapping import engine_errors, foreign_errors, one_line
 from ohsandbox.runtime.docker.seccomp import profile_json
 from ohsandbox.runtime.docker.wire import Demultiplexer, wrap
 
@@ -160,7 +160,7 @@ def _join(engine: Engine, container: str) -> None:
     with engine_errors("connecting a sandbox to the open network"):
         joined = _networks(engine, container)
         for name in joined - {NETWORK}:
-            engine.api.disconnect_container_from_network(container, name)
+            _leave(engine, container, name)
         if NETWORK not in joined:
             engine.api.connect_container_to_network(container, NETWORK)
 
@@ -169,7 +169,15 @@ def disconnect(engine: Engine, container: str) -> None:
     """Take all interfaces away."""
     with engine_errors("taking the network of a sandbox away"):
         for name in _networks(engine, container) - {"none"}:
-            engine.api.disconnect_container_from_network(container, name)
+            _leave(engine, container, name)
+
+
+def _leave(engine: Engine, container: str, network: str) -> None:
+    try:
+        engine.api.disconnect_container_from_network(container, network)
+    except foreign_errors() as error:
+        if "is not connected to" not in str(error):  # of one that is ending just now, which the engine still lists
+            raise
 
 
 def close(engine: Engine, container: str) -> None:

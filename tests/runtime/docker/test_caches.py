@@ -137,11 +137,11 @@ def test_what_fills_the_disk_of_a_cache_is_killed(places: tuple[Path, Path], eng
     where = engine.api.inspect_volume(kept.name)["Mountpoint"]
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512m", "tmpfs", small], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g", "tmpfs", small], check=True)
     (small / kept.name / "_data").mkdir(parents=True)
     subprocess.run(["mount", "--bind", small / kept.name / "_data", where], check=True)
     try:
-        limits = SandboxLimits(free_bytes=256 * 2**20)
+        limits = SandboxLimits(free_bytes=2 * 2**30)
         with DockerRuntime(IMAGE, workspace=places[0], copy=True, cache="project", limits=limits) as sandbox:
             told = sandbox.execute("yes >$PIP_CACHE_DIR/wheel", timeout_s=60)
             assert "The disk of the package cache has " in str(told.notice)

@@ -153,6 +153,10 @@ def test_restarts_changes_and_the_owners_end_open_nothing(
     assert (answers(runtime, PUBLIC, port), answers(runtime, inside, port)) == (True, False)
     engine.api.restart(runtime.id, timeout=0)
     assert (answers(runtime, PUBLIC, port), answers(runtime, inside, port)) == (True, False)
+    engine.api.kill(runtime.id)
+    engine.api.start(runtime.id)
+    runtime._pool.discard_all()  # as where its workers had ended before the engine knew of it
+    assert (answers(runtime, PUBLIC, port), answers(runtime, inside, port)) == (True, False)
     if first == "open":
         engine.api.kill(open_network.owner_name(runtime.name))
         assert (answers(runtime, PUBLIC, port), answers(runtime, inside, port)) == (False, False)
