@@ -140,7 +140,7 @@ def test_only_the_sandbox_that_writes_is_stopped(
     other.execute("(while :; do sleep 0.1; done) & echo $! > pid; X=kept")
     told = writer.execute("while :; do dd if=/dev/zero of=big bs=1M; done", timeout_s=HANG_S)
     assert not told.timed_out
-    assert "all processes of this sandbox were killed" in str(told.notice)
+    assert "killed" in str(told.notice)
     told = other.execute('kill -0 "$(cat pid)" && echo $X')
     assert told.output == "kept\n"
 
