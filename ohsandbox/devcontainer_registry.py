@@ -83,7 +83,9 @@ def fetch_feature(project: Path, text: str) -> tuple[FeatureFile, ...]:
             write_atomically(kept / digest.partition(":")[2], layer)
             write_atomically(pin, json.dumps({"reference": text, "project": str(project), "layer": digest}).encode())
     except OSError as error:
-        raise UsageError(f"feature {text!r} cannot be kept: {error.strerror}. Mend it.") from None
+        raise UsageError(
+            f"feature {text!r} cannot be kept: {error.strerror}. Make the state directory writable."
+        ) from None
     return _files_in(layer, text)
 
 
