@@ -10,7 +10,7 @@ One started runtime serves all of them. They need no pytest; where it is, name t
 `pytest.register_assert_rewrite` and a failure shows its values. `Case.missing` is why a sandbox cannot be asked.
 """
 
-from ohsandbox.testing.conformance import (  # imported for their cases
+from ohsandbox.testing.conformance import (
     execute_calls,
     files,
     ports,
@@ -24,12 +24,15 @@ from ohsandbox.testing.conformance import (  # imported for their cases
     tools,
     trees,
 )
-from ohsandbox.testing.conformance.case import CASES, Case, Session, case, shell_case
+from ohsandbox.testing.conformance.case import CASES, Case, Session, add_theme, case, shell_case
 
 THEMES = (
     run, run_calls, sessions, shell_state, shell_output, shell_interactive, shell_recovery, execute_calls,
     files, trees, tools, ports,
 )  # fmt: skip
 """The modules of cases, in the order in which to read them."""
+
+for _theme in THEMES:
+    add_theme(_theme)
 
 __all__ = ["CASES", "THEMES", "Case", "Session", "case", "shell_case"]

@@ -8,6 +8,7 @@ r"""`case`: how a behaviour that every `Runtime` owes becomes a function that an
     def output_keeps_its_trailing_newlines(shell: Session) -> None:
         assert shell("printf 'a\n\n'").output == "a\n\n"
 
+The modules of this package are themes: there each public function is a case, see `add_theme`.
 Each case leaves the runtime as it found it. `Case.check` runs it and then asks what must hold after anything: that
 the same session's next `echo ok` gives exactly that, and that `run` works.
 """
@@ -17,21 +18,27 @@ the same session's next `echo ok` gives exactly that, and that `run` works.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import secrets
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from ohsandbox.errors import UnknownSessionError, UnknownUserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from types import ModuleType
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import CommandObservation
+
+F = TypeVar("F", bound="Callable[..., None]")
 
 CASE_TIMEOUT_S = 60.0
 """The limit of a command that sets none: a case that hangs fails, and the next one runs."""
@@ -103,7 +110,7 @@ def case(*, needs: Iterable[str] = ()) -> Callable[[Callable[[Runtime], None]], 
     """
 
     def register(function: Callable[[Runtime], None]) -> Callable[[Runtime], None]:
-        _add(Case(function.__name__, lambda session: function(session.runtime), frozenset(needs), SHARED))
+        _add(Case(function.__name__, partial(_with_runtime, function), frozenset(needs), SHARED))
         return function
 
     return register
@@ -117,6 +124,35 @@ def shell_case(*, needs: Iterable[str] = ()) -> Callable[[Callable[[Session], No
         return function
 
     return register
+
+
+_NEEDS: dict[Callable[..., None], frozenset[str]] = {}
+
+
+def needs(*words: str) -> Callable[[F], F]:
+    """Say what a case of a theme asks of the sandbox, in the words of `case`."""
+
+    def note(function: F) -> F:
+        _NEEDS[function] = frozenset(words)
+        return function
+
+    return note
+
+
+def add_theme(theme: ModuleType) -> None:
+    """Register the public functions that a module defines, in its order: each of a `runtime`, or of a `shell`."""
+    for name, function in vars(theme).items():
+        if name.startswith("_") or not isinstance(function, FunctionType) or function.__module__ != theme.__name__:
+            continue
+        asked = _NEEDS.get(function, frozenset())
+        if [*inspect.signature(function).parameters] == ["shell"]:
+            _add(Case(name, function, asked, name))
+        else:
+            _add(Case(name, partial(_with_runtime, function), asked, SHARED))
+
+
+def _with_runtime(function: Callable[[Runtime], None], session: Session) -> None:
+    function(session.runtime)
 
 
 def _add(new: Case) -> None:

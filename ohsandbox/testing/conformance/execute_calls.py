@@ -9,20 +9,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UnknownUserError, UsageError, WorkdirError
 from ohsandbox.runtime.aio import to_thread
 from ohsandbox.secrets import Secrets
-from ohsandbox.testing.conformance.case import (
-    Session,
-    already_set,
-    is_running,
-    number_nobody_sleeps,
-    refuses,
-    set_after,
-    shell_case,
-)
-from ohsandbox.testing.conformance.scratch import SOON_S
+from ohsandbox.testing.conformance.case import already_set, is_running, needs, number_nobody_sleeps, refuses, set_after
+from ohsandbox.testing.conformance.scratch import soon
+
+if TYPE_CHECKING:
+    from ohsandbox.testing.conformance.case import Session
 
 STUBBORN = (
     "trap '' INT TERM HUP; sleep {0} & setsid sleep {0} & nohup sleep {0} 2>/dev/null & while :; do sleep {0}; done"
@@ -32,33 +28,28 @@ STUBBORN = (
 # --- execute, cancelled ---
 
 
-@shell_case()
 def a_cancelled_command_is_gone_at_once_and_the_shell_is_kept(shell: Session) -> None:
     number = number_nobody_sleeps()
     shell("cd /tmp; KEPT=1")
-    began = time.monotonic()
-    ended = shell(f"echo so far; sleep {number} & setsid sleep {number} & sleep {number}", cancel=set_after(0.3))
-    assert (ended.cancelled, ended.timed_out, ended.running, ended.exit_code) == (True, False, False, None)
-    assert ended.output == "so far\n"
-    after = shell("echo $KEPT; pwd")
-    assert time.monotonic() - began < SOON_S
+    with soon():
+        ended = shell(f"echo so far; sleep {number} & setsid sleep {number} & sleep {number}", cancel=set_after(0.3))
+        assert (ended.cancelled, ended.timed_out, ended.running, ended.exit_code) == (True, False, False, None)
+        assert ended.output == "so far\n"
+        after = shell("echo $KEPT; pwd")
     assert (after.output, after.notice) == ("1\n/tmp\n", None)
     assert not is_running(shell.runtime, f"sleep {number}")
 
 
-@shell_case()
 def a_cancelled_command_that_ignores_signals_is_gone_too(shell: Session) -> None:
     number = number_nobody_sleeps()
     shell("cd /tmp; export KEPT=1")
-    began = time.monotonic()
-    ended = shell(f"sh -c {shlex.quote(STUBBORN.format(number))}", cancel=set_after(0.3))
-    assert ended.cancelled
-    assert shell("echo $KEPT; pwd").output == "1\n/tmp\n"
-    assert time.monotonic() - began < SOON_S
+    with soon():
+        ended = shell(f"sh -c {shlex.quote(STUBBORN.format(number))}", cancel=set_after(0.3))
+        assert ended.cancelled
+        assert shell("echo $KEPT; pwd").output == "1\n/tmp\n"
     assert not is_running(shell.runtime, f"sleep {number}")
 
 
-@shell_case()
 def a_shell_that_ignores_signals_itself_is_replaced_when_cancelled(shell: Session) -> None:
     number = number_nobody_sleeps()
     shell("cd /tmp; export KEPT=1")
@@ -69,7 +60,6 @@ def a_shell_that_ignores_signals_itself_is_replaced_when_cancelled(shell: Sessio
     assert not is_running(shell.runtime, f"sleep {number}")
 
 
-@shell_case()
 def a_program_that_waits_for_input_and_a_poll_are_cancelled(shell: Session) -> None:
     assert shell("sleep 60", yield_s=0.2).running
     assert shell.poll(cancel=set_after(0.2)).cancelled
@@ -78,7 +68,6 @@ def a_program_that_waits_for_input_and_a_poll_are_cancelled(shell: Session) -> N
     assert shell.poll().running is False
 
 
-@shell_case()
 def a_command_cancelled_before_its_turn_never_runs(shell: Session) -> None:
     shell("true")
     with ThreadPoolExecutor(1) as threads:
@@ -95,7 +84,6 @@ def a_command_cancelled_before_its_turn_never_runs(shell: Session) -> None:
     assert shell("ls /tmp/never-in-turn").exit_code != 0
 
 
-@shell_case()
 def asyncio_cancels_a_command(shell: Session) -> None:
     number = number_nobody_sleeps()
     shell("KEPT=1")
@@ -117,7 +105,6 @@ def asyncio_cancels_a_command(shell: Session) -> None:
 # --- execute, returned from and queued ---
 
 
-@shell_case()
 def a_command_is_left_running_when_its_caller_yields(shell: Session) -> None:
     told = shell("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done; (exit 7)", yield_s=0.7)
     assert (told.running, told.timed_out, told.exit_code) == (True, False, None)
@@ -127,13 +114,11 @@ def a_command_is_left_running_when_its_caller_yields(shell: Session) -> None:
     assert told.output + rest.output == "1\n2\n3\n4\n5\n6\n7\n8\n"
 
 
-@shell_case()
 def a_command_that_ends_before_its_caller_yields_is_done(shell: Session) -> None:
     told = shell("echo done", yield_s=10)
     assert (told.output, told.exit_code, told.running) == ("done\n", 0, False)
 
 
-@shell_case()
 def a_call_that_waited_says_so_and_its_time_begins_with_its_command(shell: Session) -> None:
     shell("true")
     with ThreadPoolExecutor(1) as threads:
@@ -147,7 +132,6 @@ def a_call_that_waited_says_so_and_its_time_begins_with_its_command(shell: Sessi
     assert shell("true").queued_s == 0
 
 
-@shell_case()
 def a_caller_that_yields_while_it_queues_is_told_that_nothing_ran(shell: Session) -> None:
     shell("true")
     with ThreadPoolExecutor(1) as threads:
@@ -160,12 +144,10 @@ def a_caller_that_yields_while_it_queues_is_told_that_nothing_ran(shell: Session
     assert shell("ls /tmp/never-in-queue").exit_code != 0
 
 
-@shell_case()
 def a_command_behind_one_that_was_left_running_is_refused_with_what_to_do(shell: Session) -> None:
     assert shell("sleep 60", yield_s=0.2).running
-    began = time.monotonic()
-    told = shell("touch /tmp/never-behind", timeout_s=60)
-    assert time.monotonic() - began < SOON_S
+    with soon():
+        told = shell("touch /tmp/never-behind", timeout_s=60)
     assert told.running
     for remedy in ("empty command", "is_input", "C-c", "another session"):
         assert remedy in (told.notice or "")
@@ -176,7 +158,6 @@ def a_command_behind_one_that_was_left_running_is_refused_with_what_to_do(shell:
 # --- execute, heard ---
 
 
-@shell_case()
 def what_a_command_prints_is_heard_while_it_runs(shell: Session) -> None:
     heard: list[str] = []
     stop = threading.Event()
@@ -190,7 +171,6 @@ def what_a_command_prints_is_heard_while_it_runs(shell: Session) -> None:
     assert "".join(heard).startswith("first\n")
 
 
-@shell_case()
 def what_is_heard_of_a_command_is_its_output(shell: Session) -> None:
     for command in (
         "seq 20000",
@@ -207,7 +187,6 @@ def what_is_heard_of_a_command_is_its_output(shell: Session) -> None:
     assert (told.output, "".join(heard)) == ("done\n", "10%\r20%\r30%\rdone\n")
 
 
-@shell_case()
 def a_listener_that_comes_later_hears_what_nobody_was_given(shell: Session) -> None:
     first = shell("echo a; sleep 0.5; echo b; sleep 0.5; echo c; sleep 60", yield_s=0.25)
     time.sleep(0.6)
@@ -217,7 +196,6 @@ def a_listener_that_comes_later_hears_what_nobody_was_given(shell: Session) -> N
     shell.type("C-c")
 
 
-@shell_case()
 def a_command_waits_for_who_hears_it(shell: Session) -> None:
     first = threading.Event()
     gone: list[int | None] = []
@@ -233,7 +211,6 @@ def a_command_waits_for_who_hears_it(shell: Session) -> None:
     assert (gone, told.exit_code, told.output_bytes) == ([1], 0, 30_000_000)
 
 
-@shell_case()
 def an_error_of_who_hears_a_command_ends_it_and_is_raised(shell: Session) -> None:
     number = number_nobody_sleeps()
 
@@ -249,16 +226,13 @@ def an_error_of_who_hears_a_command_ends_it_and_is_raised(shell: Session) -> Non
     assert shell("echo $KEPT").output == "1\n"
 
 
-@shell_case()
 def a_command_whose_listener_is_slow_is_still_ended_in_time(shell: Session) -> None:
-    began = time.monotonic()
-    told = shell("yes", timeout_s=0.5, on_output=lambda _: time.sleep(0.1))
-    assert told.timed_out
-    assert time.monotonic() - began < SOON_S
+    with soon():
+        told = shell("yes", timeout_s=0.5, on_output=lambda _: time.sleep(0.1))
+        assert told.timed_out
     assert told.notice is None
 
 
-@shell_case()
 def a_listener_that_calls_its_own_session_is_refused_and_others_serve_it(shell: Session) -> None:
     refuses(partial(shell, "echo x", on_output=lambda _: shell("true")), UsageError, ValueError)
     served: list[int | None] = []
@@ -267,7 +241,6 @@ def a_listener_that_calls_its_own_session_is_refused_and_others_serve_it(shell: 
     shell.runtime.close_session("other")
 
 
-@shell_case()
 def a_secret_is_masked_however_its_output_is_cut(shell: Session) -> None:
     runtime, before = shell.runtime, shell.runtime.secrets
     runtime.give_secrets(Secrets({"TOKEN": "hunter2-hunter2"}))
@@ -287,7 +260,6 @@ def a_secret_is_masked_however_its_output_is_cut(shell: Session) -> None:
 # --- execute, with an environment, directory and user of this call ---
 
 
-@shell_case()
 def environment_and_directory_of_one_call_end_with_it(shell: Session) -> None:
     shell("cd /; export A=old; f() { echo f $A; }")
     env = {"A": "1  '2'\n\"$x\"", "EMPTY": ""}
@@ -296,7 +268,6 @@ def environment_and_directory_of_one_call_end_with_it(shell: Session) -> None:
     assert shell('f; echo "${EMPTY-unset}${B-unset}"; pwd').output == "f old\nunsetunset\n/\n"
 
 
-@shell_case()
 def a_call_with_an_environment_ends_and_fails_as_any_other(shell: Session) -> None:
     env = {"A": "1"}
     assert shell("exit 3", env=env).exit_code == 3
@@ -309,7 +280,6 @@ def a_call_with_an_environment_ends_and_fails_as_any_other(shell: Session) -> No
     assert shell("echo ${A-unset}").output == "unset\n"
 
 
-@shell_case()
 def a_directory_that_a_call_cannot_have_is_a_typed_error(shell: Session) -> None:
     refuses(partial(shell, "true", workdir="/no/such"), WorkdirError, FileNotFoundError)
     refuses(partial(shell, "true", workdir="/etc/passwd"), WorkdirError, NotADirectoryError)
@@ -317,7 +287,7 @@ def a_directory_that_a_call_cannot_have_is_a_typed_error(shell: Session) -> None
     assert shell("pwd", workdir="below").output == f"{shell.runtime.workdir}/below\n"
 
 
-@shell_case(needs={"users"})
+@needs("users")
 def a_call_as_another_user_has_a_shell_of_its_own_that_stays(shell: Session) -> None:
     shell("A=mine")
     told = shell("id -u; cd /tmp; A=theirs", user=65534)

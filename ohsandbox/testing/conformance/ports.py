@@ -10,7 +10,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.testing.conformance.case import case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def echo_server() -> Iterator[int]:
+def _echo_server() -> Iterator[int]:
     """A server of this machine that sends back all that one client sends; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -32,10 +31,9 @@ def echo_server() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-@case()
 def a_service_of_the_host_is_reached_inside_and_a_port_inside_is_reached_here(runtime: Runtime) -> None:
     data = os.urandom(1024 * 1024)
-    with echo_server() as port, contextlib.ExitStack() as stack:
+    with _echo_server() as port, contextlib.ExitStack() as stack:
         with contextlib.suppress(UsageError):  # taken: the sandbox has this machine's ports
             stack.enter_context(runtime.expose_host(port))
         forward = stack.enter_context(runtime.forward(port))

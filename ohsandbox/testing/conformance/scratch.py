@@ -23,6 +23,14 @@ a minute: that long sleeps what nobody may wait for."""
 
 
 @contextlib.contextmanager
+def soon(within_s: float = SOON_S) -> Iterator[None]:
+    """What is done inside must not take longer."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < within_s
+
+
+@contextlib.contextmanager
 def scratch(runtime: Runtime) -> Iterator[str]:
     """A directory of the case's own in the sandbox."""
     path = runtime.run(["mktemp", "-d"]).stdout.decode().strip()

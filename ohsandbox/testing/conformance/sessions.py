@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UnknownSessionError, UnknownUserError, UsageError, WorkdirError
-from ohsandbox.testing.conformance.case import Session, case, is_running, number_nobody_sleeps, refuses, shell_case
+from ohsandbox.testing.conformance.case import Session, is_running, needs, number_nobody_sleeps, refuses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,20 +18,18 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 
-@shell_case()
 def a_session_is_made_by_its_first_use(shell: Session) -> None:
     assert shell.name not in shell.runtime.list_sessions()
     shell("true")
     assert shell.name in shell.runtime.list_sessions()
 
 
-@case()
 def a_session_begins_with_its_options(runtime: Runtime) -> None:
     with _opened(runtime, "options", env={"GREETING": "a  b\n'c'"}, workdir="/tmp") as shell:
         assert shell('echo "$GREETING"; pwd').output == "a  b\n'c'\n/tmp\n"
 
 
-@case(needs={"users"})
+@needs("users")
 def a_session_runs_as_its_user(runtime: Runtime) -> None:
     with _opened(runtime, "nobody", user=65534, workdir="/tmp") as shell:
         assert shell("id -u").output == "65534\n"
@@ -42,14 +40,12 @@ def a_session_runs_as_its_user(runtime: Runtime) -> None:
         assert shell("id -u").output == "65534\n"
 
 
-@case()
 def a_session_keeps_its_options_when_its_shell_is_replaced(runtime: Runtime) -> None:
     with _opened(runtime, "kept", env={"A": "1"}, workdir="/tmp") as shell:
         assert shell("A=2; kill -9 $$").notice
         assert shell("pwd; echo $A").output == "/tmp\n1\n"
 
 
-@shell_case()
 def a_variable_set_later_reaches_every_shell_and_process_from_then_on(shell: Session) -> None:
     runtime, name, value = shell.runtime, _new_name(), 'it\'s "a"\n $b `c` \\'
     shell("false")
@@ -65,7 +61,6 @@ def a_variable_set_later_reaches_every_shell_and_process_from_then_on(shell: Ses
         assert later(shown).output == f"{value}||"
 
 
-@shell_case()
 def a_variable_set_again_has_the_newer_value_and_the_shell_may_have_its_own(shell: Session) -> None:
     name = _new_name()
     shell("false")
@@ -78,7 +73,6 @@ def a_variable_set_again_has_the_newer_value_and_the_shell_may_have_its_own(shel
     assert shell.runtime.run(["sh", "-c", f"echo ${name}"]).stdout == b"new\n"
 
 
-@shell_case()
 def a_variable_set_later_outlasts_its_shell(shell: Session) -> None:
     name = _new_name()
     shell("kill -9 $$")
@@ -87,7 +81,6 @@ def a_variable_set_later_outlasts_its_shell(shell: Session) -> None:
     assert shell(f"echo ${name}").output == "kept\n"
 
 
-@case()
 def a_variable_that_no_shell_can_export_is_refused_and_sets_nothing(runtime: Runtime) -> None:
     name = _new_name()
     for wrong in ({"1A": "x"}, {"A B": "x"}, {"OHSANDBOX_SESSION": "x"}, {"PPID": "1"}, {"A": "\0"}):
@@ -95,13 +88,11 @@ def a_variable_that_no_shell_can_export_is_refused_and_sets_nothing(runtime: Run
     assert runtime.run(["sh", "-c", f"echo ${{{name}-none}}"]).stdout == b"none\n"
 
 
-@case()
 def a_session_that_is_open_cannot_be_opened(runtime: Runtime) -> None:
     with _opened(runtime, "twice"):
         refuses(lambda: runtime.open_session("twice"), UsageError, ValueError)
 
 
-@case()
 def a_session_in_no_directory_or_for_no_user_is_refused_and_not_listed(runtime: Runtime) -> None:
     refuses(lambda: runtime.open_session("bad", workdir="/no/such"), WorkdirError, FileNotFoundError)
     refuses(lambda: runtime.open_session("bad", workdir="/etc/passwd"), WorkdirError, NotADirectoryError)
@@ -109,18 +100,15 @@ def a_session_in_no_directory_or_for_no_user_is_refused_and_not_listed(runtime: 
     assert "bad" not in runtime.list_sessions()
 
 
-@case()
 def sessions_are_listed_in_the_order_of_their_making(runtime: Runtime) -> None:
     with _opened(runtime, "z"), _opened(runtime, "a"):
         assert [name for name in runtime.list_sessions() if name in "za"] == ["z", "a"]
 
 
-@case()
 def closing_a_session_that_is_unknown_is_an_error(runtime: Runtime) -> None:
     refuses(lambda: runtime.close_session("no such"), UnknownSessionError, LookupError)
 
 
-@case()
 def closing_a_session_ends_what_it_runs(runtime: Runtime) -> None:
     number = number_nobody_sleeps()
     with _opened(runtime, "ends") as shell:
@@ -128,7 +116,6 @@ def closing_a_session_ends_what_it_runs(runtime: Runtime) -> None:
     assert not is_running(runtime, f"sleep {number}")
 
 
-@case()
 def a_closed_name_can_be_used_again_and_remembers_nothing(runtime: Runtime) -> None:
     with _opened(runtime, "again") as shell:
         shell("export A=1; cd /tmp")
@@ -136,14 +123,12 @@ def a_closed_name_can_be_used_again_and_remembers_nothing(runtime: Runtime) -> N
         assert shell('echo "<$A>"; pwd').output == f"<>\n{runtime.workdir}\n"
 
 
-@case()
 def a_session_may_have_any_name(runtime: Runtime) -> None:
     for name in ("", "a b/../c", "ü\n", "x" * 300, "$(id)", "-rf"):
         with _opened(runtime, name) as shell:
             assert shell("echo ok").output == "ok\n"
 
 
-@case()
 def sessions_share_no_state(runtime: Runtime) -> None:
     with _opened(runtime, "left") as left, _opened(runtime, "right") as right:
         left("export A=1; cd /tmp; f() { echo f; }")
@@ -151,7 +136,6 @@ def sessions_share_no_state(runtime: Runtime) -> None:
         assert right("f").exit_code == 127
 
 
-@case()
 def sessions_run_side_by_side(runtime: Runtime) -> None:
     """Each waits until all four have begun, which one after the other they never would."""
     meet = "mkdir -p /tmp/side-by-side; : >/tmp/side-by-side/$$; set -- /tmp/side-by-side/*"
@@ -163,14 +147,12 @@ def sessions_run_side_by_side(runtime: Runtime) -> None:
     assert len({one.output for one in told}) == 4
 
 
-@shell_case()
 def threads_of_one_session_queue_and_no_output_is_mixed(shell: Session) -> None:
     with ThreadPoolExecutor(8) as threads:
         told = list(threads.map(lambda i: shell(f"echo a{i}; sleep 0.02; echo b{i}").output, range(16)))
     assert told == [f"a{i}\nb{i}\n" for i in range(16)]
 
 
-@shell_case()
 def the_limit_counts_from_the_start_of_the_command_not_of_the_queue(shell: Session) -> None:
     shell("true")
     with ThreadPoolExecutor(3) as threads:
@@ -178,7 +160,6 @@ def the_limit_counts_from_the_start_of_the_command_not_of_the_queue(shell: Sessi
     assert [(one.timed_out, one.exit_code) for one in told] == [(False, 0)] * 3
 
 
-@shell_case()
 def a_session_that_is_busy_can_be_closed_from_another_thread(shell: Session) -> None:
     with ThreadPoolExecutor(1) as threads:
         shell("true")

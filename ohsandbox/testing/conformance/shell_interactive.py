@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.testing.conformance.case import is_running, number_nobody_sleeps, refuses, shell_case
-from ohsandbox.testing.conformance.scratch import SOON_S
+from ohsandbox.testing.conformance.case import is_running, needs, number_nobody_sleeps, refuses
+from ohsandbox.testing.conformance.scratch import SOON_S, soon
 
 if TYPE_CHECKING:
     from ohsandbox.testing.conformance.case import Session
@@ -19,24 +19,20 @@ INTERRUPTED = 130
 # --- waiting for input ---
 
 
-@shell_case()
 def a_program_that_reads_is_reported_as_waiting_within_a_second(shell: Session) -> None:
-    began = time.monotonic()
-    told = shell("printf 'name? '; read x; echo \"[$x]\"")
-    assert time.monotonic() - began < SOON_S
+    with soon():
+        told = shell("printf 'name? '; read x; echo \"[$x]\"")
     assert (told.output, told.running, told.waiting_for_input, told.exit_code) == ("name? ", True, True, None)
     answered = shell.type("a  b")
     assert (answered.output, answered.exit_code, answered.running) == ("[a  b]\n", 0, False)
 
 
-@shell_case()
 def what_is_typed_is_not_output(shell: Session) -> None:
     assert shell("cat >/dev/null").waiting_for_input
     assert shell.type("secret").output == ""
     assert shell.type("C-d").output == ""
 
 
-@shell_case()
 def cat_answers_each_line_and_ends_with_control_d(shell: Session) -> None:
     assert shell("cat").waiting_for_input
     told = shell.type("one")
@@ -45,61 +41,55 @@ def cat_answers_each_line_and_ends_with_control_d(shell: Session) -> None:
     assert shell.type("C-d").exit_code == 0
 
 
-@shell_case()
 def each_question_of_several_is_reported(shell: Session) -> None:
     shell('read a; read b; echo "$a+$b"')
     assert shell.type("1").waiting_for_input
     assert shell.type("2").output == "1+2\n"
 
 
-@shell_case()
 def text_that_ends_in_a_newline_gets_no_second_one(shell: Session) -> None:
     shell('read a; read b; echo "$a+$b"')
     assert shell.type("1\n").waiting_for_input
     assert shell.type("2\n").output == "1+2\n"
 
 
-@shell_case()
 def a_key_name_is_typed_as_the_key(shell: Session) -> None:
     shell('read x; echo "[$x]"')
     assert shell.type("ENTER").output == "[]\n"
 
 
-@shell_case()
 def an_arrow_key_sends_its_escape_sequence(shell: Session) -> None:
     shell('read x; printf %s "$x" | od -An -tx1')
     shell.type("UP", idle_timeout_s=0.1)
     assert shell.type("ENTER").output.split() == ["1b", "5b", "41"]
 
 
-@shell_case(needs={"bash"})
+@needs("bash")
 def a_password_prompt_waits_and_shows_nothing(shell: Session) -> None:
     told = shell("read -r -s -p 'Password: ' p; echo; echo ${#p}")
     assert (told.output, told.waiting_for_input) == ("Password: ", True)
     assert shell.type("hunter2").output == "\n7\n"
 
 
-@shell_case()
 def a_terminal_without_echo_or_lines_waits_too(shell: Session) -> None:
     told = shell("stty raw -echo; dd bs=1 count=1 2>/dev/null")
     assert told.waiting_for_input
     assert shell.type("q").output == "q"
 
 
-@shell_case()
 def a_program_that_asks_the_terminal_device_waits(shell: Session) -> None:
     assert shell("sh -c 'read x </dev/tty; echo \"<$x>\"' </dev/null").waiting_for_input
     assert shell.type("yes").output == "<yes>\n"
 
 
-@shell_case(needs={"python3"})
+@needs("python3")
 def a_python_program_that_asks_waits(shell: Session) -> None:
     told = shell("python3 -c 'print(int(input(\"n? \")) * 2)'")
     assert (told.output, told.waiting_for_input) == ("n? ", True)
     assert shell.type("21").output == "42\n"
 
 
-@shell_case(needs={"python3"})
+@needs("python3")
 def a_python_prompt_is_driven_line_by_line(shell: Session) -> None:
     assert shell("python3 -q").waiting_for_input
     assert "2\n>>> " in shell.type("print(1 + 1)").output
@@ -107,26 +97,26 @@ def a_python_prompt_is_driven_line_by_line(shell: Session) -> None:
     assert (ended.running, ended.exit_code) == (False, 3)
 
 
-@shell_case(needs={"less"})
+@needs("less")
 def a_pager_waits_and_is_left_with_q(shell: Session) -> None:
     told = shell("seq 1000 >/tmp/pages-$$; less /tmp/pages-$$; echo left; rm /tmp/pages-$$")
     assert told.waiting_for_input
     assert shell.type("q").output.endswith("left\n")
 
 
-@shell_case(needs={"vi"})
+@needs("vi")
 def an_editor_waits_and_can_be_left(shell: Session) -> None:
     assert shell("vi /tmp/edited-by-vi").waiting_for_input
     assert shell.type(":q!").exit_code == 0
 
 
-@shell_case(needs={"ssh-keygen"})
+@needs("ssh-keygen")
 def ssh_keygen_asks(shell: Session) -> None:
     assert shell("ssh-keygen").waiting_for_input
     assert not shell.type("C-c").running
 
 
-@shell_case(needs={"top"})
+@needs("top")
 def a_screen_program_returns_and_can_be_interrupted(shell: Session) -> None:
     assert shell("top", idle_timeout_s=0.5).running
     assert not shell.type("C-c").running
@@ -135,18 +125,15 @@ def a_screen_program_returns_and_can_be_interrupted(shell: Session) -> None:
 # --- not waiting ---
 
 
-@shell_case()
 def a_program_with_input_from_elsewhere_does_not_wait(shell: Session) -> None:
     assert shell("echo x | cat; cat </dev/null; echo done").output.endswith("done\n")
 
 
-@shell_case()
 def a_silent_program_is_not_waiting_for_input(shell: Session) -> None:
     told = shell("sleep 1; echo done")
     assert (told.output, told.waiting_for_input) == ("done\n", False)
 
 
-@shell_case()
 def a_program_that_waits_for_a_pipe_is_not_waiting_for_input(shell: Session) -> None:
     told = shell("mkfifo /tmp/fifo-$$; cat /tmp/fifo-$$; rm -f /tmp/fifo-$$", idle_timeout_s=0.7)
     assert (told.running, told.waiting_for_input) == (True, False)
@@ -154,7 +141,6 @@ def a_program_that_waits_for_a_pipe_is_not_waiting_for_input(shell: Session) -> 
     shell("rm -f /tmp/fifo-$$")
 
 
-@shell_case()
 def a_background_reader_neither_waits_nor_blocks(shell: Session) -> None:
     assert shell("cat & echo hi").output == "hi\n"
     assert shell("kill -9 %1; wait; echo gone").output.endswith("gone\n")
@@ -163,7 +149,6 @@ def a_background_reader_neither_waits_nor_blocks(shell: Session) -> None:
 # --- keys ---
 
 
-@shell_case()
 def control_c_ends_the_program_and_keeps_the_shell(shell: Session) -> None:
     shell("kept=yes; cd /tmp")
     assert shell("sleep 60", idle_timeout_s=0.2).running
@@ -172,7 +157,6 @@ def control_c_ends_the_program_and_keeps_the_shell(shell: Session) -> None:
     assert shell("echo $kept; pwd").output == "yes\n/tmp\n"
 
 
-@shell_case()
 def control_c_ends_loops_functions_and_pipes(shell: Session) -> None:
     shell("kept=yes")
     for command in (
@@ -188,7 +172,6 @@ def control_c_ends_loops_functions_and_pipes(shell: Session) -> None:
         assert shell("echo $kept").output == "yes\n", command
 
 
-@shell_case()
 def control_c_answers_a_question_too(shell: Session) -> None:
     assert shell("read x; echo unreached").waiting_for_input
     told = shell.type("C-c")
@@ -196,7 +179,6 @@ def control_c_answers_a_question_too(shell: Session) -> None:
     assert "unreached" not in told.output
 
 
-@shell_case()
 def control_z_stops_the_program_as_a_job(shell: Session) -> None:
     shell("sleep 60", idle_timeout_s=0.2)
     told = shell.type("C-z")
@@ -204,21 +186,18 @@ def control_z_stops_the_program_as_a_job(shell: Session) -> None:
     assert shell("kill -9 %1; wait %1 2>/dev/null; echo gone").output.endswith("gone\n")
 
 
-@shell_case()
 def control_backslash_quits(shell: Session) -> None:
     shell("ulimit -c 0; sleep 60", idle_timeout_s=0.2)
     told = shell.type("C-\\")
     assert (told.running, told.exit_code) == (False, 131)
 
 
-@shell_case()
 def a_program_may_refuse_control_c(shell: Session) -> None:
     shell("sh -c 'trap \"echo no\" INT; n=0; while [ $n -lt 6 ]; do sleep 0.2; n=$((n+1)); done'", idle_timeout_s=0.2)
     told = shell.type("C-c")
     assert (told.output, told.exit_code) == ("no\n", 0)
 
 
-@shell_case()
 def another_thread_interrupts_the_session(shell: Session) -> None:
     number = number_nobody_sleeps()
 
@@ -234,7 +213,6 @@ def another_thread_interrupts_the_session(shell: Session) -> None:
     assert (told.running, told.exit_code) == (False, 130)
 
 
-@shell_case()
 def interrupting_an_idle_session_does_nothing(shell: Session) -> None:
     shell("kept=yes")
     shell.runtime.interrupt(shell.name)
@@ -245,7 +223,6 @@ def interrupting_an_idle_session_does_nothing(shell: Session) -> None:
 # --- nothing runs, something runs ---
 
 
-@shell_case()
 def typing_with_nothing_running_is_a_harmless_no_op(shell: Session) -> None:
     for text in ("y", "C-c", "C-d", ""):
         told = shell.type(text)
@@ -254,13 +231,11 @@ def typing_with_nothing_running_is_a_harmless_no_op(shell: Session) -> None:
     assert shell("echo ok").output == "ok\n"
 
 
-@shell_case()
 def polling_with_nothing_running_is_a_harmless_no_op(shell: Session) -> None:
     told = shell.poll()
     assert (told.output, told.exit_code, told.running) == ("", None, False)
 
 
-@shell_case()
 def a_command_while_one_runs_is_refused_and_not_run(shell: Session) -> None:
     shell("rm -f /tmp/refused; sleep 60", idle_timeout_s=0.2)
     told = shell("touch /tmp/refused")
@@ -273,7 +248,6 @@ def a_command_while_one_runs_is_refused_and_not_run(shell: Session) -> None:
 # --- returning early ---
 
 
-@shell_case()
 def silence_returns_what_came_and_leaves_the_program_running(shell: Session) -> None:
     told = shell("echo a; sleep 60", idle_timeout_s=0.3)
     assert (told.output, told.running, told.timed_out, told.exit_code) == ("a\n", True, False, None)
@@ -282,20 +256,17 @@ def silence_returns_what_came_and_leaves_the_program_running(shell: Session) -> 
     shell.type("C-c")
 
 
-@shell_case()
 def output_restarts_the_silence(shell: Session) -> None:
     told = shell("for i in 1 2 3 4; do echo $i; sleep 0.2; done", idle_timeout_s=0.6)
     assert (told.output, told.exit_code) == ("1\n2\n3\n4\n", 0)
 
 
-@shell_case()
 def an_interrupt_between_two_commands_of_a_list_is_not_lost(shell: Session) -> None:
     for _ in range(20):
         assert shell("while sleep 0.01; do sleep 0.01; done", idle_timeout_s=0.2).running
         assert shell.type("C-c", timeout_s=30).exit_code == INTERRUPTED
 
 
-@shell_case()
 def an_empty_answer_is_an_enter_only_for_a_question_that_was_seen(shell: Session) -> None:
     ask = "printf '[Y/n] '; read -r x; echo answered"
     assert shell(f"sleep 1; {ask}; {ask}", idle_timeout_s=0.3).running
@@ -311,55 +282,46 @@ def an_empty_answer_is_an_enter_only_for_a_question_that_was_seen(shell: Session
     assert shell.type("").exit_code == 0
 
 
-@shell_case()
 def where_nothing_runs_there_is_no_exit_code_to_be_unknown(shell: Session) -> None:
     for told in (shell.poll(), shell.type("y"), shell.type("")):
         assert (told.nothing_ran, told.exit_code) == (True, None)
         assert "unknown" not in str(told.to_llm_content)
 
 
-@shell_case()
 def polling_gives_each_output_once(shell: Session) -> None:
     assert shell("echo a; sleep 0.7; echo b; exit_code() { return 5; }; exit_code", idle_timeout_s=0.3).output == "a\n"
     told = shell.poll()
     assert (told.output, told.exit_code, told.running) == ("b\n", 5, False)
 
 
-@shell_case()
 def expect_returns_as_soon_as_the_output_matches(shell: Session) -> None:
-    began = time.monotonic()
-    told = shell("echo starting; echo port 8080 ready; sleep 60", expect=r"port (\d+) ready")
-    assert time.monotonic() - began < SOON_S
+    with soon():
+        told = shell("echo starting; echo port 8080 ready; sleep 60", expect=r"port (\d+) ready")
     assert (told.running, told.output) == (True, "starting\nport 8080 ready\n")
     shell.poll(idle_timeout_s=0.2)
     shell.type("C-c")
 
 
-@shell_case()
 def expect_that_never_matches_ends_with_the_command(shell: Session) -> None:
     assert shell("echo a", expect="b").exit_code == 0
 
 
-@shell_case()
 def an_expectation_that_would_match_for_ever_is_given_up_and_told(shell: Session) -> None:
-    began = time.monotonic()
-    told = shell("head -c 60000 /dev/zero | tr '\\000' x; sleep 1; echo end", expect="(x+x+)+y")
-    assert time.monotonic() - began < 2 * SOON_S
+    with soon(2 * SOON_S):
+        told = shell("head -c 60000 /dev/zero | tr '\\000' x; sleep 1; echo end", expect="(x+x+)+y")
     assert (told.exit_code, told.output[-4:]) == (0, "end\n")
     assert "expect=" in (told.notice or "")
 
 
-@shell_case(needs={"python3"})
+@needs("python3")
 def expect_drives_a_prompt_without_waiting(shell: Session) -> None:
     shell("python3 -q", expect=">>> $")
-    began = time.monotonic()
-    for i in range(5):
-        assert f"{i * 2}\n" in shell.type(f"print({i} * 2)", expect=r"\d\n>>> $").output
-    assert time.monotonic() - began < SOON_S
+    with soon():
+        for i in range(5):
+            assert f"{i * 2}\n" in shell.type(f"print({i} * 2)", expect=r"\d\n>>> $").output
     shell.type("C-d")
 
 
-@shell_case()
 def an_expectation_that_is_no_pattern_is_refused_and_nothing_runs(shell: Session) -> None:
     refuses(lambda: shell("touch /tmp/expected", expect="("), UsageError, ValueError)
     assert shell("ls /tmp/expected").exit_code != 0

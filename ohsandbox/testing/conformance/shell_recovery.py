@@ -11,15 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.testing.conformance.case import (
-    PASSING,
-    held_by_host,
-    is_running,
-    number_nobody_sleeps,
-    refuses,
-    shell_case,
-)
-from ohsandbox.testing.conformance.scratch import SOON_S
+from ohsandbox.testing.conformance.case import PASSING, held_by_host, is_running, needs, number_nobody_sleeps, refuses
+from ohsandbox.testing.conformance.scratch import soon
 
 if TYPE_CHECKING:
     from ohsandbox.testing.conformance.case import Session
@@ -31,7 +24,6 @@ GRACE_S = 30.0
 # --- hard limits ---
 
 
-@shell_case()
 def a_timeout_is_a_result_with_the_partial_output(shell: Session) -> None:
     shell("kept=yes; cd /tmp")
     told = shell("echo a; sleep 60", timeout_s=0.4)
@@ -40,7 +32,6 @@ def a_timeout_is_a_result_with_the_partial_output(shell: Session) -> None:
     assert shell("echo $kept; pwd").output == "yes\n/tmp\n"
 
 
-@shell_case()
 def a_timeout_leaves_nothing_of_the_command(shell: Session) -> None:
     number = number_nobody_sleeps()
     command = f"setsid sleep {number} & nohup sleep {number} >/dev/null 2>&1 & sh -c 'sleep {number}' & sleep {number}"
@@ -48,7 +39,7 @@ def a_timeout_leaves_nothing_of_the_command(shell: Session) -> None:
     assert not is_running(shell.runtime, f"sleep {number}")
 
 
-@shell_case(needs={"isolated"})
+@needs("isolated")
 def a_timeout_leaves_nothing_even_of_children_that_hide(shell: Session) -> None:
     number = number_nobody_sleeps()
     hidden = f"env -i setsid sh -c 'sleep {number} & sleep {number}'"
@@ -56,7 +47,6 @@ def a_timeout_leaves_nothing_even_of_children_that_hide(shell: Session) -> None:
     assert not is_running(shell.runtime, f"sleep {number}")
 
 
-@shell_case()
 def a_timeout_spares_what_other_calls_started_meanwhile_though_it_has_no_mark(shell: Session) -> None:
     runtime = shell.runtime
     of_session, of_run, own = (number_nobody_sleeps() for _ in range(3))
@@ -84,7 +74,6 @@ def a_timeout_spares_what_other_calls_started_meanwhile_though_it_has_no_mark(sh
             runtime.run(["sh", "-c", end.replace(number, f"[{number[0]}]{number[1:]}")])
 
 
-@shell_case()
 def a_timeout_spares_what_an_earlier_background_job_starts_meanwhile(shell: Session) -> None:
     number = number_nobody_sleeps()
     shell(f"(sleep 1; sleep {number}; true) &")
@@ -93,7 +82,6 @@ def a_timeout_spares_what_an_earlier_background_job_starts_meanwhile(shell: Sess
     shell("kill %1; wait")
 
 
-@shell_case()
 def a_timeout_spares_earlier_background_jobs(shell: Session) -> None:
     number = number_nobody_sleeps()
     shell(f"sleep {number} &")
@@ -103,7 +91,6 @@ def a_timeout_spares_earlier_background_jobs(shell: Session) -> None:
     assert shell("kill %1; wait; echo gone").output.endswith("gone\n")
 
 
-@shell_case()
 def a_program_that_ignores_signals_is_killed(shell: Session) -> None:
     shell("kept=yes")
     told = shell("sh -c 'trap \"\" INT TERM HUP QUIT; while :; do sleep 60; done'", timeout_s=0.3)
@@ -111,34 +98,28 @@ def a_program_that_ignores_signals_is_killed(shell: Session) -> None:
     assert shell("echo $kept").output == "yes\n"
 
 
-@shell_case()
 def a_loop_of_builtins_is_ended_and_the_shell_kept(shell: Session) -> None:
     shell("kept=yes")
     assert shell("while :; do :; done", timeout_s=0.3).timed_out
     assert shell("echo $kept").output == "yes\n"
 
 
-@shell_case()
 def a_shell_that_ignores_signals_is_replaced_and_it_is_told(shell: Session) -> None:
     shell("export KEPT=yes; cd /tmp")
-    began = time.monotonic()
-    told = shell("trap '' INT TERM; while :; do :; done", timeout_s=0.3)
-    assert time.monotonic() - began < GRACE_S
+    with soon(GRACE_S):
+        told = shell("trap '' INT TERM; while :; do :; done", timeout_s=0.3)
     assert told.timed_out
     assert told.notice
     assert shell("echo $KEPT; pwd").output == "yes\n/tmp\n"
 
 
-@shell_case()
 def a_stopped_shell_goes_on_or_is_replaced_and_that_is_told(shell: Session) -> None:
-    began = time.monotonic()
-    told = shell("kill -STOP $$", timeout_s=0.3)
-    assert time.monotonic() - began < GRACE_S
+    with soon(GRACE_S):
+        told = shell("kill -STOP $$", timeout_s=0.3)
     assert told.exit_code == 0 or (told.timed_out and told.notice)
     assert shell("echo on").output == "on\n"
 
 
-@shell_case()
 def a_waiting_program_is_ended_by_its_timeout_too(shell: Session) -> None:
     assert shell("cat").waiting_for_input
     told = shell.poll(timeout_s=0.05)
@@ -147,14 +128,12 @@ def a_waiting_program_is_ended_by_its_timeout_too(shell: Session) -> None:
         shell.type("C-c")
 
 
-@shell_case()
 def a_timeout_may_be_given_to_a_later_poll(shell: Session) -> None:
     assert shell("sleep 60", idle_timeout_s=0.2).running
     told = shell.poll(timeout_s=0.3)
     assert (told.timed_out, told.running) == (True, False)
 
 
-@shell_case()
 def limits_that_are_no_positive_numbers_are_refused(shell: Session) -> None:
     for value in (0, -1, float("inf"), float("nan"), -0.001):
         refuses(partial(shell, "touch /tmp/limited", timeout_s=value), UsageError, ValueError)
@@ -162,12 +141,10 @@ def limits_that_are_no_positive_numbers_are_refused(shell: Session) -> None:
     assert shell("ls /tmp/limited").exit_code != 0
 
 
-@shell_case()
 def a_huge_limit_is_a_limit(shell: Session) -> None:
     assert shell("echo a", timeout_s=1e9, idle_timeout_s=1e9).output == "a\n"
 
 
-@shell_case()
 def an_interrupt_of_the_host_ends_the_command_and_is_raised(shell: Session) -> None:
     if threading.current_thread() is not threading.main_thread():
         return  # only there does Python raise KeyboardInterrupt
@@ -184,7 +161,6 @@ def an_interrupt_of_the_host_ends_the_command_and_is_raised(shell: Session) -> N
 # --- shells that end ---
 
 
-@shell_case()
 def what_an_exit_trap_prints_is_shown_and_disturbs_no_other_command(shell: Session) -> None:
     told = shell("trap 'echo out; echo err >&2' EXIT; echo a; exit 3")
     assert (told.output, told.exit_code) == ("a\nout\nerr\n", 3)
@@ -199,12 +175,10 @@ def what_an_exit_trap_prints_is_shown_and_disturbs_no_other_command(shell: Sessi
     assert shell("printf b; exit").output == "bbye\n"
 
 
-@shell_case()
 def a_shell_whose_own_descriptors_are_closed_is_restarted_before_the_limit(shell: Session) -> None:
     assert not shell("exec 11>&-", timeout_s=5).timed_out
 
 
-@shell_case()
 def exit_tells_its_code_and_where_the_shell_was(shell: Session) -> None:
     for code in (0, 3, 126, 127, 130):
         told = shell(f"cd /tmp; exit {code}")
@@ -213,7 +187,6 @@ def exit_tells_its_code_and_where_the_shell_was(shell: Session) -> None:
         assert shell("pwd").output == "/tmp\n"
 
 
-@shell_case()
 def the_exported_environment_outlives_the_shell(shell: Session) -> None:
     shell("export KEPT='a  b\n\"c\" $d'")
     told = shell("kill -9 $$")
@@ -222,7 +195,6 @@ def the_exported_environment_outlives_the_shell(shell: Session) -> None:
     assert shell('printf %s "$KEPT"').output == 'a  b\n"c" $d'
 
 
-@shell_case()
 def a_failing_command_under_set_e_ends_the_shell_and_it_is_told(shell: Session) -> None:
     told = shell("set -e; echo before; false; echo after")
     assert (told.output, told.exit_code) == ("before\n", 1)
@@ -230,7 +202,6 @@ def a_failing_command_under_set_e_ends_the_shell_and_it_is_told(shell: Session) 
     assert shell("false; echo on").output == "on\n"
 
 
-@shell_case()
 def exec_replaces_the_shell_and_ends_with_the_program(shell: Session) -> None:
     told = shell("exec sh -c 'echo replaced; exit 4'")
     assert (told.output, told.exit_code) == ("replaced\n", 4)
@@ -238,12 +209,10 @@ def exec_replaces_the_shell_and_ends_with_the_program(shell: Session) -> None:
     assert shell("exec true >/dev/null; echo x").exit_code in (0, None)
 
 
-@shell_case()
 def a_program_in_the_shells_place_is_ended_by_the_timeout(shell: Session) -> None:
     assert shell("exec sleep 60", timeout_s=0.3).timed_out
 
 
-@shell_case()
 def signals_to_the_shell_itself_are_survived(shell: Session) -> None:
     for name in ("HUP", "TERM", "INT", "QUIT", "PIPE", "ALRM", "SEGV"):
         told = shell(f"kill -{name} $$", timeout_s=3)
@@ -251,7 +220,6 @@ def signals_to_the_shell_itself_are_survived(shell: Session) -> None:
         assert shell("echo ok").output == "ok\n", name
 
 
-@shell_case()
 def a_shell_killed_between_commands_is_replaced(shell: Session) -> None:
     pid = shell("export KEPT=yes; echo $$").output.strip()
     shell.runtime.run(["sh", "-c", f"kill -9 {pid}"])
@@ -261,7 +229,7 @@ def a_shell_killed_between_commands_is_replaced(shell: Session) -> None:
     assert told.notice
 
 
-@shell_case(needs={"isolated"})
+@needs("isolated")
 def killing_everything_is_survived(shell: Session) -> None:
     told = shell("export KEPT=yes; kill -9 -1")
     assert told.exit_code != 0
@@ -269,7 +237,7 @@ def killing_everything_is_survived(shell: Session) -> None:
     assert shell.runtime.run(["echo", "on"]).stdout == b"on\n"
 
 
-@shell_case(needs={"isolated"})
+@needs("isolated")
 def the_first_process_cannot_be_killed(shell: Session) -> None:
     shell("touch /tmp/first")
     shell("kill -9 1; kill -TERM 1; kill -INT 1")
@@ -277,7 +245,6 @@ def the_first_process_cannot_be_killed(shell: Session) -> None:
     assert (told.exit_code, told.notice) == (0, None)
 
 
-@shell_case()
 def a_lost_working_directory_is_replaced_and_it_is_told(shell: Session) -> None:
     shell("mkdir /tmp/lost-$$; cd /tmp/lost-$$; rmdir /tmp/lost-$$")
     told = shell("pwd")
@@ -285,7 +252,6 @@ def a_lost_working_directory_is_replaced_and_it_is_told(shell: Session) -> None:
     assert told.notice
 
 
-@shell_case()
 def a_killed_program_leaves_no_raw_terminal_and_no_job_number(shell: Session) -> None:
     number = number_nobody_sleeps()
     shell(f"sleep {number} &")
@@ -295,7 +261,6 @@ def a_killed_program_leaves_no_raw_terminal_and_no_job_number(shell: Session) ->
     assert not is_running(shell.runtime, f"sleep {number}")
 
 
-@shell_case()
 def a_child_that_stops_itself_does_not_hang(shell: Session) -> None:
     told = shell("sh -c 'kill -STOP $$'")
     assert (told.running, told.exit_code) == (False, 147)
@@ -305,15 +270,12 @@ def a_child_that_stops_itself_does_not_hang(shell: Session) -> None:
 # --- background jobs ---
 
 
-@shell_case()
 def a_background_job_does_not_block(shell: Session) -> None:
-    began = time.monotonic()
-    assert shell("sleep 60 & echo hi").output == "hi\n"
-    assert time.monotonic() - began < SOON_S
+    with soon():
+        assert shell("sleep 60 & echo hi").output == "hi\n"
     shell("kill %1")
 
 
-@shell_case()
 def later_output_of_a_job_is_background_output(shell: Session) -> None:
     assert shell("(sleep 0.2; echo late) & echo now").output == "now\n"
     time.sleep(0.4)
@@ -322,7 +284,6 @@ def later_output_of_a_job_is_background_output(shell: Session) -> None:
     assert shell("echo again").background_output == ""
 
 
-@shell_case()
 def later_output_of_a_job_can_be_polled(shell: Session) -> None:
     shell("(sleep 0.2; echo late) &")
     time.sleep(0.4)
@@ -330,7 +291,6 @@ def later_output_of_a_job_can_be_polled(shell: Session) -> None:
     assert (told.output, told.background_output) == ("", "late\n")
 
 
-@shell_case()
 def a_job_works_on_while_other_commands_run(shell: Session) -> None:
     shell("f=/tmp/job-$$; (for i in 1 2 3 4 5; do echo $i; sleep 0.05; done >$f) & echo started")
     for _ in range(5):
@@ -338,7 +298,6 @@ def a_job_works_on_while_other_commands_run(shell: Session) -> None:
     assert shell("wait; cat $f; rm $f").output.endswith("1\n2\n3\n4\n5\n")
 
 
-@shell_case()
 def a_chatty_job_costs_later_commands_nothing(shell: Session) -> None:
     def fifty() -> float:
         began = time.monotonic()
@@ -353,7 +312,6 @@ def a_chatty_job_costs_later_commands_nothing(shell: Session) -> None:
     time.sleep(0.1)
 
 
-@shell_case()
 def a_hundred_commands_leave_threads_and_descriptors_as_they_were(shell: Session) -> None:
     shell("true")
     time.sleep(0.2)

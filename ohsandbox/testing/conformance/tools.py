@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING
 
 from ohsandbox.schema import ErrorObservation, text_of
-from ohsandbox.testing.conformance.case import case
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
@@ -21,7 +20,6 @@ def _read(runtime: Runtime, view_range: list[int] | None = None) -> str:
     return text_of(runtime.execute_tool("file_read", arguments))
 
 
-@case()
 def tools_have_the_shape_of_mcp(runtime: Runtime) -> None:
     tools = runtime.get_tools()
     assert [tool["name"] for tool in tools] == NAMES
@@ -31,12 +29,10 @@ def tools_have_the_shape_of_mcp(runtime: Runtime) -> None:
         assert "prefixItems" not in json.dumps(tool), "some providers refuse arrays without `items`"
 
 
-@case()
 def unknown_tool_is_named_in_the_answer(runtime: Runtime) -> None:
     assert runtime.execute_tool("nope", {}) == ErrorObservation(message="Unknown tool: nope")
 
 
-@case()
 def the_tools_of_an_agent_work_in_a_runtime_alone(runtime: Runtime) -> None:
     assert not runtime.execute_tool("file_editor", {"command": "create", "path": PATH, "file_text": "one\n"}).is_error
     swap = {"command": "str_replace", "path": PATH, "old_str": "one", "new_str": "two"}
@@ -48,7 +44,6 @@ def the_tools_of_an_agent_work_in_a_runtime_alone(runtime: Runtime) -> None:
     runtime.run(["rm", PATH])
 
 
-@case()
 def wrong_arguments_of_a_tool_are_an_error_and_nothing_runs(runtime: Runtime) -> None:
     for arguments in ({}, {"path": PATH}, {"path": 1, "content": "x"}, {"path": PATH, "content": "x", "more": 1}):
         found = runtime.execute_tool("file_write", arguments)
@@ -57,7 +52,6 @@ def wrong_arguments_of_a_tool_are_an_error_and_nothing_runs(runtime: Runtime) ->
     assert runtime.execute_tool("file_read", {"path": PATH}).is_error
 
 
-@case()
 def tools_write_read_and_execute(runtime: Runtime) -> None:
     text = "one\r\ntwo\nthree"
     assert not runtime.execute_tool("file_write", {"path": PATH, "content": text}).is_error
@@ -66,7 +60,6 @@ def tools_write_read_and_execute(runtime: Runtime) -> None:
     assert "done\n" in text_of(ran)
 
 
-@case()
 def lines_of_a_file_are_chosen_by_view_range(runtime: Runtime) -> None:
     runtime.write_bytes(PATH, b"1\n2\x0b2\n3\r\n4")
     chosen = {(1, 1): "1\n", (2, 3): "2\x0b2\n3\r\n", (3, -1): "3\r\n4", (4, 99): "4", (1, -1): "1\n2\x0b2\n3\r\n4"}
@@ -76,14 +69,12 @@ def lines_of_a_file_are_chosen_by_view_range(runtime: Runtime) -> None:
     runtime.run(["rm", PATH])
 
 
-@case()
 def binary_file_is_told_not_dumped(runtime: Runtime) -> None:
     runtime.write_bytes(PATH, b"\x7fELF\0\1\2")
     assert "binary file of 7 bytes" in _read(runtime)
     runtime.run(["rm", PATH])
 
 
-@case()
 def file_error_of_a_tool_is_for_the_model_to_read(runtime: Runtime) -> None:
     found = runtime.execute_tool("file_read", {"path": "/none/such"})
     assert found.is_error

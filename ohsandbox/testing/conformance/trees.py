@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.runtime.files.transfer import TransferLimits
-from ohsandbox.testing.conformance.case import case
+from ohsandbox.testing.conformance.case import needs
 from ohsandbox.testing.conformance.scratch import host_directory, refused, scratch, sh
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _make_tree(root: Path) -> None:
     (root / "closed").chmod(0o555)
 
 
-@case(needs={"tar"})
+@needs("tar")
 def tree_goes_up_and_comes_down_as_it_was(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         (host / "src").mkdir()
@@ -57,7 +57,7 @@ def tree_goes_up_and_comes_down_as_it_was(runtime: Runtime) -> None:
         (host / "src" / "closed").chmod(0o755)
 
 
-@case(needs={"tar"})
+@needs("tar")
 def uploaded_contents_merge_into_the_target(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         sh(runtime, here, "mkdir d; echo keep >d/mine; echo old >d/f")
@@ -66,7 +66,7 @@ def uploaded_contents_merge_into_the_target(runtime: Runtime) -> None:
         assert sh(runtime, here, "cat d/mine d/f") == "keep\nnew"
 
 
-@case(needs={"tar"})
+@needs("tar")
 def single_file_keeps_exactly_the_name_given(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         (host / "a").write_bytes(b"1")
@@ -76,7 +76,7 @@ def single_file_keeps_exactly_the_name_given(runtime: Runtime) -> None:
         assert (host / "deep" / "b").read_bytes() == b"1"
 
 
-@case(needs={"tar"})
+@needs("tar")
 def single_file_onto_a_directory_is_refused_on_both_sides(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         (host / "a").write_bytes(b"1")
@@ -85,7 +85,7 @@ def single_file_onto_a_directory_is_refused_on_both_sides(runtime: Runtime) -> N
         refused(errno.EISDIR, IsADirectoryError, lambda: runtime.download(f"{here}/f", host))
 
 
-@case(needs={"tar", "isolated", "root"})
+@needs("tar", "isolated", "root")
 def tests_at_the_root_are_possible(runtime: Runtime) -> None:
     with host_directory() as host:
         (host / "t.py").write_bytes(b"1")
@@ -94,7 +94,7 @@ def tests_at_the_root_are_possible(runtime: Runtime) -> None:
         runtime.run(["rm", "-r", "/tests"])
 
 
-@case(needs={"tar", "root", "users"})
+@needs("tar", "root", "users")
 def uploaded_files_belong_to_the_user_asked_for(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         sh(runtime, here, "chmod 777 .")
@@ -105,7 +105,7 @@ def uploaded_files_belong_to_the_user_asked_for(runtime: Runtime) -> None:
         refused(errno.EACCES, PermissionError, lambda: runtime.upload(host, f"{here}/e", user=65534))
 
 
-@case(needs={"tar"})
+@needs("tar")
 def upload_leaves_out_what_is_no_file_and_says_so(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         os.mkfifo(host / "pipe")
@@ -115,7 +115,7 @@ def upload_leaves_out_what_is_no_file_and_says_so(runtime: Runtime) -> None:
         assert sh(runtime, here, "stat -c '%n %a' d/*") == "d/su 755\n"
 
 
-@case(needs={"tar"})
+@needs("tar")
 def download_leaves_out_what_leads_outside_and_says_so(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         sh(
@@ -128,7 +128,7 @@ def download_leaves_out_what_leads_outside_and_says_so(runtime: Runtime) -> None
         assert sorted(path.name for path in (host / "t").iterdir()) == ["d", "in"]
 
 
-@case(needs={"tar"})
+@needs("tar")
 def download_never_writes_through_a_symlink(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         sh(runtime, here, "mkdir -p t/d; echo evil >t/d/f; echo evil >t/g")
@@ -144,7 +144,7 @@ def download_never_writes_through_a_symlink(runtime: Runtime) -> None:
         assert "is a symlink" in _told(lambda: runtime.download(f"{here}/t", host / "itself"))
 
 
-@case(needs={"tar"})
+@needs("tar")
 def transfer_over_a_limit_leaves_nothing(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         sh(runtime, here, "mkdir -p t/a/b; printf 12345 >t/a/b/f")
@@ -159,7 +159,7 @@ def transfer_over_a_limit_leaves_nothing(runtime: Runtime) -> None:
         refused(errno.ENOENT, FileNotFoundError, lambda: runtime.list_dir(f"{here}/x"))
 
 
-@case(needs={"tar"})
+@needs("tar")
 def missing_sources_are_typed_errors(runtime: Runtime) -> None:
     with scratch(runtime) as here, host_directory() as host:
         refused(errno.ENOENT, FileNotFoundError, lambda: runtime.download(f"{here}/none", host / "x"))
