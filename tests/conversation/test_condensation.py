@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -7,13 +8,16 @@ import pytest
 from ohsandbox.agent import Agent, messages_from_events
 from ohsandbox.agent.condenser import Condenser, NoCondenser, SummarizingCondenser, WindowCondenser
 from ohsandbox.conversation import Conversation
+from ohsandbox.conversation.limits import RunLimits
 from ohsandbox.events import ConversationStatus as Status
-from ohsandbox.llm import Usage
+from ohsandbox.llm import ScriptedLLM, Usage
 from ohsandbox.llm.errors import ContextWindowError
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ohsandbox.events import SDKEvent
 
 TOO_LONG = ContextWindowError("too long")
 
@@ -125,3 +129,25 @@ def test_no_cut_parts_a_call_from_its_result(condenser: WindowCondenser) -> None
 def test_nothing_is_dropped_from_a_conversation_that_has_hardly_begun() -> None:
     messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "yes"}]
     assert SummarizingCondenser().condense(messages, lambda prompt, *, system="": prompt + system) is None
+
+
+def test_memory_of_a_condensed_conversation_does_not_grow_with_its_log(tmp_path: Path) -> None:
+    # the model answers by how much it is shown: condensed, it begins again in the middle, until the run's limit
+    command = {"name": "execute_bash", "arguments": {"command": "make"}}
+    steps = [{"tool_calls": [command]}] * 49 + [{"tool_calls": [{"name": "request_condensation"}]}]
+    agent = Agent(ScriptedLLM(steps), condenser=WindowCondenser(), enable_condensation_request=True)
+    count, objects = iter(range(1000)), []
+
+    def note_objects(event: SDKEvent) -> None:
+        if event.type == "condensation":
+            gc.collect()
+            objects.append(len(gc.get_objects()))
+
+    limits = RunLimits(max_iterations=300)
+    runtime = RecordingRuntime(lambda _: str(next(count)))
+    with Conversation(agent, runtime, tmp_path, limits=limits) as conversation:
+        conversation.register_callback(note_objects)
+        conversation.run("Build the thing.")
+    # some three objects an event stayed otherwise: messages, calls and their functions
+    assert len(objects) > 7
+    assert objects[-1] - objects[1] < 200, objects
