@@ -7,7 +7,7 @@ from collections.abc import Mapping  # noqa: TC003 - as the next
 from datetime import datetime  # noqa: TC003 - a NamedTuple's annotations are read by whoever prints it
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from ohsandbox.errors import UsageError
+from ohsandbox.errors import SandboxUnavailable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,6 +99,14 @@ class GcResult(NamedTuple):
     """The sandbox's id; empty for a lease whose sandbox was gone already."""
     outcome: Literal["removed", "forgotten", "failed"]
     reason: str
+
+
+def removal(name: str, id_: str, reason: str, remove: Callable[[], object]) -> list[GcResult]:
+    """What became of remove(), one result; none where it returns False, since the thing stays for now."""
+    try:
+        return [] if remove() is False else [GcResult(name, id_, "removed", reason)]
+    except SandboxUnavailable as error:
+        return [GcResult(name, id_, "failed", str(error))]
 
 
 class Removal(NamedTuple):

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ohsandbox.errors import OhsandboxError, ToolError
-from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
+from ohsandbox.runtime.process.cancellation import once_cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,17 +81,15 @@ class RegisteredTools:
         """
         tool = self._tool(name)
         action = tool.action_from_arguments(arguments)
-        if cancel is None:
-            return tool(action)
-        if cancel.is_set():
+        if cancel is not None and cancel.is_set():
             raise ToolError("Cancelled before it began")
-        over = threading.Event()
-        watch = threading.Thread(target=_interrupt, args=(tool, cancel, over), name="ohsandbox-cancel", daemon=True)
-        watch.start()
-        try:
+
+        def interrupt() -> None:
+            with contextlib.suppress(OhsandboxError):  # a dead sandbox needs none
+                tool.interrupt()
+
+        with once_cancelled(cancel, interrupt):
             return tool(action)
-        finally:
-            over.set()
 
     def names(self) -> list[str]:
         """All that `Runtime.execute_tool` knows beside the runtime's own tools, sorted."""
@@ -120,10 +118,3 @@ class RegisteredTools:
         for tool in created:
             with contextlib.suppress(OhsandboxError):
                 tool.close()
-
-
-def _interrupt(tool: CreatedTool, cancel: threading.Event, over: threading.Event) -> None:
-    while not over.wait(LOOK_EVERY_S):
-        if cancel.is_set():
-            with contextlib.suppress(OhsandboxError):  # a dead sandbox needs none
-                tool.interrupt()

@@ -26,7 +26,7 @@ from ohsandbox.runtime.docker import builders, images
 from ohsandbox.runtime.docker.build_context import DIGEST_CHARS, BuildContext
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.inventory import GcResult
+from ohsandbox.runtime.inventory import removal
 from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.inventory import GcResult
 
 log = logging.getLogger(__name__)
 
@@ -272,10 +273,11 @@ def trim(engine: Engine, budget_bytes: int, *, keep: Collection[str]) -> set[str
     for record, name in sorted(ours, key=lambda one: one[0].stat().st_mtime):
         if total <= budget_bytes:
             break
-        if name not in keep and _remove(engine, name):
-            record.unlink(missing_ok=True)
-            total -= own_bytes[_tagged(name)]
-            gone.add(name)
+        with contextlib.suppress(SandboxUnavailable):
+            if name not in keep and _remove(engine, name):
+                record.unlink(missing_ok=True)
+                total -= own_bytes[_tagged(name)]
+                gone.add(name)
     return gone
 
 
@@ -285,11 +287,11 @@ def _tagged(name: str) -> str:
 
 def _remove(engine: Engine, name: str) -> bool:
     """Whether the image is gone; not where there is a container of it."""
-    with contextlib.suppress(SandboxUnavailable), engine_errors(f"removing image {name}"):
-        if not engine.api.containers(all=True, filters={"ancestor": name}):
+    with engine_errors(f"removing image {name}"):
+        is_used = bool(engine.api.containers(all=True, filters={"ancestor": name}))
+        if not is_used:
             engine.api.remove_image(name)
-            return True
-    return False
+    return not is_used
 
 
 def _pull_record(image: str) -> Path:
@@ -314,21 +316,20 @@ def unused(engine: Engine) -> list[str]:
 
 def collect(engine: Engine) -> list[GcResult]:
     """Remove images of ours that were not used for UNUSED_S; one that a container uses stays."""
-    done = []
-    for record in _unused_records(engine):
-        name = f"{REPOSITORY}:{record.name}"
-        try:
-            if images.inspect(engine, name) is not None:
-                with engine_errors(f"removing image {name}"):
-                    if engine.api.containers(all=True, filters={"ancestor": name}):
-                        continue
-                    engine.api.remove_image(name)
-        except SandboxUnavailable as error:
-            done.append(GcResult(name, "", "failed", str(error)))
-            continue
-        record.unlink(missing_ok=True)
-        done.append(GcResult(name, "", "removed", f"no sandbox was made from it for {UNUSED_S / 86400:.0f} days"))
-    return done
+    why = f"no sandbox was made from it for {UNUSED_S / 86400:.0f} days"
+    return [
+        one
+        for record in _unused_records(engine)
+        for one in removal(f"{REPOSITORY}:{record.name}", "", why, partial(_remove_unused, engine, record))
+    ]
+
+
+def _remove_unused(engine: Engine, record: Path) -> bool:
+    name = f"{REPOSITORY}:{record.name}"
+    if images.inspect(engine, name) is not None and not _remove(engine, name):
+        return False
+    record.unlink(missing_ok=True)
+    return True
 
 
 def _unused_records(engine: Engine) -> list[Path]:

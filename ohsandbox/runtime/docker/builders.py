@@ -10,16 +10,16 @@ import logging
 import os
 import re
 import subprocess
-import threading
 from collections import defaultdict, deque
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.error_mapping import one_line
-from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, check_not_cancelled
+from ohsandbox.runtime.process.cancellation import check_not_cancelled, once_cancelled
 from ohsandbox.runtime.results import PullProgress
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.docker.build import Build
@@ -217,22 +217,12 @@ def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
 @contextlib.contextmanager
 def _ended(client: subprocess.Popen[bytes], cancel: threading.Event | None) -> Iterator[None]:
     """The client ends, and its build with it, once cancel is set or the block fails."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while cancel is not None and not over.wait(LOOK_EVERY_S):
-            if cancel.is_set():
-                client.terminate()
-                return
-
-    threading.Thread(target=watch, name="ohsandbox-build", daemon=True).start()
     try:
-        yield
+        with once_cancelled(cancel, client.terminate):
+            yield
     except BaseException:
         client.terminate()
         raise
-    finally:
-        over.set()
 
 
 def _follow_buildkit(text: str, report: BuildReport) -> None:

@@ -17,19 +17,20 @@ import secrets
 import socket
 import time
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ohsandbox.errors import SandboxRefused, SandboxUnavailable, UsageError
+from ohsandbox.errors import SandboxRefused, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
 from ohsandbox.runtime.docker.container_config import CACHE_DIR
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.profiles import is_root
-from ohsandbox.runtime.inventory import CacheInfo, GcResult
+from ohsandbox.runtime.inventory import CacheInfo, removal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container_config import ContainerConfig
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.inventory import GcResult
 
 PROJECT = "project"
 """The cache of the directory that the sandbox works in; any other word is the name of a cache."""
@@ -312,11 +314,5 @@ def unused(engine: Engine) -> list[tuple[str, str]]:
 
 def collect(engine: Engine) -> list[GcResult]:
     """Remove caches that nobody needs."""
-    done = []
-    for volume, why in unused(engine):
-        try:
-            if remove(engine, volume):
-                done.append(GcResult(volume, volume, "removed", why))
-        except SandboxUnavailable as error:
-            done.append(GcResult(volume, volume, "failed", str(error)))
-    return done
+    found = unused(engine)
+    return [one for volume, why in found for one in removal(volume, volume, why, partial(remove, engine, volume))]

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import stat
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,10 +14,11 @@ from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailab
 from ohsandbox.runtime.docker.error_mapping import NO_ENGINE_REMEDY, engine_errors, foreign_errors
 from ohsandbox.runtime.docker.own_container import own_id
 from ohsandbox.runtime.docker.ssh_tunnel import SshTunnel, tunnel_to
-from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, check_not_cancelled
+from ohsandbox.runtime.process.cancellation import check_not_cancelled, once_cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    import threading
+    from collections.abc import Callable, Iterator, Mapping
 
     from ohsandbox.runtime.docker.own_container import OwnMount
 
@@ -104,32 +104,27 @@ class Engine:
         """
         check_not_cancelled(cancel, doing)
         answers: list[Any] = []
-        over = threading.Event()
         hooks = self.api.hooks["response"]
         hooks.append(hook := lambda answer, *_, **__: answers.append(answer))
-        if cancel is not None:
-            threading.Thread(target=_cut, args=(cancel, answers, over), name="ohsandbox-cut", daemon=True).start()
+
+        def cut() -> None:
+            for answer in answers:
+                with contextlib.suppress(AttributeError, OSError):  # a close would not wake the thread that reads it
+                    answer.raw.connection.sock.shutdown(socket.SHUT_RDWR)
+
         try:
-            with engine_errors(doing):
+            with once_cancelled(cancel, cut), engine_errors(doing):
                 yield
         except SandboxUnavailable:
             check_not_cancelled(cancel, doing)
             raise
         finally:
-            over.set()
             hooks.remove(hook)
         check_not_cancelled(cancel, doing)
 
     def close(self) -> None:
         """Close pooled connections. Calling it twice is fine."""
         self.api.close()
-
-
-def _cut(cancel: threading.Event, answers: Sequence[Any], over: threading.Event) -> None:
-    while not over.wait(LOOK_EVERY_S):
-        for answer in answers if cancel.is_set() else ():
-            with contextlib.suppress(AttributeError, OSError):  # a close would not wake the thread that reads from it
-                answer.raw.connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def connect(environ: Mapping[str, str] | None = None) -> Engine:

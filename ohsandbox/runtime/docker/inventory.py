@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import LABELS_LABEL
 from ohsandbox.runtime.docker.project import remove_shared
 from ohsandbox.runtime.docker.usage import MAX_STATS_REQUESTS, STATS_TIMEOUT_S, read_stats
-from ohsandbox.runtime.inventory import CacheInfo, GcResult, Inventory, Removal, SandboxInfo, ServiceInfo
+from ohsandbox.runtime.inventory import CacheInfo, GcResult, Inventory, Removal, SandboxInfo, ServiceInfo, removal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -127,21 +128,24 @@ class DockerInventory(Inventory):
         """
         engine = self._engine
         before = lease.all_ids()  # a lease taken later may have no container yet
-        dead = [record for one in before if not lease.owner_alive(one) and (record := lease.read(one))]
+        dead = [held for one in before if not lease.owner_alive(one) and (held := lease.read(one))]
         containers = self._labelled()
         present = {_lease_id(found) for found in containers}
-        done = [_reap(engine, found, kept=kept) for found in containers]
-        done += [_forget(engine, one) for one in before if one not in present]
+        done = [one for found in containers for one in _reap(engine, found, kept=kept)]
+        done += [one for lease_id in before if lease_id not in present for one in _forget(engine, lease_id)]
         done += remove_shared(engine, {one.id for one in dead if one.engine == engine.address.url})
         setups.expire()
-        done += [_drop(engine, record) for record in checkpoints.records(engine) if record.is_orphan]
+        why = "its conversation, or what it was set up for, is gone"
+        for record in checkpoints.records(engine):
+            if record.is_orphan:
+                done += removal(record.name, record.id, why, partial(checkpoints.release, engine, record))
         done += build.collect(engine)
         done += caches.collect(engine)
         if not keep_networks:
             open_network.collect(engine)
         for workspace in {path for one in dead if one.engine == engine.address.url for path in one.workspaces}:
             _unlock(engine, workspace)
-        return [one for one in done if one is not None]
+        return done
 
     def _labelled(self, more: dict[str, str] | None = None) -> list[dict[str, Any]]:
         with engine_errors("listing the sandboxes"):
@@ -283,24 +287,19 @@ def _info(found: dict[str, Any]) -> SandboxInfo:
     )
 
 
-def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> GcResult | None:
+def _reap(engine: Engine, found: dict[str, Any], *, kept: bool) -> list[GcResult]:
     record = own_record(found)
     if record is None or ((record.keep or lease.is_resumable(record)) and not kept):
-        return None
-    name, container = record.container, str(found["Id"])
-    try:
-        if not _remove_idle(engine, record, container):
-            return None
-    except SandboxUnavailable as error:
-        return GcResult(name, container, "failed", str(error))
-    return GcResult(name, container, "removed", f"its owner, process {record.pid}, is gone")
+        return []
+    why, container = f"its owner, process {record.pid}, is gone", str(found["Id"])
+    return removal(record.container, container, why, partial(_remove_idle, engine, record, container))
 
 
-def _forget(engine: Engine, lease_id: str) -> GcResult | None:
+def _forget(engine: Engine, lease_id: str) -> list[GcResult]:
     record = lease.read(lease_id)
     if record is None or record.engine != engine.address.url or not _remove_idle(engine, record, None):
-        return None
-    return GcResult(record.container, "", "forgotten", "its container is gone")
+        return []
+    return [GcResult(record.container, "", "forgotten", "its container is gone")]
 
 
 def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> bool:
@@ -315,15 +314,6 @@ def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> 
             open_network.remove_owner(engine, record.network_owner, record.id)
         lease.remove_file(record.id)
     return True
-
-
-def _drop(engine: Engine, record: checkpoints.CheckpointRecord) -> GcResult | None:
-    try:
-        if not checkpoints.release(engine, record):
-            return None
-    except SandboxUnavailable as error:
-        return GcResult(record.name, record.id, "failed", str(error))
-    return GcResult(record.name, record.id, "removed", "its conversation, or what it was set up for, is gone")
 
 
 def _unlock(engine: Engine, workspace: str) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.lease import LEASE_LABEL
-from ohsandbox.runtime.inventory import GcResult
+from ohsandbox.runtime.inventory import GcResult, removal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from ohsandbox.runtime.docker.engine import Engine
 
@@ -20,9 +21,9 @@ def remove_shared(engine: Engine, leases: Collection[str]) -> list[GcResult]:
 
     What cannot be removed is told in the result; nothing is raised.
     """
-    api, done = engine.api, list[GcResult]()
+    api = engine.api
     if not leases:
-        return done
+        return []
     try:
         with engine_errors("listing networks and volumes of sandboxes"):
             networks = api.networks(filters={"label": LEASE_LABEL})
@@ -31,14 +32,15 @@ def remove_shared(engine: Engine, leases: Collection[str]) -> list[GcResult]:
         return [GcResult("networks and volumes", "", "failed", str(error))]
     found = [(api.remove_network, one["Id"], one) for one in networks]
     found += [(api.remove_volume, one["Name"], one) for one in volumes]
-    for remove, key, one in found:
-        if (one.get("Labels") or {}).get(LEASE_LABEL) not in leases:
-            continue
-        try:
-            with engine_errors(f"removing {one['Name']!r}"):
-                remove(key)
-        except SandboxUnavailable as error:
-            done.append(GcResult(one["Name"], key, "failed", str(error)))
-        else:
-            done.append(GcResult(one["Name"], key, "removed", "the owner of its sandbox is gone"))
-    return done
+    ours = [one for one in found if (one[2].get("Labels") or {}).get(LEASE_LABEL) in leases]
+    why = "the owner of its sandbox is gone"
+    return [
+        done
+        for remove, key, one in ours
+        for done in removal(one["Name"], key, why, partial(_remove, remove, key, one["Name"]))
+    ]
+
+
+def _remove(remove: Callable[[str], object], key: str, name: str) -> None:
+    with engine_errors(f"removing {name!r}"):
+        remove(key)

@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ohsandbox.errors import OhsandboxError, SandboxRefused, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import container as containers
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import LeaseRecord
     from ohsandbox.runtime.docker.options import DockerOptions
+
+T = TypeVar("T")
 
 SERVICE_OF_LABEL = "ohsandbox.service-of"
 """Of a service: the id of the lease that it shares with its sandbox."""
@@ -212,9 +214,7 @@ class Pod:
             with contextlib.suppress(SandboxUnavailable), engine_errors(f"stopping service {one.service.name!r}"):
                 self.engine.api.stop(one.container.id, timeout=STOP_S)
 
-        with ThreadPoolExecutor(_STARTS) as pool:
-            for _ in pool.map(end, self.running.values()):
-                pass
+        _at_once(end, self.running.values())
 
 
 def start(
@@ -238,9 +238,7 @@ def start(
             progress(PullProgress(f"service {name}", "starting", detail=detail))
 
     for stage in _stages(options.services):
-        with ThreadPoolExecutor(_STARTS) as pool:
-            for _ in pool.map(lambda one: pod.create(one, found[one.name], options), stage):
-                pass
+        _at_once(lambda one: pod.create(one, found[one.name], options), stage)
         names = [one.name for one in stage]
         pod.await_ready(names, listening=listening, tell=tell, cancel=cancel)
     if options.network == "allowlist" and PROXY_PORT in listening():
@@ -330,6 +328,13 @@ def replaced(
             container.remove()
 
 
+def _at_once(act: Callable[[T], object], ones: Iterable[T]) -> None:
+    """Do it with each, _STARTS at a time; raises what the first that fails raises."""
+    with ThreadPoolExecutor(_STARTS) as pool:
+        for _ in pool.map(act, ones):
+            pass
+
+
 def _put_back(container: Container, name: str) -> None:
     with contextlib.suppress(OhsandboxError), engine_errors(f"putting service {name!r} back"):
         container.engine.api.rename(container.id, name)
@@ -388,10 +393,7 @@ def remove(engine: Engine, record: LeaseRecord) -> None:
     Raises:
         SandboxUnavailable: the engine fails.
     """
-    found = [str(one["Id"]) for one in found_services(engine, record)]
-    with ThreadPoolExecutor(_STARTS) as pool:
-        for _ in pool.map(lambda one: containers.remove(engine, one), found):
-            pass
+    _at_once(lambda one: containers.remove(engine, str(one["Id"])), found_services(engine, record))
 
 
 def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:

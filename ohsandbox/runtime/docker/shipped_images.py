@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import build, checkpoints, open_network
 from ohsandbox.runtime.docker.build import Build
 from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.inventory import SHIPPED_IMAGES, GcResult, StoredImage
+from ohsandbox.runtime.inventory import SHIPPED_IMAGES, StoredImage, removal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.inventory import ImageKind
+    from ohsandbox.runtime.inventory import GcResult, ImageKind
     from ohsandbox.runtime.results import PullProgress
 
 _IN_WHEEL = Path(__file__).parent / "shipped"
@@ -80,15 +81,13 @@ def prune(engine: Engine) -> Iterator[GcResult]:
     Checkpoints belong to conversations, and are removed with them; shipped images stay.
     """
     for one in list_made(engine):
-        if one.in_use or one.kind not in {"built", "network"}:
-            continue
-        try:
-            with engine_errors(f"removing image {one.name}"):
-                engine.api.remove_image(one.name)
-        except SandboxUnavailable as error:
-            yield GcResult(one.name, "", "failed", str(error))
-        else:
-            yield GcResult(one.name, "", "removed", "no container uses it")
+        if not one.in_use and one.kind in {"built", "network"}:
+            yield from removal(one.name, "", "no container uses it", partial(_remove, engine, one.name))
+
+
+def _remove(engine: Engine, name: str) -> None:
+    with engine_errors(f"removing image {name}"):
+        engine.api.remove_image(name)
 
 
 def _made(image: dict[str, Any], used: set[str]) -> Iterator[StoredImage]:

@@ -85,6 +85,24 @@ def check_not_cancelled(cancel: threading.Event | None, doing: str) -> None:
 
 
 @contextlib.contextmanager
+def once_cancelled(cancel: threading.Event | None, act: Callable[[], object]) -> Iterator[None]:
+    """Context in which a thread calls act() once cancel is set, every LOOK_EVERY_S until it returns True."""
+    over = threading.Event()
+
+    def watch(cancel: threading.Event) -> None:
+        while not over.wait(LOOK_EVERY_S):
+            if cancel.is_set() and act() is True:
+                return
+
+    if cancel is not None:
+        threading.Thread(target=watch, args=(cancel,), name="ohsandbox-cancel", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@contextlib.contextmanager
 def killing(cancel: threading.Event | None) -> Iterator[Callable[[Channel], Channel]]:
     """Yield a function that registers a channel; once cancel is set, the registered channels' processes are killed.
 
@@ -97,27 +115,18 @@ def killing(cancel: threading.Event | None) -> Iterator[Callable[[Channel], Chan
         channels.append(channel)
         return channel
 
-    if cancel is None:
-        yield registered
-        return
-    over = threading.Event()
-    if cancel.is_set():
+    def kill() -> bool:
+        for channel in channels:
+            with contextlib.suppress(OhsandboxError, OSError):
+                channel.kill()
+        return bool(channels)
+
+    if cancel is not None and cancel.is_set():
         raise CallCancelledError("Cancelled before it began; nothing was copied")
-    threading.Thread(target=_kill_once, args=(cancel, channels, over), name="ohsandbox-cancel", daemon=True).start()
     try:
-        yield registered
+        with once_cancelled(cancel, kill):
+            yield registered
     except (OhsandboxError, OSError) as error:
-        if cancel.is_set():
+        if cancel is not None and cancel.is_set():
             raise CallCancelledError("Cancelled while it was copied; a part of it may have arrived") from error
         raise
-    finally:
-        over.set()
-
-
-def _kill_once(cancel: threading.Event, channels: list[Channel], over: threading.Event) -> None:
-    while not over.wait(LOOK_EVERY_S):
-        if cancel.is_set() and channels:
-            for channel in channels:
-                with contextlib.suppress(OhsandboxError, OSError):
-                    channel.kill()
-            return
