@@ -23,8 +23,9 @@ from ohsandbox.devcontainer_features import staged
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import open_regular, write_atomically
-from ohsandbox.runtime.factory import DEFAULT_ALLOW, build_digest, check_mount, project_services
-from ohsandbox.runtime.mount_text import parse_mount
+from ohsandbox.runtime.factory import build_digest, check_mount, project_services
+from ohsandbox.runtime.mount_text import Mount
+from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
 
@@ -419,8 +420,9 @@ def _absolute(mount: str, path: Path) -> str:
 
     Links are resolved first: what is shown and trusted is what is bound, and a link that leads elsewhere asks again.
     """
-    named = parse_mount(mount)
-    return str(named._replace(source=os.path.realpath(path.parent / Path(named.source).expanduser())))
+    named = Mount.parse(mount)
+    source = os.path.realpath(path.parent / Path(named.source).expanduser())
+    return str(named.model_copy(update={"source": source}))
 
 
 def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:

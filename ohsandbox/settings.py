@@ -18,9 +18,9 @@ from ohsandbox.errors import UsageError
 from ohsandbox.key_store import is_reference, look_up_key
 from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.price import GivenPrice  # noqa: TC001 - pydantic reads it
-from ohsandbox.runtime.factory import DEFAULT_IMAGE, NetworkMode
-from ohsandbox.runtime.mount_text import parse_mount
+from ohsandbox.runtime.mount_text import Mount
 from ohsandbox.runtime.port_numbers import parse_port_pair
+from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, NetworkMode
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.settings_file import read_object
 from ohsandbox.text import MAX_BYTES, byte_size, nearest
@@ -210,7 +210,7 @@ class Settings(ConfigModel):
     @classmethod
     def _mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
         for one in mounts:
-            parse_mount(one)
+            Mount.parse(one)
         return mounts
 
     @field_validator("forward")

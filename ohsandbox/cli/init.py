@@ -18,7 +18,8 @@ from ohsandbox.cli.rendering.text import hide, safe_line, say
 from ohsandbox.errors import ModelError, OhsandboxError, UsageError
 from ohsandbox.key_store import is_reference, look_up_key, planned_reference, store_key
 from ohsandbox.llm import ModelAuthenticationError, ModelNotFoundError
-from ohsandbox.runtime.factory import NetworkMode, open_inventory
+from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.runtime_settings import NetworkMode
 from ohsandbox.secrets import Secrets
 from ohsandbox.settings import Settings
 from ohsandbox.settings_file import write_object

@@ -25,8 +25,8 @@ from ohsandbox.cli.runtime import check_placed, make_runtime, started_runtime
 from ohsandbox.cli.setup_checkpoints import set_up
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
-from ohsandbox.runtime.factory import DEFAULT_IMAGE
 from ohsandbox.runtime.pool import SandboxPool
+from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE
 from ohsandbox.secrets.vault import look_up
 from ohsandbox.tools import HINTS, hint_of
 

@@ -89,10 +89,10 @@ def directory(text: str) -> str:
 
 def mount_of(text: str) -> str:
     """`SRC:DST[:ro]` with an absolute source, so that it means the same where the conversation is resumed."""
-    from ohsandbox.runtime.mount_text import parse_mount  # noqa: PLC0415 - `--help` reads this module
+    from ohsandbox.runtime.mount_text import Mount  # noqa: PLC0415 - `--help` reads this module
 
     try:
-        named = parse_mount(text)
+        named = Mount.parse(text)
     except UsageError as error:
         raise BadParameter(str(error)) from None
-    return str(named._replace(source=str(Path(named.source).expanduser().absolute())))
+    return str(named.model_copy(update={"source": str(Path(named.source).expanduser().absolute())}))

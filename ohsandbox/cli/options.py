@@ -19,7 +19,8 @@ from ohsandbox.cli.typer_options import option, switch
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from ohsandbox.runtime.factory import BackendInfo, NetworkMode
+    from ohsandbox.runtime.factory import BackendInfo
+    from ohsandbox.runtime.runtime_settings import NetworkMode
     from ohsandbox.settings import Settings
 
 # --- options of more than one command ---------------------------------------------------------------
@@ -240,12 +241,8 @@ class SandboxOptions:
 
     def checked(self) -> SandboxOptions:  # noqa: C901 - one check after another
         """The same options. One that the backend does not support is refused, never ignored."""
-        from ohsandbox.runtime.factory import (  # noqa: PLC0415 - `--help` reads this module
-            BACKENDS,
-            CONTAINER_OPTIONS,
-            NETWORK_OPTIONS,
-            RESOURCE_LIMITS,
-        )
+        from ohsandbox.runtime.factory import BACKENDS  # noqa: PLC0415 - `--help` reads this module
+        from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, NETWORK_OPTIONS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
 
         if self.branch is not None:
             return self._on_branch()
@@ -317,10 +314,7 @@ class SandboxOptions:
 
     def with_settings(self, settings: Settings) -> SandboxOptions:
         """The same with the settings' values for what was not asked."""
-        from ohsandbox.runtime.factory import (  # noqa: PLC0415 - `--help` reads this module
-            CONTAINER_OPTIONS,
-            RESOURCE_LIMITS,
-        )
+        from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
 
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
         of_new = set() if self.attach else {*RESOURCE_LIMITS, *CONTAINER_OPTIONS}
@@ -383,7 +377,7 @@ class SandboxOptions:
 
     def _allowed(self, settings: Settings) -> tuple[str, ...]:
         """What is on the list: that of the settings or of before, and over it the flags'."""
-        from ohsandbox.runtime.factory import DEFAULT_ALLOW  # noqa: PLC0415 - `--help` reads this module
+        from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW  # noqa: PLC0415 - `--help` reads this module
 
         network = self._network(settings)
         if self.attach or network == "none" or not self.backend.isolated:

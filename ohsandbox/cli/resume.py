@@ -12,8 +12,8 @@ from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.private_files import write_atomically
-from ohsandbox.runtime.factory import CONTAINER_OPTIONS, RESOURCE_LIMITS
 from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
+from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,12 +13,8 @@ from ohsandbox.cli.post_run_report import tell_news
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.setup_checkpoints import set_up, setup_key
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
-from ohsandbox.runtime.factory import (
-    RuntimeSettings,
-    engine_elsewhere,
-    open_inventory,
-    runtime_from,
-)
+from ohsandbox.runtime.factory import engine_elsewhere, open_inventory, runtime_from
+from ohsandbox.runtime.runtime_settings import RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.factory import NetworkMode
     from ohsandbox.runtime.port_numbers import PortPair
+    from ohsandbox.runtime.runtime_settings import NetworkMode
     from ohsandbox.settings import Settings
 
 

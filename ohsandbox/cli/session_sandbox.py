@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation import Conversation
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.factory import NetworkMode
     from ohsandbox.runtime.port_numbers import PortPair
     from ohsandbox.runtime.results import PullProgress
+    from ohsandbox.runtime.runtime_settings import NetworkMode
     from ohsandbox.settings import Settings
 
 

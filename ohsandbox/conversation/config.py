@@ -13,7 +13,8 @@ from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval
 from ohsandbox.conversation.limits import RunLimits, check_price
 from ohsandbox.conversation.skill_servers import check_policy
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.factory import RESOURCE_LIMITS, RuntimeSettings, runtime_from
+from ohsandbox.runtime.factory import runtime_from
+from ohsandbox.runtime.runtime_settings import RESOURCE_LIMITS, RuntimeSettings
 from ohsandbox.secrets import Secrets, host_keys
 from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 from ohsandbox.settings import Settings

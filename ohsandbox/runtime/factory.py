@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.mount_text import parse_mount, parse_path
+from ohsandbox.runtime.mount_text import Mount, parse_path
 from ohsandbox.runtime.results import PullProgress
+from ohsandbox.runtime.runtime_settings import (
+    CONTAINER_OPTIONS,
+    DEFAULT_BACKEND,
+    NETWORK_OPTIONS,
+    RESOURCE_LIMITS,
+    RuntimeSettings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,88 +29,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[PullProgress], None]
 """Called while an image is downloaded."""
-
-DEFAULT_BACKEND = "docker"
-DEFAULT_IMAGE = "python:3.12"
-"""Most tasks are Python or need it; any image with a POSIX `sh` serves."""
-
-
-NetworkMode = Literal["none", "allowlist", "open"]
-"""Nothing; named hosts alone, by name, over HTTP and HTTPS; the internet."""
-DEFAULT_ALLOW = ("packages",)
-"""Of the commands, where nobody said what to allow: the package registries of the person's own configuration."""
-
-NETWORK_OPTIONS = ("network", "allow", "credential")
-
-CONTAINER_OPTIONS = ("cache", "platform", "gpus", "oci_runtime", "profile", "accept_unenforced")
-"""Of a container that is created, beside its limits."""
-RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
-"""Bounds of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuntimeSettings:
-    """What a sandbox is created from, whatever the backend. A backend ignores no option: see `BackendInfo.options`."""
-
-    runtime: str = DEFAULT_BACKEND
-    """The name of a backend, as in `--runtime`."""
-    image: str = DEFAULT_IMAGE
-    build: str | Path | None = None
-    """A directory with a Dockerfile, in the place of image."""
-    build_options: Mapping[str, Any] | None = None
-    """Fields of `Build` beside its context."""
-    workspace: str | Path | None = None
-    """A directory of this machine to work in."""
-    workspaces: tuple[str, ...] = ()
-    """Several, each `DIR[:ro]`, in the place of workspace; the first is where commands start."""
-    same_path: bool = False
-    """Workspaces lie in the sandbox where they lie on this machine."""
-    mount: tuple[str, ...] = ()
-    """More of this machine's files, each `SOURCE:TARGET[:ro]`."""
-    host_workdir: str | Path | None = None
-    """Where a backend that runs on this machine starts commands without a workspace; None: the current directory."""
-    git: Literal["guarded", "ro", "rw"] = "guarded"
-    copy: bool | Literal["all"] = False
-    """Work on a copy of the workspace; "all" includes ignored files and secrets."""
-    network: NetworkMode = "none"
-    allow: tuple[str, ...] = ()
-    """With the allowlist: the rules, as `--allow` takes them. With the open network: what of the private ranges is not
-    closed."""
-    credential: tuple[str, ...] = ()
-    """Keys that stay outside, as `--credential` takes them."""
-    keep: bool = False
-    attach: str | None = None
-    """The name of a running sandbox to join."""
-    ca_bundle: str | Path | None = None
-    memory: int | None = None
-    """Bytes of memory and swap together; for this and the next three, None is the backend's default."""
-    cpus: float | None = None
-    pids: int | None = None
-    """Processes and threads."""
-    disk: int | None = None
-    """Bytes by which the root file system may grow."""
-    accept_unenforced: bool = False
-    """Accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of every process."""
-    user: str | None = None
-    """Name or id of the user of every process."""
-    cache: str | None = None
-    """"project" or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
-    platform: str | None = None
-    """Of the image: os/architecture."""
-    gpus: int | Literal["all"] | None = None
-    oci_runtime: str | None = None
-    """An OCI runtime of the engine, such as runsc."""
-    profile: Literal["strict", "trusted"] | None = None
-    """More or less strict than usual; see `DockerRuntime`."""
-    conversation: str | None = None
-    checkpoint: str | None = None
-    """The id of a checkpoint to begin with."""
-    services: tuple[Mapping[str, Any], ...] = ()
-    """What runs beside the sandbox, each by the fields of `Service`."""
-    setup_key: str | None = None
-    """What a setup depends on beside all this; of a backend that keeps checkpoints."""
 
 
 class BackendInfo(NamedTuple):
@@ -118,8 +42,6 @@ class BackendInfo(NamedTuple):
     """Fields of `RuntimeSettings` that it supports beside `workspace`."""
     users: bool = True
     """Commands can run as another user."""
-    open_inventory: Callable[[], Inventory] | None = None
-    """None: it stores nothing beyond the life of a process."""
 
 
 def _build(settings: RuntimeSettings) -> Any:
@@ -177,15 +99,8 @@ def container_of(image: str | None, options: Mapping[str, Any]) -> Runtime:
 def _is_mapped(settings: RuntimeSettings) -> bool:
     """Whether something of this machine can be written."""
     directories = settings.workspaces or ((str(settings.workspace),) if settings.workspace else ())
-    named = [*(parse_mount(one) for one in settings.mount)]
-    writable = [] if settings.copy else [one for one in map(parse_path, directories) if not one.read_only]
-    return bool(writable) or not all(one.read_only for one in named)
-
-
-def _open_docker_inventory() -> Inventory:
-    from ohsandbox.runtime.docker.inventory import DockerInventory  # noqa: PLC0415 - as above
-
-    return DockerInventory()
+    workspaces = () if settings.copy else map(parse_path, directories)
+    return not all(one.read_only for one in (*workspaces, *map(Mount.parse, settings.mount)))
 
 
 def _create_local(settings: RuntimeSettings, _progress: Progress | None) -> Runtime:
@@ -209,7 +124,6 @@ BACKENDS: dict[str, BackendInfo] = {
                 *CONTAINER_OPTIONS,
             }
         ),
-        open_inventory=_open_docker_inventory,
     ),
     "cli": BackendInfo(_create_local, isolated=False, users=False),
 }
@@ -296,19 +210,17 @@ def check_mount(text: str) -> None:
     Raises:
         UsageError: it is none, or what it names must not be bound.
     """
-    from ohsandbox.runtime.docker.mounts import Mount, vetted  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.mounts import vetted  # noqa: PLC0415 - only who uses docker imports it
 
     vetted([], [Mount.parse(text)])
 
 
-def open_inventory(name: str | None = None) -> Inventory:
-    """What a backend (None: the default one) stores; close it after use.
+def open_inventory() -> Inventory:
+    """What the backend that stores sandboxes and checkpoints has stored; close it after use.
 
     Raises:
-        UsageError: there is no such backend, or it stores nothing.
         EngineUnavailable: no engine answers.
     """
-    opener = backend_info(name).open_inventory
-    if opener is None:
-        raise UsageError(f"Runtime {name!r} stores no sandboxes. Use --runtime docker.")
-    return opener()
+    from ohsandbox.runtime.docker.inventory import DockerInventory  # noqa: PLC0415 - only who uses docker imports it
+
+    return DockerInventory()

@@ -1,10 +1,11 @@
-"""How a person names directories and mounts: `DIR[:ro]` and `SRC:DST[:ro]`. Nothing is looked up here."""
+"""Directories and mounts as a person names them: `DIR[:ro]` and `SRC:DST[:ro]`. Nothing is looked up here."""
 
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
+from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,37 +24,49 @@ class NamedPath(NamedTuple):
     read_only: bool
 
 
-class NamedMount(NamedTuple):
-    """A mount as it was named."""
+class Mount(ConfigModel):
+    """A file or directory of this machine in a sandbox.
+
+    source is a path of this machine: a directory, or read-only a file. target is an absolute path in the sandbox.
+    `Mount.parse("SOURCE:TARGET[:ro]")` reads the form of the command line.
+    """
+
+    by_position = ("source", "target")
 
     source: str
     target: str
-    read_only: bool
+    read_only: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The mount that a text names.
+
+        Raises:
+            UsageError: it is not of that form: it has no two paths, or more than two.
+        """
+        path, read_only = parse_path(text)
+        source, colon, target = path.partition(":")
+        if not (colon and source and target.startswith("/")) or ":" in target:
+            raise UsageError(
+                f"Mount {text!r} is not SOURCE:TARGET, SOURCE:TARGET:ro or :rw. Remedy: name a path of this machine "
+                "and an absolute one of the sandbox; a colon in a name is possible in Python only "
+                "(Mount(source=..., target=...))."
+            )
+        return cls(source=source, target=target, read_only=read_only)
 
     def __str__(self) -> str:
         return f"{self.source}:{self.target}" + (":ro" if self.read_only else "")
+
+    @property
+    def name(self) -> str:
+        """The last part of source: what a person calls it."""
+        return PurePosixPath(self.source).name
 
 
 def parse_path(text: str) -> NamedPath:
     """The parts of `DIR[:ro]`; a directory whose own name ends so is written with a slash behind it."""
     head, colon, mode = text.rpartition(":")
     return NamedPath(head, _MODES[mode]) if colon and head and mode in _MODES else NamedPath(text, read_only=False)
-
-
-def parse_mount(text: str) -> NamedMount:
-    """The parts of `SRC:DST[:ro]`.
-
-    Raises:
-        UsageError: it has no two paths, or more than two.
-    """
-    path, read_only = parse_path(text)
-    source, colon, target = path.partition(":")
-    if not (colon and source and target.startswith("/")) or ":" in target:
-        raise UsageError(
-            f"Mount {text!r} is not SOURCE:TARGET, SOURCE:TARGET:ro or :rw. Remedy: name a path of this machine and an "
-            "absolute one of the sandbox; a colon in a name is possible in Python only (Mount(source=..., target=...))."
-        )
-    return NamedMount(source, target, read_only)
 
 
 def place_of_workspace(directory: str, *, is_first: bool, same_path: bool) -> str:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
-from ohsandbox.runtime.factory import DEFAULT_IMAGE, RuntimeSettings, runtime_from
+from ohsandbox.runtime.factory import runtime_from
 from ohsandbox.runtime.files.transfer import TransferLimits
 from ohsandbox.runtime.files.unpack import too_large
+from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, RuntimeSettings
 from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex
 from ohsandbox.timetravel.fork import find_checkpoint

@@ -12,7 +12,8 @@ from ohsandbox.cli.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
 from ohsandbox.cli.typer_options import command, new_app
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.container_config import ContainerConfig, create_payload
-from ohsandbox.runtime.factory import BACKENDS, RESOURCE_LIMITS, RuntimeSettings
+from ohsandbox.runtime.factory import BACKENDS
+from ohsandbox.runtime.runtime_settings import RESOURCE_LIMITS, RuntimeSettings
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Invoke

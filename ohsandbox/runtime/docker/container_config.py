@@ -19,6 +19,7 @@ from ohsandbox.runtime.docker.mount_policy import Identity  # noqa: TC001 - pyda
 from ohsandbox.runtime.docker.mounts import Bind  # noqa: TC001 - as above
 from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
 from ohsandbox.runtime.mount_text import WORKSPACE
+from ohsandbox.runtime.runtime_settings import NetworkMode  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 Hardening = Literal["strict", "trusted"]
 """`strict`: nothing of the root file system can be written, no process has a capability or is root. `trusted`: setuid
 programs work, root has the engine's default capabilities."""
-Network = Literal["none", "allowlist", "open"]
-"""`allowlist`: the container has no network either; named hosts are reached through the connector and our proxy."""
 
 GIB = 1024**3
 MIB = 1024**2
@@ -138,7 +137,7 @@ class ContainerConfig(BaseModel):
     """Our variables and the caller's."""
     unset: tuple[str, ...] = ()
     """Variables of the image that are removed."""
-    network: Network = "none"
+    network: NetworkMode = "none"
     network_owner: str = ""
     """Id of the container whose network namespace it joins; empty: it has one of its own, with no interface."""
     limits: SandboxLimits = SandboxLimits()

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from ohsandbox.network.tunnel.ports import PortConnection
     from ohsandbox.runtime.docker.allowlist import Allowlist
     from ohsandbox.runtime.docker.container import Container
-    from ohsandbox.runtime.docker.container_config import Network
     from ohsandbox.runtime.docker.options import DockerOptions
     from ohsandbox.runtime.docker.runtime import DockerRuntime
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.docker.trust import CredentialSetup
     from ohsandbox.runtime.process.worker import WorkerCall
+    from ohsandbox.runtime.runtime_settings import NetworkMode
 
 log = logging.getLogger(__name__)
 
@@ -374,7 +374,7 @@ class ContainerNetwork:
         return () if self._credentials_now is None else self._credentials_now.hosts
 
 
-def change(container: Container, network: Network, interfaces: Callable[[], bytes]) -> None:
+def change(container: Container, network: NetworkMode, interfaces: Callable[[], bytes]) -> None:
     """Leave every network but the one that is wanted, and join that. A call that was cut off can be repeated.
 
     interfaces runs `LIST_INTERFACES` in the sandbox.

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.arguments import ConfigModel, expect_path, wrong
+from ohsandbox.arguments import expect_path, wrong
 from ohsandbox.errors import SandboxRefused, UsageError
 from ohsandbox.runtime.docker import guard, mount_policy
 from ohsandbox.runtime.docker.guard import Git, GuardMount  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.mount_text import (
     MORE_WORKSPACES,
+    Mount,
     moved_places,
-    parse_mount,
     parse_path,
     place_of_workspace,
 )
@@ -43,37 +43,6 @@ _NOT_WHOLE = ("/home/ohsandbox", "/tmp", "/var/tmp", "/root", "/opt/ohsandbox", 
 """Neither these nor what holds one of them; what is below them may be a target."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f:]")
 _ELSEWHERE = "Remedy: name another directory, such as /data or one below /workspaces or /mnt."
-
-
-class Mount(ConfigModel):
-    """A file or directory of this machine in a sandbox.
-
-    source is a path of this machine: a directory, or read-only a file. target is an absolute path in the sandbox.
-    `Mount.parse("SOURCE:TARGET[:ro]")` reads the form of the command line.
-    """
-
-    by_position = ("source", "target")
-
-    source: str
-    target: str
-    read_only: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Mount:
-        """The mount that a text names.
-
-        Raises:
-            UsageError: it is not of that form.
-        """
-        return cls(**parse_mount(text)._asdict())
-
-    def __str__(self) -> str:
-        return f"{self.source}:{self.target}" + (":ro" if self.read_only else "")
-
-    @property
-    def name(self) -> str:
-        """The last part of source: what a person calls it."""
-        return PurePosixPath(self.source).name
 
 
 class Bind(NamedTuple):

@@ -22,14 +22,14 @@ from ohsandbox.runtime.docker.container_config import (
     TRUST_DIR,
     ContainerConfig,
     Hardening,
-    Network,
     SandboxLimits,
 )
 from ohsandbox.runtime.docker.guard import Git  # noqa: TC001 - pydantic reads annotations at run time
-from ohsandbox.runtime.docker.mounts import Bind, Mount, asked_mounts, asked_workspaces, copied_directory
+from ohsandbox.runtime.docker.mounts import Bind, asked_mounts, asked_workspaces, copied_directory
 from ohsandbox.runtime.docker.service_options import Service, check_services
-from ohsandbox.runtime.mount_text import WORKSPACE
+from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.port_numbers import MAX_PORT
+from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, NetworkMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 Profile = Literal["contained", "mapped", "strict", "trusted"]
 """`contained`: files live in the container, apt works. `mapped`: a host directory is bound, no capabilities at all.
 These two say what the workspace decides anyway; see `Hardening` for the others."""
-
-DEFAULT_IMAGE = "python:3.12"
 
 WORKDIR_LABEL = "ohsandbox.workdir"
 """Label with the working directory of processes; the container's own working directory is the root directory."""
@@ -119,7 +117,7 @@ class DockerOptions(BaseModel):
     """A directory whose files are copied to /workspace at the start; there are no workspaces then."""
     copies_all: bool = False
     git: Git = "guarded"
-    network: Network = "none"
+    network: NetworkMode = "none"
     allow: tuple[str, ...] = ()
     """Rules of the allowlist; of an open network, addresses that it leads to besides the public ones."""
     credentials: tuple[str, ...] = ()
@@ -290,7 +288,7 @@ def _with_network(found: DockerOptions, asked: Mapping[str, object]) -> DockerOp
     return found.model_copy(update={"allow": checked_rules(found.network, found.allow)})
 
 
-def checked_rules(network: Network, rules: Sequence[str]) -> tuple[str, ...]:
+def checked_rules(network: NetworkMode, rules: Sequence[str]) -> tuple[str, ...]:
     """The rules of an allowlist, or the addresses of an open network, each in its one spelling.
 
     Raises:

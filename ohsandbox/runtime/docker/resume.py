@@ -14,21 +14,21 @@ from ohsandbox.runtime.docker.container_config import ALL_GPUS, CAPABILITIES
 from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import GuardMount
 from ohsandbox.runtime.docker.inventory import own_record
-from ohsandbox.runtime.docker.mounts import Bind, Mount
+from ohsandbox.runtime.docker.mounts import Bind
 from ohsandbox.runtime.docker.options import BINDS_LABEL, LABELS_LABEL, resolve, workdir_of
 from ohsandbox.runtime.docker.own_container import as_we_name
 from ohsandbox.runtime.docker.sandbox import Sandbox
-from ohsandbox.runtime.mount_text import WORKSPACE
+from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.runtime.docker.container_config import Network
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.lease import Lease
     from ohsandbox.runtime.docker.options import DockerOptions
     from ohsandbox.runtime.docker.provision import Progress
+    from ohsandbox.runtime.runtime_settings import NetworkMode
 
 _STOPPED = {137, 143}
 """Exit codes of PID 1 after SIGKILL (`DockerRuntime.leave`) and SIGTERM (monitors.OwnerWatchdog)."""
@@ -182,7 +182,7 @@ def _gpus_of(host: Mapping[str, Any]) -> int | str | None:
     return "all" if count == ALL_GPUS else count or None
 
 
-def _closed(options: DockerOptions) -> Network:
+def _closed(options: DockerOptions) -> NetworkMode:
     """The network of a container without an interface: its list, if one is asked for, is of our process alone."""
     return "none" if options.network == "open" else options.network
 

@@ -24,13 +24,15 @@ from ohsandbox.runtime.docker import (
     setups,
     usage,
 )
-from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, Network
+from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR
 from ohsandbox.runtime.docker.container_network import ContainerNetwork
 from ohsandbox.runtime.docker.container_runtime import ContainerRuntime
 from ohsandbox.runtime.docker.monitors import SandboxMonitors
-from ohsandbox.runtime.docker.mounts import Mount, moved
+from ohsandbox.runtime.docker.mounts import moved
+from ohsandbox.runtime.mount_text import Mount
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
+from ohsandbox.runtime.runtime_settings import NetworkMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -130,7 +132,7 @@ class DockerRuntime(ContainerRuntime):
         mounts: Sequence[str | Mount] = (),
         copy: bool | Literal["all"] = False,
         git: Git | None = None,
-        network: Network | None = None,
+        network: NetworkMode | None = None,
         allow: Sequence[str] | None = None,
         credentials: Sequence[str] = (),
         expose_host: Sequence[int] = (),
@@ -386,7 +388,7 @@ class DockerRuntime(ContainerRuntime):
         """
         return self._network.on_decision(listener)
 
-    def set_network(self, network: Network, *, allow: Sequence[str] | None = None) -> None:
+    def set_network(self, network: NetworkMode, *, allow: Sequence[str] | None = None) -> None:
         """Give the running container another network, or another list of hosts; allow is all that is on the list.
 
         Connections that processes hold end with their network. Nothing is restarted: new processes are led to the
@@ -398,7 +400,7 @@ class DockerRuntime(ContainerRuntime):
             SandboxRefused: nothing has changed inside, as under gVisor, whose network is made once.
             SandboxUnavailable: the engine refuses, as Podman does, or the sandbox is gone.
         """
-        if network not in get_args(Network):
+        if network not in get_args(NetworkMode):
             raise wrong("network", network, '"none", "allowlist" or "open"')
         if self._options.attach:
             raise UsageError(f"Container {self.name!r} was joined, so its network is not ours to change.")

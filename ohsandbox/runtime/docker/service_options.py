@@ -23,7 +23,7 @@ from ohsandbox.text import byte_size
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.runtime.docker.container_config import Network
+    from ohsandbox.runtime.runtime_settings import NetworkMode
 
 MAX_SERVICES = 16
 """Each is a container with limits of its own; a project with more has an engine of its own."""
@@ -187,7 +187,7 @@ class Service(ConfigModel):
         return self
 
 
-def check_services(services: Sequence[Service], *, network: Network) -> tuple[Service, ...]:
+def check_services(services: Sequence[Service], *, network: NetworkMode) -> tuple[Service, ...]:
     """The services in the order in which they start.
 
     Raises:
@@ -213,7 +213,7 @@ def check_services(services: Sequence[Service], *, network: Network) -> tuple[Se
         raise UsageError(f"Services wait for each other: {shown}. Remedy: leave out one depends_on.") from None
 
 
-def check_ports(ports: dict[str, tuple[int, ...]], *, network: Network) -> None:
+def check_ports(ports: dict[str, tuple[int, ...]], *, network: NetworkMode) -> None:
     """Refuse a port that two have: the sandbox and its services share one loopback.
 
     Raises:

@@ -12,10 +12,10 @@ from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import caches
 from ohsandbox.runtime.docker.container_config import CACHE_DIR, ContainerConfig, SandboxLimits, host_config
 from ohsandbox.runtime.docker.inventory import DockerInventory
-from ohsandbox.runtime.docker.mounts import Mount
 from ohsandbox.runtime.docker.options import DockerOptions, checked
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.runtime.docker.selfcheck import verdict
+from ohsandbox.runtime.mount_text import Mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
