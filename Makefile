@@ -70,6 +70,7 @@ docs: setup ## docs/api.md, command-line.md and events.schema.json, from the sou
 
 site: setup ## the documentation as a site, in .cache/site
 	@$(BIN)/python -m zensical build --strict -f .zensical.toml
+	@$(BIN)/python docs/generate_sources.py .cache/site
 
 connector: ## the program that carries a sandbox's ports, from its source (Debian: gcc gcc-aarch64-linux-gnu)
 	@ohsandbox/network/programs/build x86_64 aarch64

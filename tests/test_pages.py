@@ -270,6 +270,22 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert [name for name in sorted(names) if not (made / name / "index.html").is_file()] == []
     assert "allowlist" in (made / "search.json").read_text(encoding="utf-8")
 
+    linked = _run([sys.executable, str(DOCS / "generate_sources.py"), str(made)])
+    assert linked.returncode == 0, linked.stderr
+    assert _dead_links(made) == []
+    assert "Settings" in (made / "source" / "ohsandbox" / "settings.py.html").read_text(encoding="utf-8")
+
+
+def _dead_links(site: Path) -> list[str]:
+    """Links of the site's pages to files that are not in it."""
+    dead = []
+    for page in site.rglob("*.html"):
+        for link in re.findall(r'(?:href|src)="([^"#?:]+)["#?]', page.read_text(encoding="utf-8")):
+            target = (site / link[1:] if link.startswith("/") else page.parent / unquote(link)).resolve()
+            if not target.exists() or not target.is_relative_to(site):
+                dead.append(f"{page.relative_to(site)}: {link}")
+    return dead
+
 
 def test_every_page_stands_in_the_navigation_once() -> None:
     navigation = tomllib.loads((ROOT / ".zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
