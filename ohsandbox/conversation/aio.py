@@ -49,6 +49,15 @@ class AsyncConversation(ABC):
     def fork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self: ...  # noqa: D102
 
     @abstractmethod
+    def undo(self, turns: int = 1) -> Self: ...  # noqa: D102
+
+    @abstractmethod
+    def redo(self) -> Self: ...  # noqa: D102
+
+    @abstractmethod
+    def diff(self, since: int | SDKEvent | None = None, until: int | SDKEvent | None = None) -> bytes: ...  # noqa: D102
+
+    @abstractmethod
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus: ...  # noqa: D102
 
     async def astart(self) -> Self:
@@ -81,6 +90,18 @@ class AsyncConversation(ABC):
     async def afork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self:
         """Await `fork`, to its end also where the task is cancelled."""
         return await in_thread(partial(self.fork, at, workspace=workspace))
+
+    async def aundo(self, turns: int = 1) -> Self:
+        """Await `undo`, to its end also where the task is cancelled."""
+        return await in_thread(partial(self.undo, turns))
+
+    async def aredo(self) -> Self:
+        """Await `redo`, to its end also where the task is cancelled."""
+        return await in_thread(self.redo)
+
+    async def adiff(self, since: int | SDKEvent | None = None, until: int | SDKEvent | None = None) -> bytes:
+        """Await `diff`, to its end also where the task is cancelled."""
+        return await in_thread(partial(self.diff, since, until))
 
     async def arun(self, text: str, timeout_s: float | None = None) -> RunResult:
         """Await `run`; a task that is cancelled meanwhile stops the run (`stop`) and waits for its end.

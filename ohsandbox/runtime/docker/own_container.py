@@ -29,6 +29,7 @@ class OwnMount(NamedTuple):
     place: str
     source: str
     """Its path on the engine's machine; empty: it has none, as a tmpfs."""
+    is_volume: bool = False
 
 
 @functools.cache
@@ -67,10 +68,10 @@ def own_mounts(engine: Engine) -> tuple[OwnMount, ...] | None:
 
 def mounts_in(found: Mapping[str, Any]) -> tuple[OwnMount, ...]:
     """The mounts of an inspected container, a nested one before the one that it lies in."""
-    made = [
-        OwnMount(str(one["Destination"]), str(one.get("Source") or "") if one.get("Type") in {"bind", "volume"} else "")
-        for one in found.get("Mounts") or []
-    ]
+    made = []
+    for one in found.get("Mounts") or []:
+        kind, source = one.get("Type"), str(one.get("Source") or "")
+        made.append(OwnMount(str(one["Destination"]), source if kind in {"bind", "volume"} else "", kind == "volume"))
     made += [OwnMount(place, "") for place in (found.get("HostConfig") or {}).get("Tmpfs") or {}]
     return tuple(sorted(made, key=lambda one: -len(PurePosixPath(one.place).parts)))
 
@@ -81,11 +82,14 @@ def to_engine(path: str, mounts: tuple[OwnMount, ...]) -> str:
     Raises:
         UsageError: it lies in no mount of our container.
     """
-    for place, source in mounts:
-        if source and (inside := _below(path, place)) is not None:
-            return _joined(source, inside)
-        if _below(path, place) is not None:
-            break
+    mount = _mount_of(path, mounts)
+    return _joined(mount.source, str(PurePosixPath(path).relative_to(mount.place)))
+
+
+def _mount_of(path: str, mounts: tuple[OwnMount, ...]) -> OwnMount:
+    found = next((one for one in mounts if _below(path, one.place) is not None), None)
+    if found is not None and found.source:
+        return found
     raise UsageError(
         f"{path!r} is in this container only: the engine makes the sandbox beside this container, and does not see it. "
         "Remedy: start this container with `-v DIRECTORY:/workspace` and name what is below /workspace."
@@ -94,7 +98,7 @@ def to_engine(path: str, mounts: tuple[OwnMount, ...]) -> str:
 
 def to_us(path: str, mounts: tuple[OwnMount, ...]) -> str:
     """A path of the engine's machine as it is named in our container; itself where we do not see it."""
-    seen = [(place, inside) for place, source in mounts if source and (inside := _below(path, source)) is not None]
+    seen = [(one.place, inside) for one in mounts if one.source and (inside := _below(path, one.source)) is not None]
     return min((_joined(place, inside) for place, inside in seen), key=len, default=path)
 
 
@@ -119,8 +123,18 @@ def for_engine(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
     binds = host.get("Mounts")
     if not binds or (mounts := own_mounts(engine)) is None:
         return payload
-    named = [one | {"Source": to_engine(one["Source"], mounts)} if one["Type"] == "bind" else one for one in binds]
+    named = [_named_for_engine(one, mounts) if one["Type"] == "bind" else one for one in binds]
     return payload | {"HostConfig": host | {"Mounts": named}}
+
+
+def _named_for_engine(bind: dict[str, Any], mounts: tuple[OwnMount, ...]) -> dict[str, Any]:
+    """A bind with its source as the engine's machine names it.
+
+    Volumes are a part of the engine's own data, which it binds only as `rslave` or `rshared` ("when mount source is
+    within the daemon root", 20.10).
+    """
+    options = {"BindOptions": {"Propagation": "rslave"}} if _mount_of(bind["Source"], mounts).is_volume else {}
+    return bind | {"Source": to_engine(bind["Source"], mounts)} | options
 
 
 def as_we_name(found: dict[str, Any], engine: Engine) -> dict[str, Any]:

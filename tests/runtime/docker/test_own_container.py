@@ -90,6 +90,18 @@ def test_a_create_call_and_its_inspection_are_translated(engine: Engine) -> None
     assert engine.api.asked == 1
 
 
+def test_what_lies_in_a_volume_is_bound_as_the_engine_wants_its_own_data_bound(engine: Engine) -> None:
+    """Else: must use either propagation mode "rslave" or "rshared" when mount source is within the daemon root."""
+    private = {"BindOptions": {"Propagation": "rprivate"}}
+    tree = {"Type": "bind", "Source": "/home/ohsandbox/tree", "Target": "/workspace"} | private
+    project = {"Type": "bind", "Source": "/workspace", "Target": "/workspaces/a"} | private
+
+    sent = for_engine({"HostConfig": {"Mounts": [tree, project]}}, engine)["HostConfig"]["Mounts"]
+
+    assert [one["Source"] for one in sent] == ["/var/lib/docker/volumes/v/_data/tree", "/home/ann/project"]
+    assert [one["BindOptions"]["Propagation"] for one in sent] == ["rslave", "rprivate"]
+
+
 def test_outside_of_a_container_nothing_is_asked_and_nothing_changes(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
