@@ -172,6 +172,26 @@ def test_our_image_works_on_a_directory_that_is_mounted_and_keeps_its_state(tmp_
 
 
 @pytest.mark.usefixtures("images")
+def test_a_branch_in_our_image_has_its_tree_in_the_volume(tmp_path: Path) -> None:
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "first"]):
+        assert run("git", "-C", str(tmp_path), *command).returncode == 0
+    volume = f"ohsandbox-test-{os.getpid()}-branch"
+    options = [f"--volume={SOCKET}:{SOCKET}", f"--volume={volume}:/home/ohsandbox", f"--volume={tmp_path}:{tmp_path}"]
+    options += [f"--user={tmp_path.stat().st_uid}", f"--group-add={SOCKET.stat().st_gid}", f"--workdir={tmp_path}"]
+    task = ["--image", IMAGE, "--workspace", ".", "--branch", "fix", "--", "sh", "-c", "echo new >made"]
+    try:
+        worked = ohsandbox("exec", *task, options=options)
+        changed = ohsandbox("branches", "diff", "fix", options=options)
+    finally:
+        run("docker", "volume", "rm", volume)
+
+    assert worked.returncode == 0, worked.stderr
+    assert "+new" in changed.stdout
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.usefixtures("images")
 def test_our_image_has_an_ordinary_user_and_a_health_check() -> None:
     config = json.loads(run("docker", "image", "inspect", "ohsandbox", "--format", "{{json .Config}}").stdout)
 
