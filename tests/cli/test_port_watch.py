@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,13 +76,21 @@ def test_each_port_is_told_once_while_calls_run(sandbox: Ports) -> None:
 
 
 def test_nothing_is_asked_before_a_call_and_after_its_moment(sandbox: Ports) -> None:
-    watch = PortWatch(sandbox, print, is_running=lambda: False)
+    # the watch asks whether calls run as soon as no look is left; looks that come too late are one
+    no_look_left = threading.Event()
+
+    def is_running() -> bool:
+        no_look_left.set()
+        return False
+
+    watch = PortWatch(sandbox, print, is_running=is_running)
     assert sandbox.looked.empty()
     watch.nudge()
-    for _ in port_watch.LOOKS_S:
-        sandbox.looked.get(timeout=PATIENCE_S)
+    assert no_look_left.wait(PATIENCE_S)
+    looks = sandbox.looked.qsize()
+    assert 1 <= looks <= len(port_watch.LOOKS_S)
     watch.close()
-    assert sandbox.looked.empty()
+    assert sandbox.looked.qsize() == looks
 
 
 def test_ports_that_the_kernel_chose_or_that_are_forwarded_are_not_told(sandbox: Ports) -> None:

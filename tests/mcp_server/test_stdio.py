@@ -88,6 +88,8 @@ def test_the_sandbox_goes_with_its_client_while_a_command_runs(
 ) -> None:
     served = serve("--image", image.name)
     served.begin()
+    # what starts the sandbox has "run for" a while, too
+    served.bash(99, "true")
     served.ask(100, "execute_bash", command=STOPS, timeout=60)
     served.until_it_runs(100)
     assert len(image.containers()) == 1
