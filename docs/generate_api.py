@@ -130,7 +130,7 @@ def _all_members(one: griffe.Class) -> dict[str, griffe.Object | griffe.Alias]:
 
 def _is_told(field: griffe.Attribute) -> bool:
     """Whether it has a sentence, or is a key of an event, whose name says enough."""
-    return field.docstring is not None or (field.module.path == "ohsandbox.events.kinds" and bool(field.annotation))
+    return field.docstring is not None or (field.module.path.startswith("ohsandbox.events") and bool(field.annotation))
 
 
 def _signature(function: griffe.Function, name: str = "") -> str:

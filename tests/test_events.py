@@ -18,9 +18,8 @@ from ohsandbox.events import (
     ToolCallEvent,
     ToolResult,
     ToolResultEvent,
-    json_safe,
 )
-from ohsandbox.events.kinds import KINDS, unchecked
+from ohsandbox.events.event import KINDS, json_safe, short_fields, unchecked
 from ohsandbox.persistence import EventLog, read_events
 from ohsandbox.persistence.blobs import MIN_BLOB_CHARS
 
@@ -78,7 +77,7 @@ def test_tool_result_is_status_output_error() -> None:
 
 def test_details_are_short_and_stand_nowhere_else() -> None:
     fields = {"exit_code": 1, "cwd": "/", "output": "x", "long": "x" * 300, "list": [1], "none": None}
-    assert events.short_fields(fields) == {"exit_code": 1, "cwd": "/", "none": None}
+    assert short_fields(fields) == {"exit_code": 1, "cwd": "/", "none": None}
 
 
 # --- a class a kind -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from ohsandbox.agent.calls import runs_beside
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
 from ohsandbox.events import EventBody, ToolResult
+from ohsandbox.events.event import short_fields
 from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.text import cut_middle
 from ohsandbox.tools import AgentFinishAction
@@ -65,7 +66,7 @@ class ObservationEvent(NamedTuple):
     def event(self) -> EventBody:
         """The `tool_result` event: text and images, both limited, and the short fields."""
         text, images = self.limits.fit(self.observation.to_llm_content)
-        details = events.short_fields(self.observation.model_dump(exclude={"images"}))
+        details = short_fields(self.observation.model_dump(exclude={"images"}))
         return _result_event(self, text, details=details, images=images)
 
 

@@ -319,7 +319,8 @@ class SandboxOptions:
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
         of_new = set() if self.attach else {*RESOURCE_LIMITS, *CONTAINER_OPTIONS}
         names = {*of_new, "user"} & self.backend.options
-        limits = {name: getattr(self, name) or getattr(settings, name) for name in names}
+        # not all are settings
+        limits: dict[str, Any] = {name: getattr(self, name) or getattr(settings, name, None) for name in names}
         if "cache" in names:
             limits |= {"cache": self._cache(settings), "no_cache": False}
         if "env" in self.backend.options:

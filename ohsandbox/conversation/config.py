@@ -14,7 +14,7 @@ from ohsandbox.conversation.limits import RunLimits, check_price
 from ohsandbox.conversation.skill_servers import check_policy
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import runtime_from
-from ohsandbox.runtime.runtime_settings import RESOURCE_LIMITS, RuntimeSettings
+from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, RuntimeSettings
 from ohsandbox.secrets import Secrets, host_keys
 from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 from ohsandbox.settings import Settings
@@ -216,16 +216,21 @@ def with_model(agent: Agent, settings: Settings) -> Agent:
 
 
 def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
-    """The runtime that the settings describe, not started."""
-    asked = RuntimeSettings(
-        image=settings.image,
-        network=settings.network or ("none" if settings.allow is None else "allowlist"),
-        allow=settings.allow or (),
-        ca_bundle=settings.ca_bundle,
-        conversation=conversation_id,
-        **{name: getattr(settings, name) for name in RESOURCE_LIMITS},
-    )
-    return runtime_from(asked)
+    """The runtime that the settings describe, not started and without a workspace; ports are the command's to open.
+
+    Raises:
+        UsageError: the settings name what cannot be, or what excludes each other.
+    """
+    same = {*RESOURCE_LIMITS, *CONTAINER_OPTIONS, "image", "git", "ca_bundle", "env", "user"} & {*Settings.model_fields}
+    asked: dict[str, Any] = {name: getattr(settings, name) for name in same}
+    asked |= {
+        "network": settings.network or ("none" if settings.allow is None else "allowlist"),
+        "allow": settings.allow or (),
+        "mount": settings.mounts,
+        "cache": None if settings.cache == "project" else settings.cache,  # of a workspace
+        "gpus": int(settings.gpus) if settings.gpus and settings.gpus != "all" else settings.gpus,
+    }
+    return runtime_from(RuntimeSettings(**asked, conversation=conversation_id))
 
 
 def limits_of(settings: Settings) -> RunLimits:

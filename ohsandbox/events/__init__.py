@@ -1,4 +1,4 @@
-"""`SDKEvent`: everything that happens in a conversation, a class and a typed constructor a kind.
+"""`SDKEvent`: everything that happens in a conversation. Each kind has two classes, data and event, and a constructor.
 
 A constructor makes an `EventBody` (type and data); the log stamps it with time, conversation and sequence number and so
 makes the `SDKEvent`. Everything in `data` is plain JSON: no NaN, no lone surrogate, no foreign object.
@@ -6,45 +6,20 @@ makes the `SDKEvent`. Everything in `data` is plain JSON: no NaN, no lone surrog
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Mapping, Sequence  # noqa: TC003 - read at run time, of the annotations of data
+from typing import Any, Literal
 
-from ohsandbox.events.kinds import (
-    ApprovalData,
-    ApprovalEvent,
-    ApprovalRevokedData,
-    ApprovalRevokedEvent,
-    AssistantMessageData,
-    AssistantMessageEvent,
-    CheckpointData,
-    CheckpointEvent,
-    CondensationData,
-    CondensationEvent,
-    ConfirmationData,
-    ConfirmationEvent,
+from ohsandbox.events.event import (
+    KINDS,
     ConversationStatus,
-    ErrorData,
-    ErrorEvent,
     EventData,
-    ModelRetryEvent,
-    NoticeData,
-    NoticeEvent,
-    RetryData,
     SDKEvent,
-    StatusUpdateData,
-    StatusUpdateEvent,
-    SystemMessageData,
-    SystemMessageEvent,
-    ToolCallData,
-    ToolCallEvent,
     ToolResult,
-    ToolResultData,
-    ToolResultEvent,
-    UserMessageData,
-    UserMessageEvent,
+    event_body,
+    present,
+    register_kinds,
 )
-from ohsandbox.text import encodable
+from ohsandbox.events.event import EventBody as EventBody
 
 __all__ = [
     "ApprovalData",
@@ -81,59 +56,73 @@ __all__ = [
     "UserMessageEvent",
 ]
 
-EventType = Literal[
-    "system_message",
-    "user_message",
-    "assistant_message",
-    "tool_call",
-    "tool_result",
-    "status_update",
-    "error",
-    "retry",
-    "notice",
-    "condensation",
-    "confirmation",
-    "approval",
-    "approval_revoked",
-    "checkpoint",
-]
-
-KNOWN_TYPES = frozenset(get_args(EventType))
-
 AGENT_STARTED = "AgentStarted"
 """The code of the notice that a sub-agent begins. Its `trail` is the path of the sub-agent's log."""
 
 MAX_RAW_ARGUMENTS_CHARS = 20_000
 """Longest part of arguments that are not valid JSON kept beside the call: enough to see the mistake."""
 
-MAX_DETAIL_CHARS = 256
-"""Longest text of an observation that is kept as a detail."""
 
-_RESULT_FIELDS = frozenset({"text", "message", "output", "background_output", "command"})
-"""What stands in the result or the call already."""
+class SystemMessageData(EventData):
+    """The exact prompt and the tools offered."""
 
-_MAX_DEPTH = 200
-"""Nesting past this is written as text; `json.dumps` gives up near 1000."""
+    content: str
+    tools: Sequence[dict[str, Any]] = ()
 
 
-class EventBody(NamedTuple):
-    """What happened, before the log stamps it."""
+class SystemMessageEvent(SDKEvent):
+    """The exact prompt and the tools offered."""
 
-    type: EventType
-    data: dict[str, Any]
-
-
-# --- constructors: the one place that knows what `data` holds ---------------------------------------
+    type: Literal["system_message"] = "system_message"
+    data: SystemMessageData
 
 
 def system_message(content: str, *, tools: Sequence[Mapping[str, Any]]) -> EventBody:
     """The exact prompt and the tools offered: {content, tools}."""
-    return _body("system_message", content=content, tools=list(tools))
+    return event_body("system_message", content=content, tools=list(tools))
+
+
+class UserMessageData(EventData):
+    """What the person said."""
+
+    content: str
+    images: tuple[str, ...] | None = None
+    """Shown with it, as data URLs."""
+
+
+class UserMessageEvent(SDKEvent):
+    """What the person said."""
+
+    type: Literal["user_message"] = "user_message"
+    data: UserMessageData
 
 
 def user_message(content: str, images: Sequence[str] = ()) -> EventBody:
     """What the person said, and the images shown with it, as data URLs: {content, images}."""
-    return _body("user_message", content=content, **({"images": [*images]} if images else {}))
+    return event_body("user_message", content=content, **present(images=[*images] or None))
+
+
+class _ResponseData(EventData):
+    """What belongs to a response of the model: on its first event only."""
+
+    usage: dict[str, Any] | None = None
+    """{prompt_tokens, completion_tokens, ...}."""
+    cost_usd: float | None = None
+
+
+class AssistantMessageData(_ResponseData):
+    """An answer in words."""
+
+    content: str
+    response_id: str = ""
+    finish_reason: str | None = None
+
+
+class AssistantMessageEvent(SDKEvent):
+    """An answer of the model in words."""
+
+    type: Literal["assistant_message"] = "assistant_message"
+    data: AssistantMessageData
 
 
 def assistant_message(
@@ -145,7 +134,7 @@ def assistant_message(
     cost_usd: float | None = None,
 ) -> EventBody:
     """An answer in words: {content, response_id, finish_reason, usage, cost_usd}."""
-    return _body(
+    return event_body(
         "assistant_message",
         content=content,
         response_id=response_id,
@@ -153,6 +142,36 @@ def assistant_message(
         usage=usage,
         cost_usd=cost_usd,
     )
+
+
+class ToolCallData(_ResponseData):
+    """One call of a response, stored before it runs."""
+
+    tool_call_id: str
+    name: str
+    arguments: str = "{}"
+    """A JSON object."""
+    response_id: str = ""
+    call_index: int = 0
+    total_calls: int = 1
+    thought: str | None = None
+    security_risk: str | None = None
+    raw_arguments: str | None = None
+    """What the model sent where it was no JSON object."""
+    raw_name: str | None = None
+    approval: int | None = None
+    """The number of the standing approval without which a person would be asked."""
+    hint: dict[str, Any] | None = None
+    """The fields of a `tool.CallHint`."""
+    held: dict[str, Any] | None = None
+    """{asks, risk, why, only_reads, fault} of a call that runs only after a person has answered."""
+
+
+class ToolCallEvent(SDKEvent):
+    """A call of a tool, stored before it runs."""
+
+    type: Literal["tool_call"] = "tool_call"
+    data: ToolCallData
 
 
 def tool_call(
@@ -180,26 +199,50 @@ def tool_call(
     `arguments` is always a JSON object as text: as the model sent it, or "{}" with what it sent in `raw_arguments`.
     `thought`, `usage` and `cost_usd` belong to the response and stand on its first call (call_index 0) only.
     """
-    data: dict[str, Any] = {
-        "tool_call_id": tool_call_id,
-        "name": name,
-        "arguments": arguments,
-        "response_id": response_id,
-        "call_index": call_index,
-        "total_calls": total_calls,
-    }
-    extras = {
-        "thought": thought,
-        "security_risk": security_risk,
-        "raw_arguments": raw_arguments and raw_arguments[:MAX_RAW_ARGUMENTS_CHARS],
-        "raw_name": raw_name,
-        "approval": approval,
-        "hint": hint,
-        "usage": usage,
-        "cost_usd": cost_usd,
-    }
-    data.update({key: value for key, value in extras.items() if value is not None})
-    return _body("tool_call", **data)
+    of_some = present(
+        thought=thought,
+        security_risk=security_risk,
+        raw_arguments=raw_arguments and raw_arguments[:MAX_RAW_ARGUMENTS_CHARS],
+        raw_name=raw_name,
+        approval=approval,
+        hint=hint,
+        usage=usage,
+        cost_usd=cost_usd,
+    )
+    return event_body(
+        "tool_call", tool_call_id=tool_call_id, name=name, arguments=arguments, response_id=response_id,
+        call_index=call_index, total_calls=total_calls, **of_some,
+    )  # fmt: skip
+
+
+def held(
+    call: EventBody, *, asks: bool, risk: str, why: Sequence[str], only_reads: bool, fault: str | None = None
+) -> EventBody:
+    """A tool_call that runs only after a person has answered for its response: with {held: {asks, risk, why, ...}}.
+
+    `asks` is whether it is this call that needs the person's word; `fault` is why it would not run anyway.
+    """
+    facts = present(asks=asks, risk=risk, why=list(why), only_reads=only_reads, fault=fault)
+    return event_body(call.type, **call.data, held=facts)
+
+
+class ToolResultData(EventData):
+    """The one answer to a call."""
+
+    tool_call_id: str
+    name: str
+    result: ToolResult
+    details: dict[str, Any] | None = None
+    """Short fields of the observation: exit_code, cwd, running, ..."""
+    images: Sequence[str] = ()
+    """Data URLs."""
+
+
+class ToolResultEvent(SDKEvent):
+    """What a call came to."""
+
+    type: Literal["tool_result"] = "tool_result"
+    data: ToolResultData
 
 
 def tool_result(
@@ -215,47 +258,29 @@ def tool_result(
     `details` are the observation's short fields (exit_code, cwd, running, ...), for a person's eyes. `images` are data
     URLs, and only there where the tool returned some.
     """
-    data: dict[str, Any] = {
-        "tool_call_id": tool_call_id,
-        "name": name,
-        "result": result.model_dump(),
-        "details": dict(details or {}),
-    }
-    if images:
-        data["images"] = list(images)
-    return _body("tool_result", **data)
+    found = present(result=result.model_dump(), details=dict(details or {}), images=[*images] or None)
+    return event_body("tool_result", tool_call_id=tool_call_id, name=name, **found)
 
 
-def held(
-    call: EventBody, *, asks: bool, risk: str, why: Sequence[str], only_reads: bool, fault: str | None = None
-) -> EventBody:
-    """A tool_call that runs only after a person has answered for its response: with {held: {asks, risk, why, ...}}.
+class StatusUpdateData(EventData):
+    """The conversation's status changed."""
 
-    `asks` is whether it is this call that needs the person's word; `fault` is why it would not run anyway.
-    """
-    facts = {"asks": asks, "risk": risk, "why": list(why), "only_reads": only_reads, "fault": fault}
-    return _body(call.type, **call.data, held={key: value for key, value in facts.items() if value is not None})
-
-
-def confirmation(
-    *, tool_call_ids: Sequence[str], approved: bool, reason: str, by: str, approval: int | None = None
-) -> EventBody:
-    """A person's word on held calls: {tool_call_ids, approved, reason, by}; by says who, or through what.
-
-    `approval` is the number of the standing approval that was given with it.
-    """
-    extras = {} if approval is None else {"approval": approval}
-    return _body("confirmation", tool_call_ids=list(tool_call_ids), approved=approved, reason=reason, by=by, **extras)
+    status: ConversationStatus
+    model: str | None = None
+    user_id: str | None = None
+    directory: str | None = None
+    """The working directory of the process, where a run begins."""
+    workspace: str | None = None
+    """The directory of this machine that the sandbox has, or has a copy of."""
+    secrets: list[str] | None = None
+    """Names of the secrets that commands have."""
 
 
-def approval(*, number: int, scope: Mapping[str, Any], text: str, by: str) -> EventBody:
-    """What a person allowed from now on: {number, scope, text, by}; text says it as they were shown it."""
-    return _body("approval", number=number, scope=dict(scope), text=text, by=by)
+class StatusUpdateEvent(SDKEvent):
+    """The conversation's status changed."""
 
-
-def approval_revoked(*, number: int, by: str) -> EventBody:
-    """An approval lets nothing pass any more: {number, by}."""
-    return _body("approval_revoked", number=number, by=by)
+    type: Literal["status_update"] = "status_update"
+    data: StatusUpdateData
 
 
 def status_update(
@@ -272,24 +297,67 @@ def status_update(
     Where a run begins also {directory, workspace, secrets}: where the process works, what of this machine the sandbox
     has, and the names of the secrets.
     """
-    facts = {"status": status.value, "model": model, "user_id": user_id, "directory": directory, "workspace": workspace}
-    known = {key: value for key, value in facts.items() if value is not None}
-    return _body("status_update", **known, **({"secrets": [*secrets]} if secrets else {}))
+    facts = present(model=model, user_id=user_id, directory=directory, workspace=workspace, secrets=[*secrets] or None)
+    return event_body("status_update", status=status.value, **facts)
+
+
+class ErrorData(EventData):
+    """The run ended."""
+
+    code: str
+    message: str
+    exit_code: int = 1
+
+
+class ErrorEvent(SDKEvent):
+    """The run ended by an error."""
+
+    type: Literal["error"] = "error"
+    data: ErrorData
 
 
 def error(*, code: str, message: str, exit_code: int = 1) -> EventBody:
     """The run ended: {code, message, exit_code}; message is one line."""
-    return _body("error", code=code, message=" ".join(message.split()), exit_code=exit_code)
+    return event_body("error", code=code, message=" ".join(message.split()), exit_code=exit_code)
 
 
-def retry(*, code: str, message: str, **facts: Any) -> EventBody:
-    """The model is asked again: {code, message, ...facts}."""
-    return _body("retry", code=code, message=message, **facts)
+class NoticeData(_ResponseData):
+    """Something a person should know; the run goes on. Other keys are facts that go with its code."""
+
+    code: str
+    message: str
+    to_model: bool = False
+    """The model is told as well."""
+    for_person: bool = True
+    """Who looks on while it works is told, too; False where that is of no use to them. It is in the log."""
+
+
+class NoticeEvent(SDKEvent):
+    """Something a person should know."""
+
+    type: Literal["notice"] = "notice"
+    data: NoticeData
 
 
 def notice(*, code: str, message: str, **facts: Any) -> EventBody:
     """Something a person should know; the run goes on: {code, message, ...facts}."""
-    return _body("notice", code=code, message=message, **facts)
+    return event_body("notice", code=code, message=message, **facts)
+
+
+class RetryData(NoticeData):
+    """The model is asked again."""
+
+
+class ModelRetryEvent(SDKEvent):
+    """The model is asked again."""
+
+    type: Literal["retry"] = "retry"
+    data: RetryData
+
+
+def retry(*, code: str, message: str, **facts: Any) -> EventBody:
+    """The model is asked again: {code, message, ...facts}."""
+    return event_body("retry", code=code, message=message, **facts)
 
 
 EXIT = "/exit"
@@ -299,9 +367,112 @@ CondensationReason = Literal["requested", "by the user", "near the limit", "over
 """Who wanted it: the model (`request_condensation`), a person, or the length of the conversation."""
 
 
+class CondensationData(EventData):
+    """From now on the model is shown the summary for so many messages."""
+
+    keep_first: int
+    dropped: int
+    summary: str
+    reason: str = "requested"
+
+
+class CondensationEvent(SDKEvent):
+    """A summary stands for messages from now on."""
+
+    type: Literal["condensation"] = "condensation"
+    data: CondensationData
+
+
 def condensation(*, keep_first: int, dropped: int, summary: str, reason: CondensationReason) -> EventBody:
     """From now on the model is shown summary for so many messages: {keep_first, dropped, summary, reason}."""
-    return _body("condensation", keep_first=keep_first, dropped=dropped, summary=summary, reason=reason)
+    return event_body("condensation", keep_first=keep_first, dropped=dropped, summary=summary, reason=reason)
+
+
+class ConfirmationData(EventData):
+    """A person's word on calls that wait."""
+
+    tool_call_ids: list[str]
+    approved: bool
+    reason: str = ""
+    by: str = ""
+    approval: int | None = None
+    """The number of the standing approval that was given with it."""
+
+
+class ConfirmationEvent(SDKEvent):
+    """A person's word on calls that wait."""
+
+    type: Literal["confirmation"] = "confirmation"
+    data: ConfirmationData
+
+
+def confirmation(
+    *, tool_call_ids: Sequence[str], approved: bool, reason: str, by: str, approval: int | None = None
+) -> EventBody:
+    """A person's word on held calls: {tool_call_ids, approved, reason, by}; by says who, or through what.
+
+    `approval` is the number of the standing approval that was given with it.
+    """
+    said = present(tool_call_ids=list(tool_call_ids), approved=approved, reason=reason, by=by, approval=approval)
+    return event_body("confirmation", **said)
+
+
+class ApprovalData(EventData):
+    """What a person allowed from now on."""
+
+    number: int
+    scope: dict[str, Any]
+    text: str = ""
+    by: str = ""
+
+
+class ApprovalEvent(SDKEvent):
+    """What a person allowed from now on."""
+
+    type: Literal["approval"] = "approval"
+    data: ApprovalData
+
+
+def approval(*, number: int, scope: Mapping[str, Any], text: str, by: str) -> EventBody:
+    """What a person allowed from now on: {number, scope, text, by}; text says it as they were shown it."""
+    return event_body("approval", number=number, scope=dict(scope), text=text, by=by)
+
+
+class ApprovalRevokedData(EventData):
+    """An approval lets nothing pass any more."""
+
+    number: int
+    by: str = ""
+
+
+class ApprovalRevokedEvent(SDKEvent):
+    """A standing approval was taken back."""
+
+    type: Literal["approval_revoked"] = "approval_revoked"
+    data: ApprovalRevokedData
+
+
+def approval_revoked(*, number: int, by: str) -> EventBody:
+    """An approval lets nothing pass any more: {number, by}."""
+    return event_body("approval_revoked", number=number, by=by)
+
+
+class CheckpointData(EventData):
+    """The files were kept as they are here."""
+
+    id: str | None
+    label: str = ""
+    workspace: dict[str, Any] | None = None
+    """{path, snapshot} of a bound directory."""
+    size_bytes: int = 0
+    image: str | None = None
+
+
+class CheckpointEvent(SDKEvent):
+    """The files were kept."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    data: CheckpointData
 
 
 def checkpoint(
@@ -319,37 +490,8 @@ def checkpoint(
     `workspace` is {path, snapshot} of a bound directory; `image` is the name of what the sandbox was made from.
     """
     kept = {"id": id, "label": label, "workspace": workspace, "size_bytes": size_bytes, "image": image}
-    return _body("checkpoint", **kept, **facts)
+    return event_body("checkpoint", **kept, **facts)
 
 
-def _body(event_type: EventType, **data: Any) -> EventBody:
-    return EventBody(event_type, json_safe(data))
-
-
-# --- plain JSON -------------------------------------------------------------------------------------
-
-
-def json_safe(value: Any, *, depth: int = 0) -> Any:
-    """A copy that every JSON parser reads back: NaN and infinities as text, foreign objects by `str`."""
-    if isinstance(value, str):
-        return encodable(str(value))
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    if depth >= _MAX_DEPTH:
-        return encodable(f"<{type(value).__name__} nested too deep>")
-    if isinstance(value, Mapping):
-        return {encodable(str(key)): json_safe(item, depth=depth + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [json_safe(item, depth=depth + 1) for item in value]
-    return encodable(str(value))
-
-
-def short_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The scalars among an observation's fields that are short and stand nowhere else in the log."""
-    return {name: value for name, value in fields.items() if name not in _RESULT_FIELDS and _is_short(value)}
-
-
-def _is_short(value: Any) -> bool:
-    if isinstance(value, str):
-        return len(value) <= MAX_DETAIL_CHARS
-    return value is None or isinstance(value, bool | int | float)
+register_kinds()
+KNOWN_TYPES = frozenset(KINDS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox import events
 from ohsandbox.errors import LogWriteError
-from ohsandbox.events.kinds import unchecked
+from ohsandbox.events.event import unchecked
 from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.reading import LOG_NAME

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.events import SDKEvent
-from ohsandbox.events.kinds import DATA, unchecked
+from ohsandbox.events.event import DATA, unchecked
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.blobs import MIN_BLOB_CHARS, Blobs
 

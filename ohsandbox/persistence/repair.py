@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox import events
 from ohsandbox.errors import LogWriteError
-from ohsandbox.events.kinds import unchecked
+from ohsandbox.events.event import unchecked
 from ohsandbox.persistence.lock import DirectoryLock
 from ohsandbox.persistence.reading import LOG_NAME
 from ohsandbox.persistence.records import Scan, encode_record, scan

@@ -353,7 +353,7 @@ def test_wrong_use_is_one_line_and_changes_nothing(root: Path, invoke: Any, argu
 def test_events_of_a_newer_version_are_shown_as_such_and_left_by_repair(root: Path, invoke: Any) -> None:
     directory = write(root, "one")
     with EventLog(directory, conversation_id="one") as log:
-        log.append(events.EventBody("telem\x1betry", {"usage": [], "cost_usd": "free"}))  # type: ignore[arg-type]
+        log.append(events.EventBody("telem\x1betry", {"usage": [], "cost_usd": "free"}))
     whole = (directory / LOG_NAME).read_bytes()
     for words in (["show", "one"], ["show", "one", "--no-tui"], ["export", "one", "--format", "md"]):
         shown = invoke("conversations", *words)

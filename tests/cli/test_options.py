@@ -10,10 +10,12 @@ import pytest
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
 from ohsandbox.cli.typer_options import command, new_app
+from ohsandbox.conversation.config import default_runtime
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.container_config import ContainerConfig, create_payload
 from ohsandbox.runtime.factory import BACKENDS
 from ohsandbox.runtime.runtime_settings import RESOURCE_LIMITS, RuntimeSettings
+from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Invoke
@@ -59,6 +61,13 @@ def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
     supported = {name for backend in BACKENDS.values() for name in backend.options}
     assert declared - {"runtime", "workspace", "workspaces", "host_workdir"} == supported
     assert set(RESOURCE_LIMITS.values()) <= SandboxLimits.model_fields.keys()
+
+
+def test_a_limit_of_containers_need_not_be_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RESOURCE_LIMITS, "keep", "enforced")
+    assert "keep" not in Settings.model_fields
+    assert default_runtime(Settings(image="alpine:3"), conversation_id="c").describe()["image"] == "alpine:3"
+    assert SandboxOptions(memory=1 << 30).with_settings(Settings(pids=99)).pids == 99
 
 
 def test_without_options_the_limits_are_those_of_the_runtime() -> None:

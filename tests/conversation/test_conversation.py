@@ -556,6 +556,23 @@ def test_runtime_that_nobody_named_is_a_container_by_the_settings() -> None:
     assert runtime.describe()["image"] == "alpine:3"
 
 
+def test_that_container_has_all_that_the_settings_say(tmp_path: Path) -> None:
+    settings = Settings(
+        memory="1g", pids=99, profile="strict", user="1000", env={"A": "b"}, platform="linux/arm64", git="ro",
+        mounts=(f"{tmp_path}:/data",), cache="project", accept_unenforced=True,
+    )  # fmt: skip
+    runtime = default_runtime(settings, conversation_id="c")
+    assert isinstance(runtime, DockerRuntime)
+    made = runtime._options
+    assert (made.limits.memory_bytes, made.limits.pids, made.limits.enforced) == (1024**3, 99, False)
+    assert (made.hardening, made.user, made.env, made.git) == ("strict", "1000", {"A": "b"}, "ro")
+    assert ([mount.target for mount in made.mounts], made.platform, made.cache) == (
+        ["/data"],
+        "linux/arm64",
+        None,
+    )
+
+
 def test_missing_model_is_a_usage_error_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--model"):
         Conversation(None, RecordingRuntime(), tmp_path, settings=Settings()).start()
@@ -682,7 +699,7 @@ def test_a_log_with_events_of_a_newer_version_goes_on(tmp_path: Path) -> None:
             ("telemetry", {"usage": [], "response_id": {}}),
             ("status_update", {"status": "DOZING"}),
         ):
-            log.append(events.EventBody(event_type, data))  # type: ignore[arg-type]  # a newer version's
+            log.append(events.EventBody(event_type, data))  # a newer version's
     second = run(tmp_path, answer("Hello again."), conversation_id="c")
     assert types(second)[: len(first) + 2] == [*first, "telemetry", "status_update"]
     assert second.status() is Status.IDLE

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 from ohsandbox.cli.rendering.events import Block, CallBlock, Form, MessageBlock, NoteBlock
 from ohsandbox.cli.rendering.text import masked, safe, say
 from ohsandbox.cli.rendering.view import PlainView, View
-from ohsandbox.events.kinds import KINDS, ConversationStatus
+from ohsandbox.events.event import KINDS, ConversationStatus
 
 if TYPE_CHECKING:
     from ohsandbox.conversation.result import RunResult

@@ -18,7 +18,7 @@ from ohsandbox.conversation.storage import delete_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.events import SDKEvent
-from ohsandbox.events.kinds import unchecked
+from ohsandbox.events.event import unchecked
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.tool import CallHint
 from ohsandbox.tools import hint_of
