@@ -1,4 +1,4 @@
-"""The command line: every command and its arguments, and the exit codes. Groups are in `app_*`.
+"""The command line: every command and its arguments, and the exit codes. Groups are in `app_groups`.
 
 What a command does is in a module of its own, imported when the command runs: `--help` imports none of them. Whatever
 it raises, `entrypoint` explains on one line, and makes it an exit code.
@@ -13,20 +13,15 @@ from typing import Annotated, Literal
 
 import typer
 
+from ohsandbox import __version__
 from ohsandbox.cli import completion
-from ohsandbox.cli.app_branches import branches
-from ohsandbox.cli.app_cache import cache
-from ohsandbox.cli.app_config import config
-from ohsandbox.cli.app_conversations import conversations
-from ohsandbox.cli.app_eval import evaluation
-from ohsandbox.cli.app_images import images
-from ohsandbox.cli.app_mcp import mcp
-from ohsandbox.cli.app_services import services
+from ohsandbox.cli.app_groups import branches, cache, config, conversations, evaluation, images, mcp, services
 from ohsandbox.cli.entrypoint import exit_code_of, importing, leave, prepare_streams
-from ohsandbox.cli.option_values import path
 from ohsandbox.cli.options import LAST, AsJson, ConversationId, NoTui, Root, SandboxOptions, SettingsFile, Yes
 from ohsandbox.cli.options_commands import ConfirmOptions, ExecOptions, InitOptions, RunOptions, ShellOptions
-from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, switch
+from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, path, switch
+
+COMMIT_CHARS = 12
 
 app = new_app(
     "ohsandbox",
@@ -66,10 +61,28 @@ def main() -> None:
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 - an option's callback
     if value:
-        from ohsandbox.cli.version import version_text
-
-        typer.echo(version_text())
+        typer.echo(
+            f"ohsandbox {__version__}" + (f" ({commit})" if (commit := _commit(Path(__file__).parents[1])) else "")
+        )
         raise typer.Exit
+
+
+def _commit(package: Path) -> str:
+    """The beginning of the commit that the build wrote down, or of the clone that the package lies in; "" for none."""
+    import subprocess
+
+    try:
+        return (package / "commit").read_text("ascii").strip()[:COMMIT_CHARS]
+    except (OSError, ValueError):
+        pass
+    if not (package.parent / ".git").exists():
+        return ""
+    command = ["git", "-C", str(package.parent), "rev-parse", "HEAD"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ended.stdout.strip()[:COMMIT_CHARS]
 
 
 Version = Annotated[
@@ -142,7 +155,7 @@ def shell(
     The exit code is the program's. Its sandbox is removed at the end, with all that runs in it; --keep keeps it, and
     --attach opens another terminal in a running one. With --copy, the copy goes with the sandbox.
     """
-    from ohsandbox.cli.shell import open_terminal
+    from ohsandbox.cli.exec import open_terminal
 
     return open_terminal(program or [], how, where)
 
@@ -165,7 +178,7 @@ def approvals(
     conversation: ConversationId = LAST,
     *,
     revoke: list[int] | None = option("Revoke approval number N; may be repeated.", "N"),
-    revoke_all: bool = switch("Revoke all approvals.", "--revoke-all"),
+    revoke_all: bool = switch("Revoke all approvals."),
     as_json: AsJson = False,
     root: Root = None,
 ) -> int:
@@ -194,7 +207,7 @@ def view(
 
     The page of `ohsandbox run --view` answers questions, stops the agent and takes messages; any other only reads.
     """
-    from ohsandbox.cli.view import view_conversation
+    from ohsandbox.cli.conversations import view_conversation
 
     return view_conversation(conversation, root, output=output, serve=serve, port=port, opens=opens)
 
@@ -231,7 +244,7 @@ def ps(
 @command(app)
 def top(
     *,
-    once: bool = switch("Print a plain table and exit.", "--once"),
+    once: bool = switch("Print a plain table and exit."),
     as_json: AsJson = False,
     root: Root = None,
 ) -> int:
@@ -244,8 +257,8 @@ def top(
 @command(app)
 def gc(
     *,
-    dry_run: bool = switch("Print what would be removed; remove nothing.", "--dry-run"),
-    kept: bool = switch("Also remove sandboxes kept by --keep or for `run --resume`.", "--kept"),
+    dry_run: bool = switch("Print what would be removed; remove nothing."),
+    kept: bool = switch("Also remove sandboxes kept by --keep or for `run --resume`."),
 ) -> int:
     """Remove the sandboxes whose owner process has ended."""
     from ohsandbox.cli.sandboxes import collect_garbage
@@ -369,7 +382,7 @@ def diff(
     a: int | None = argument("Compare from event A.  [default: start]", "A"),
     b: int | None = argument("Compare to event B.  [default: now]", "B"),
     *,
-    stat: bool = switch("Print only the names of changed files, with bars.", "--stat"),
+    stat: bool = switch("Print only the names of changed files, with bars."),
     everything: bool = switch("Also binary files, and new ones that git ignores.", "--all"),
     root: Root = None,
 ) -> int:

@@ -216,9 +216,7 @@ class _Rows(NamedTuple):
         for name, value in arguments.items():
             label = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
             text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-            shown_label = safe_line(label, limit_chars=sys.maxsize)
-            first, *more = folded(f"{shown_label}:{' ' if chr(10) not in text else chr(10)}{text}", columns)
-            body += [NAMED + first.removeprefix(GUTTER), *more]
+            body += named_rows(label, text, columns)
         body += [] if change is None else change.rows
         why = [f"{REASON}{safe_line(one, limit_chars=500)}" for one in call.why[:MAX_REASONS]]
         if len(call.why) > MAX_REASONS:
@@ -243,20 +241,21 @@ class _Rows(NamedTuple):
         return kept, len(left_out)
 
     @property
-    def _changes(self) -> list[int]:
-        return [at for at, row in enumerate(self.body) if row.startswith((ADDED, REMOVED))]
+    def _near(self) -> set[int]:
+        changed = [at for at, row in enumerate(self.body) if row.startswith((ADDED, REMOVED))]
+        return {at + step for at in changed for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
 
     @property
     def _near_changes(self) -> list[str]:
         """The rows of a change and those near it; none where nothing is removed: then there is only new text."""
         if not any(row.startswith(REMOVED) for row in self.body):
             return []
-        near = {at + step for at in self._changes for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+        near = self._near
         return [row for at, row in enumerate(self.body) if at in near or not row.startswith(GUTTER)]
 
     def _without_what_stays(self) -> tuple[list[str], int]:
         """All but the lines that are in the old text and in the new one, away from a change."""
-        near = {at + step for at in self._changes for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+        near = self._near
         kept: list[str] = []
         unseen = 0
         for is_kept, run in groupby(enumerate(self.body), lambda one: one[0] in near or not one[1].startswith(GUTTER)):
@@ -345,6 +344,13 @@ def _fitting(rows: Sequence[str], limit: int) -> int:
 
 def _height(rows: Iterable[str]) -> int:
     return sum(1 + len(row) // USUAL_COLUMNS for row in rows)
+
+
+def named_rows(label: str, text: str, columns: int) -> list[str]:
+    """A label behind its own gutter, and text that may be printed: no part of it can pass for a row of ours."""
+    shown = f"{safe_line(label, limit_chars=sys.maxsize)}:{chr(10) if chr(10) in text else ' '}{text}"
+    first, *more = folded(shown, columns)
+    return [NAMED + first.removeprefix(GUTTER), *more]
 
 
 def folded(text: str, columns: int, *, gutter: str = GUTTER) -> list[str]:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.prompt import is_agreed
 from ohsandbox.cli.rendering.tables import print_json, print_table
-from ohsandbox.cli.rendering.text import Lines, counted, output, safe_line, say
+from ohsandbox.cli.rendering.text import Lines, output, safe_line, say
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.workspace import branches
+from ohsandbox.text import counted
 
 MAX_SHOWN_LINES = 2_000
 """Of a diff at a question: more than that is read in a pager or an editor."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.cli.approval_prompt import ONE_BY_ONE, ReadFile, ask, count_of, print_rows, shown
 from ohsandbox.cli.entrypoint import WAITING
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options_commands import ConfirmOptions
     from ohsandbox.conversation import Conversation
     from ohsandbox.conversation.approvals import Approval
+    from ohsandbox.conversation.approvals.policy import PolicyName
 
 POLICY_NAME = "confirm"
 """Beside the log."""
@@ -256,3 +257,41 @@ def _list(approvals: Sequence[Approval], tell: Callable[[str], None]) -> None:
 
 def _fields(one: Approval) -> dict[str, Any]:
     return {"number": one.number, "by": one.by, "text": str(one.scope), "scope": one.scope.model_dump()}
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+class Mode(NamedTuple):
+    """How a policy is told."""
+
+    short: str
+    """For the bottom line."""
+    asks: str
+    """Behind "asks about"."""
+    told: str
+    """When it has begun."""
+
+
+MODES: dict[PolicyName, Mode] = {
+    "never": Mode("asks nothing", "nothing before it runs", "nothing is asked before it runs"),
+    "risky": Mode("asks risky", "risky calls", "risky calls are asked about before they run"),
+    "medium": Mode(
+        "asks unknown", "risky calls, and what no rule can judge", "risky calls, and what no rule can judge, are asked"
+    ),
+    "always": Mode("asks all", "every call", "every call is asked about before it runs"),
+    "plan": Mode(
+        "plan mode",
+        "risky looks; what may change something is refused (plan mode)",
+        "plan mode: the agent only looks, and presents a plan",
+    ),
+}
+_CYCLE: tuple[PolicyName, ...] = ("never", "risky", "always", "plan")
+
+
+def next_mode(now: PolicyName, *, isolated: bool) -> PolicyName:
+    """The mode after this one. On this host none runs everything unasked by a key alone: `/mode never` does."""
+    names: Sequence[PolicyName] = [name for name in _CYCLE if isolated or name != "never"]
+    if now not in names:
+        return "always" if now == "medium" else names[0]
+    return names[(names.index(now) + 1) % len(names)]

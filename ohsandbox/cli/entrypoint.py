@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FAILED, WAITING, INTERRUPTED, TERMINATED = 1, 6, 130, 143
+PASSED, NOT_REACHED, BAD_INPUT, INFRASTRUCTURE, MODEL = 0, 1, 2, 4, 5
+"""Of an evaluation."""
 SIGNALED = 128
 """The shells' convention: above it a signal's number."""
 DEBUG_VARIABLE = "OHSANDBOX_DEBUG"

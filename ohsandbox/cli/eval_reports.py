@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ohsandbox.cli.entrypoint import BAD_INPUT, INFRASTRUCTURE, MODEL, NOT_REACHED, PASSED
 from ohsandbox.cli.rendering.tables import print_table
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.evaluation.reports import load_report, read_results, write_reports
@@ -20,11 +21,10 @@ from ohsandbox.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.cli.options_eval import CompareOptions
+    from ohsandbox.cli.options_commands import CompareOptions
     from ohsandbox.evaluation.reports.comparison import Comparison, TaskComparison
     from ohsandbox.evaluation.reports.report import Report
 
-PASSED, NOT_REACHED, BAD_INPUT, INFRASTRUCTURE, MODEL = 0, 1, 2, 4, 5
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """A file that GitHub Actions names; what is appended to it is shown with the job."""
 MAX_NAMED = 8

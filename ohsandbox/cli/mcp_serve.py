@@ -16,12 +16,10 @@ import anyio
 
 from ohsandbox.cli import entrypoint
 from ohsandbox.cli.entrypoint import Terminated
-from ohsandbox.cli.model import read_settings
 from ohsandbox.cli.ports import open_ports
-from ohsandbox.cli.project import use_project
 from ohsandbox.cli.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
-from ohsandbox.cli.runtime import check_placed, make_runtime, started_runtime
+from ohsandbox.cli.runtime import full_options, make_runtime, started_runtime
 from ohsandbox.cli.setup_checkpoints import set_up
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server
@@ -53,10 +51,8 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
     """Serve until the client goes, or a signal comes."""
     if what.idle_timeout_s < MIN_IDLE_S:
         raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {MIN_IDLE_S:g} second or more.")
-    project = use_project(where, what.settings, person=what.http is not None and person_present())
-    settings = read_settings(what.settings, project=project.layer if project else None)
-    full = (project.applied_to(where) if project else where).checked().with_settings(settings)
-    check_placed(full, "mcp serve")
+    person = what.http is not None and person_present()
+    full, settings = full_options(where, what.settings, command="mcp serve", person=person)
     names = _tools(settings.tools, what)
     if what.token and what.http is None:
         raise UsageError("--token needs --http. Leave it out: over stdio, only the client that started this can call.")

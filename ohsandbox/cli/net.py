@@ -94,11 +94,12 @@ def fields_of(decision: NetworkDecision) -> dict[str, Any]:
     return asdict(decision) | {"time": datetime.fromtimestamp(decision.time, UTC).isoformat()}
 
 
-def decision_table(decisions: Iterable[NetworkDecision]) -> Text:
-    """A row for each host and what was decided on it, the newest first."""
-    rows: list[tuple[str, ...]] = [("HOST", "DECISION", "TIMES", "SENT", "RECEIVED", "AGO", "WHY")]
+def decision_table(decisions: Iterable[NetworkDecision], *, with_age: bool = True) -> Text:
+    """A row for each host and what was decided on it, the newest first; with_age: and how long ago."""
+    rows: list[tuple[str, ...]] = [("HOST", "DECISION", "TIMES", "SENT", "RECEIVED", "WHY", "AGO")]
     rows += [_row(group) for group in grouped(decisions)]
-    return aligned(rows, right=(2, 3, 4, 5), heading=True)
+    rows = [(*row[:5], *(row[6:] if with_age else ()), row[5]) for row in rows]
+    return aligned(rows, right=(2, 3, 4, 5) if with_age else (2, 3, 4), heading=True)
 
 
 def grouped(decisions: Iterable[NetworkDecision]) -> list[list[NetworkDecision]]:
@@ -120,8 +121,8 @@ def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
         str(sum(one.count for one in group)),
         size(sum(one.sent_bytes for one in group)),
         size(sum(one.received_bytes for one in group)),
-        age(datetime.fromtimestamp(newest, UTC)),
         safe_line(why),
+        age(datetime.fromtimestamp(newest, UTC)),
     )
 
 

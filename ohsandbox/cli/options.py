@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Option
 
 from ohsandbox.cli.completion import conversation_ids, sandbox_names
-from ohsandbox.cli.option_values import byte_size_of, check_variables, cpu_count, directory, gpu_count, mount_of, path
-from ohsandbox.cli.typer_options import option, switch
+from ohsandbox.cli.typer_options import (
+    byte_size_of,
+    check_variables,
+    cpu_count,
+    directory,
+    gpu_count,
+    mount_of,
+    option,
+    path,
+    switch,
+)
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,6 +74,7 @@ Yes = Annotated[bool, Option("--yes", "-y", help="Skip the confirmation prompt."
 # --- the sandbox ------------------------------------------------------------------
 
 _sandbox = partial(option, rich_help_panel="Sandbox")
+_sandbox_switch = partial(switch, rich_help_panel="Sandbox")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +112,7 @@ class SandboxOptions:
         flags=["--workspace"],
         parser=directory,
     )
-    same_path: bool = switch(
-        "Bind each --workspace at its own path of this machine.", "--same-path", rich_help_panel="Sandbox"
-    )
+    same_path: bool = _sandbox_switch("Bind each --workspace at its own path of this machine.")
     branch: str | None = _sandbox(
         "Work on this branch of the workspace's repository in a tree of its own: see `ohsandbox branches`.", "NAME"
     )
@@ -114,13 +122,11 @@ class SandboxOptions:
         "SRC:DST[:ro]",
         parser=mount_of,
     )
-    copy: bool = switch(
+    copy: bool = _sandbox_switch(
         "Work on a copy of --workspace, without ignored files and secrets. After `run`, `ohsandbox apply` brings the "
-        "changes back.",
-        "--copy",
-        rich_help_panel="Sandbox",
+        "changes back."
     )
-    copy_all: bool = switch("Like --copy, with ignored files and secrets.", "--copy-all", rich_help_panel="Sandbox")
+    copy_all: bool = _sandbox_switch("Like --copy, with ignored files and secrets.")
     network: Literal["none", "allowlist", "open"] | None = _sandbox(
         "none: no network. allowlist: only the hosts of --allow and of the settings (default). open: internet access."
     )
@@ -157,7 +163,7 @@ class SandboxOptions:
         "--workspace is bound). Another NAME: for all sandboxes with it, which must trust each other.",
         "project|NAME",
     )
-    no_cache: bool = switch("Start without package caches.", "--no-cache", rich_help_panel="Sandbox")
+    no_cache: bool = _sandbox_switch("Start without package caches.")
     env: list[str] | None = _sandbox(
         "Set an environment variable of every command; may be repeated.", "NAME=VALUE", flags=["--env", "-e"]
     )
@@ -177,11 +183,9 @@ class SandboxOptions:
         "strict: only the workspace, the home and /tmp can be written, no root, no capability. trusted: sudo and "
         "setuid programs work; not with a bound directory.  [default: between the two]"
     )
-    accept_unenforced: bool = switch(
+    accept_unenforced: bool = _sandbox_switch(
         "Accept an engine or OCI runtime that does not enforce the limits, as gVisor without control groups; the agent "
-        "and the log are told which.",
-        "--accept-unenforced",
-        rich_help_panel="Sandbox",
+        "and the log are told which."
     )
     forward: list[str] | None = _sandbox(
         "Port of this machine's loopback that leads to one of the sandbox, also without a network. 0 takes a free one. "
@@ -194,7 +198,7 @@ class SandboxOptions:
         min=1,
         max=65535,
     )
-    keep: bool = switch("Keep the container, and its processes, after exit.", "--keep", rich_help_panel="Sandbox")
+    keep: bool = _sandbox_switch("Keep the container, and its processes, after exit.")
     attach: str | None = _sandbox(
         "Work in a running container, which is kept, instead of a new one.", "NAME", autocompletion=sandbox_names
     )
@@ -204,19 +208,15 @@ class SandboxOptions:
     ca_bundle: Path | None = _sandbox(
         "PEM file with additional CA certificates to trust in the sandbox.", "FILE", parser=path
     )
-    no_project: bool = switch(
-        "Leave out the project's file (.ohsandbox.toml, or [tool.ohsandbox] of pyproject.toml).",
-        "--no-project",
-        rich_help_panel="Sandbox",
+    no_project: bool = _sandbox_switch(
+        "Leave out the project's file (.ohsandbox.toml, or [tool.ohsandbox] of pyproject.toml)."
     )
     allowed: tuple[str, ...] | None = None
     """All that is on the list, of a sandbox that is resumed or complete; flags add to it."""
-    no_setup_cache: bool = switch(
-        "Run the project's setup commands, also where a checkpoint holds what they did.",
-        "--no-setup-cache",
-        rich_help_panel="Sandbox",
+    no_setup_cache: bool = _sandbox_switch(
+        "Run the project's setup commands, also where a checkpoint holds what they did."
     )
-    no_services: bool = switch("Start without the project's services.", "--no-services", rich_help_panel="Sandbox")
+    no_services: bool = _sandbox_switch("Start without the project's services.")
     any_port: bool = False
     """Ports of this machine are those of the settings: one that is taken gets another."""
     build_options: dict[str, Any] | None = None
@@ -256,11 +256,8 @@ class SandboxOptions:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
         if self.build and self.image:
             raise UsageError("--build and --image exclude each other. Leave one out.")
-        if self.attach and (
-            given := self._given("image", "build", *NETWORK_OPTIONS, *RESOURCE_LIMITS, *CONTAINER_OPTIONS)
-        ):
-            raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
-        if self.attach and (given := self._given("same_path", "mount")):
+        of_new = ("image", "build", "same_path", "mount", *NETWORK_OPTIONS, *RESOURCE_LIMITS, *CONTAINER_OPTIONS)
+        if self.attach and (given := self._given(*of_new)):
             raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
         if self.git and not self.mount and (self.attach or self.workspace is None):
             raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")

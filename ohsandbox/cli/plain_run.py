@@ -5,39 +5,31 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.copied import offer_changes
 from ohsandbox.cli.prompt import open_prompt, person_present
 from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView, open_view
 from ohsandbox.cli.session import RunSession
-from ohsandbox.cli.slash_commands import HELP_LINE, SessionContext, is_command, message_of, run_command
+from ohsandbox.cli.slash_commands import HELP_LINE, CommandContext, is_command, message_of, run_command
+from ohsandbox.cli.time_travel import offer_changes
 from ohsandbox.events import ConversationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.cli.early_start import EarlyStart
-    from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.rendering.view import View
-    from ohsandbox.cli.resume import ResumedConversation
-    from ohsandbox.settings import Settings
+    from ohsandbox.cli.run import RunRequest
 
 
-def work_plainly(
-    what: RunOptions,
-    settings: Settings,
-    where: SandboxOptions,
-    resumed: ResumedConversation | None,
-    begun: EarlyStart | None,
-) -> int:
-    """The run itself, with settings that are complete; what is resumed ends with its run where it does not talk."""
+def work_plainly(run: RunRequest) -> int:
+    """The run itself; what is resumed ends with its run where it does not talk."""
+    what = run.what
     person = person_present(no_tui=what.headless)
     code = 0
-    with RunSession(what, settings, _open_view(what), person=person) as session:
-        session.open(where, resumed, begun)
+    with RunSession(what, run.settings, _open_view(what), person=person) as session:
+        session.open(run.where, run.resumed, run.begun)
         if what.task is not None:
             code = session.say(what.task, in_talk=False)
-        elif resumed is not None:
+        elif run.resumed is not None:
             code = session.go_on(in_talk=person and what.talks)
         if what.task is None and what.talks and not code:
             code = _talk(session, open_prompt())
@@ -56,7 +48,7 @@ def _open_view(what: RunOptions) -> View:
 
 def _talk(session: RunSession, ask: Callable[[], str]) -> int:
     """Messages until the person leaves; the code of the last run, where stopping one is not a failure."""
-    context = SessionContext(session)
+    context = CommandContext(session)
     if sys.stdin.isatty():
         context.show(HELP_LINE)
     code, interrupted = 0, not sys.stdin.isatty()

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.network_words import BlockedHosts
 from ohsandbox.cli.rendering.events import call_of
-from ohsandbox.cli.rendering.images import IMAGES_NAME
 from ohsandbox.cli.rendering.text import cut
-from ohsandbox.cli.rendering.view import MAX_STATUS_CHARS, MODEL_WORKS
+from ohsandbox.cli.rendering.view import IMAGES_NAME, MAX_STATUS_CHARS, MODEL_WORKS
 from ohsandbox.conversation.limits import Spending
 from ohsandbox.events import EXIT, ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
@@ -20,7 +19,7 @@ from ohsandbox.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ohsandbox.cli.port_watch import PortWatch
+    from ohsandbox.cli.ports import PortWatch
     from ohsandbox.cli.rendering.view import View
     from ohsandbox.conversation import Conversation
     from ohsandbox.conversation.live_output import OutputEvent

@@ -294,7 +294,7 @@ def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
 def _row(label: str, value: Any) -> Iterator[str]:
     """A label and its value behind the gutters, each command of a list on rows of its own."""
     # it imports the conversation, and most files are not asked about
-    from ohsandbox.cli.approval_prompt import GUTTER, NAMED, folded  # noqa: PLC0415
+    from ohsandbox.cli.approval_prompt import NAMED, folded, named_rows  # noqa: PLC0415
     from ohsandbox.cli.rendering.tables import open_console  # noqa: PLC0415
 
     named = [f"{name} = {one}" for name, one in value.items()] if isinstance(value, dict) else [value]
@@ -305,9 +305,7 @@ def _row(label: str, value: Any) -> Iterator[str]:
         shown.append(f"... and {len(items) - MAX_ITEMS_SHOWN:,} more, {len(items):,} in all: see the file")
     columns = open_console().width
     if len(shown) == 1:
-        first, *more = folded(f"{safe_line(label, limit_chars=sys.maxsize)}: {shown[0]}", columns)
-        yield NAMED + first.removeprefix(GUTTER)
-        yield from more
+        yield from named_rows(label, shown[0], columns)
         return
     yield NAMED + safe_line(label, limit_chars=sys.maxsize) + ":"
     for text in shown:

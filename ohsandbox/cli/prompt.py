@@ -1,4 +1,4 @@
-"""Asking the person at the terminal, where there is one."""
+"""Asking the person at the terminal, where there is one: a yes, a line, one of several rows."""
 
 # ruff: noqa: T201 - it talks to a person
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from prompt_toolkit.key_binding import KeyPressEvent
 
 QUIET_S = 0.5
 """Whoever types while a question appears types on for longer than that: keys count after so much silence."""
@@ -31,6 +33,8 @@ _PASTED, _PASTE_END = "\x1b[200~", "\x1b[201~"
 _LOCAL_MODES, _CHARACTERS = 3, 6
 """Where `termios.tcgetattr` has them."""
 
+
+_YES = frozenset({"y", "yes"})
 
 _terminal: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contextlib.nullcontext]
 """Around each question: whoever draws on the terminal leaves it alone meanwhile."""
@@ -98,11 +102,17 @@ def ask_yes_no(question: str) -> bool:
 
 def answer_yes_no(question: str) -> bool | None:
     """As `ask_yes_no`; None where there was no answer: Ctrl-D, pasted text, nobody there."""
+    said = _word(f"{question} [y/N] ")
+    return None if said is None else said in _YES
+
+
+def _word(question: str) -> str | None:
+    """What was typed, in small letters; None where that is no answer."""
     try:
-        said = answer_to(f"{question} [y/N] ")
+        said = answer_to(question)
     except EOFError:
         return None
-    return None if said.is_pasted else said.text.lower() in {"y", "yes"}
+    return None if said.is_pasted else said.text.lower()
 
 
 def ask_with_default_yes(question: str) -> bool:
@@ -112,8 +122,8 @@ def ask_with_default_yes(question: str) -> bool:
             said = answer_to(f"{question} [Y/n] ")
         except EOFError:
             return False
-        if not said.is_pasted and said.text.lower() in {"", "y", "yes", "n", "no"}:
-            return said.text.lower() in {"", "y", "yes"}
+        if not said.is_pasted and said.text.lower() in {"", "n", "no", *_YES}:
+            return said.text.lower() in {"", *_YES}
 
 
 def is_agreed(question: str, *, what: str, yes: bool, show_diff: Callable[[], None] | None = None) -> bool:
@@ -124,18 +134,11 @@ def is_agreed(question: str, *, what: str, yes: bool, show_diff: Callable[[], No
     """
     if not (yes or person_present()):
         raise UsageError(f"{what}, and there is no terminal to confirm at. Use --yes.")
-    return yes or (ask_yes_no(question) if show_diff is None else _ask_with_diff(question, show_diff))
-
-
-def _ask_with_diff(question: str, show_diff: Callable[[], None]) -> bool:
-    while True:
-        try:
-            said = answer_to(f"{question} [y/N, d: diff] ")
-        except EOFError:
-            return False
-        if said.is_pasted or said.text.lower() not in {"d", "diff"}:
-            return not said.is_pasted and said.text.lower() in {"y", "yes"}
+    if yes or show_diff is None:
+        return yes or ask_yes_no(question)
+    while (said := _word(f"{question} [y/N, d: diff] ")) in {"d", "diff"}:
         show_diff()
+    return said in _YES
 
 
 class Typed(NamedTuple):
@@ -238,3 +241,35 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # EIO: it is gone
         return b""
+
+
+# --- choosing -------------------------------------------------------------------------------------
+
+HINT = "(Arrows or a number choose, Enter takes it, Esc leaves.)"
+
+
+def pick(title: str, rows: Sequence[str]) -> int | None:
+    """The index of the row that the person chose; None where they left. Rows are printable, and at least one.
+
+    It decides nothing by itself: it is for what can be undone or is asked about again.
+    """
+    from prompt_toolkit.application import create_app_session  # noqa: PLC0415 - 0.1 s, for those who choose
+    from prompt_toolkit.key_binding import KeyBindings  # noqa: PLC0415 - as above
+    from prompt_toolkit.output import create_output  # noqa: PLC0415 - as above
+    from prompt_toolkit.shortcuts import choice  # noqa: PLC0415 - as above
+
+    keys = KeyBindings()
+
+    @keys.add("escape")
+    @keys.add("q")
+    @keys.add("c-d")
+    def _leave(event: KeyPressEvent) -> None:
+        event.app.exit(result=-1)
+
+    options = [(at, row) for at, row in enumerate(rows)]
+    with borrowed_terminal(), create_app_session(output=create_output(sys.__stdout__)):
+        try:
+            chosen = choice(f"{title}\n{HINT}", options=options, default=0, key_bindings=keys)
+        except (KeyboardInterrupt, EOFError):
+            return None
+    return None if chosen < 0 else chosen

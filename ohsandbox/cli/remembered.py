@@ -24,56 +24,54 @@ Asked = Literal["mount", "no trust"]
 
 def remembered(asked: Asked, directory: Path) -> str | None:
     """The answer, as `remember` got it; None where there is none, or the record cannot be read."""
-    answer = _read().get(str(directory.resolve()), {}).get(asked)
+    answer = _answers().get(str(directory.resolve()), {}).get(asked)
     return answer if isinstance(answer, str) else None
 
 
 def remember(asked: Asked, directory: Path, answer: str) -> None:
     """Keep the answer. That it cannot be kept only means that it is asked again."""
-    answers = _read()
+    answers = _answers()
     place = str(directory.resolve())
     answers[place] = answers.pop(place, {}) | {asked: answer}
-    _write(dict([*answers.items()][-MAX_DIRECTORIES:]))
+    _write(_FILE_NAME, dict([*answers.items()][-MAX_DIRECTORIES:]))
 
 
 def forget(directory: Path) -> bool:
     """Ask again about the directory; whether there was an answer."""
-    answers = _read()
+    answers = _answers()
     if answers.pop(str(directory.resolve()), None) is None:
         return False
-    _write(answers)
+    _write(_FILE_NAME, answers)
     return True
-
-
-def _read() -> dict[str, dict[str, str]]:
-    with contextlib.suppress(OSError, ValueError):
-        found = parse((state_dir() / _FILE_NAME).read_bytes())
-        if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()):
-            return found
-    return {}
-
-
-def _write(answers: dict[str, dict[str, str]]) -> None:
-    with contextlib.suppress(OSError):
-        write_atomically(state_dir(create=True) / _FILE_NAME, json.dumps(answers, indent=2).encode() + b"\n")
 
 
 def is_remembered_model(model: str, base_url: str | None) -> bool:
     """Whether the model was found at that server once, or nobody there can say; None is the provider's own."""
-    return [model, base_url] in _read_models()
+    return [model, base_url] in _models()
 
 
 def remember_model(model: str, base_url: str | None) -> None:
     """Keep that it was. That it cannot be kept only means that its server is asked again."""
-    known = [one for one in _read_models() if one != [model, base_url]] + [[model, base_url]]
-    with contextlib.suppress(OSError):
-        data = json.dumps(known[-MAX_MODELS:], indent=2).encode() + b"\n"
-        write_atomically(state_dir(create=True) / _MODELS_NAME, data)
+    known = [one for one in _models() if one != [model, base_url]] + [[model, base_url]]
+    _write(_MODELS_NAME, known[-MAX_MODELS:])
 
 
-def _read_models() -> list[Any]:
+def _answers() -> dict[str, dict[str, str]]:
+    found = _read(_FILE_NAME)
+    return found if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()) else {}
+
+
+def _models() -> list[Any]:
+    found = _read(_MODELS_NAME)
+    return found if isinstance(found, list) else []
+
+
+def _read(name: str) -> object:
     with contextlib.suppress(OSError, ValueError):
-        found = parse((state_dir() / _MODELS_NAME).read_bytes())
-        if isinstance(found, list):
-            return found
-    return []
+        return parse((state_dir() / name).read_bytes())
+    return None
+
+
+def _write(name: str, known: object) -> None:
+    with contextlib.suppress(OSError):
+        write_atomically(state_dir(create=True) / name, json.dumps(known, indent=2).encode() + b"\n")

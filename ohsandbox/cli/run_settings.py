@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.model import (
@@ -17,20 +18,20 @@ from ohsandbox.cli.model import (
     read_settings,
     without_key_of_another,
 )
-from ohsandbox.cli.rendering.text import say
+from ohsandbox.cli.rendering.text import hide, say
 from ohsandbox.errors import UsageError
 from ohsandbox.key_store import stored_reference
-from ohsandbox.secrets import parse_flags
+from ohsandbox.secrets import Secrets, host_keys, parse_flags
 from ohsandbox.settings import Settings, addresses_of_provider, without_user
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.project import UsedProject
 
 _ASKED = ("api_key", "base_url", "native_tool_calling")
 """What a person may have been asked for, beside the model."""
+MAX_INSTRUCTIONS_BYTES = 64 * 1024
+"""About 16,000 tokens, which every request carries."""
 
 
 def settings_of(what: RunOptions, project: UsedProject | None = None) -> Settings:
@@ -110,3 +111,26 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
         f"No API key for model {model!r}. Set {variable}, run `ohsandbox init`, "
         f'put "api_key": "env:{variable}" into {str(file or Settings.default_path())!r}, or use --api-key.'
     )
+
+
+def hide_secrets(settings: Settings, secrets: Secrets) -> None:
+    """Print none of the secrets and keys from now on."""
+    key = settings.resolved_api_key()
+    hide(secrets.hiding(host_keys() | ({"api_key": key} if key else {})).masker)
+
+
+def instructions_of(file: str | None) -> list[str]:
+    """The file's text, marked as what it is; nothing where no file is named."""
+    if file is None:
+        return []
+    what = f"Instructions file {file!r}"
+    try:
+        data = Path(file).expanduser().read_bytes()
+        text = data.decode().strip()
+    except OSError as error:
+        raise UsageError(f"{what} cannot be read: {error.strerror}. Name a text file.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what} is not UTF-8 text (byte {error.start}). Convert it.") from None
+    if len(data) > MAX_INSTRUCTIONS_BYTES:
+        raise UsageError(f"{what} has {len(data)} bytes, more than {MAX_INSTRUCTIONS_BYTES}. Shorten it.")
+    return [f"# Instructions of the user\n{text}"] if text else []

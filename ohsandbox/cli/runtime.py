@@ -8,8 +8,10 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ohsandbox.cli.model import read_settings
 from ohsandbox.cli.network_words import network_words
 from ohsandbox.cli.post_run_report import tell_news
+from ohsandbox.cli.project import use_project
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.setup_checkpoints import set_up, setup_key
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.environment import ResumeState
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import PullProgress
+    from ohsandbox.settings import Settings
 
 _OTHERWISE = {"workspace", "allow", "copy", "env", "gpus"}
 """Options that `RuntimeSettings` has in another form."""
@@ -41,6 +44,25 @@ _WORKED_IN = (
     "busybox", "base", "universal", "devcontainer",
 )  # fmt: skip
 """Languages and systems; what runs a server is seldom meant."""
+
+
+def full_options(
+    where: SandboxOptions, file: Path | None, *, command: str, person: bool
+) -> tuple[SandboxOptions, Settings]:
+    """The options with what project and settings say, and the settings, for a command that brings nothing back.
+
+    Raises:
+        UsageError: one is wrong, or a directory would have to be bound on another machine.
+    """
+    project = use_project(where, file, person=person)
+    settings = read_settings(file, project=project.layer if project else None)
+    full = (project.applied_to(where) if project else where).checked().with_settings(settings)
+    if full.workspace is not None and (elsewhere := _bound_elsewhere(full)) is not None:
+        raise UsageError(
+            f"The engine is at {elsewhere}, which cannot bind {full.workspace.resolve()}. Use `ohsandbox {command} "
+            "--copy` for a copy that is deleted at the end, or `ohsandbox run`, which brings changes back."
+        )
+    return full, settings
 
 
 def make_runtime(
@@ -73,9 +95,7 @@ def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> Sandbo
     Raises:
         UsageError: an option is for a bound workspace, or the engine's address is none.
     """
-    if options.workspace is None or options.copies or options.attach is not None or not options.backend.isolated:
-        return options
-    if (elsewhere := engine_elsewhere(options.runtime)) is None:
+    if options.workspace is None or (elsewhere := _bound_elsewhere(options)) is None:
         return options
     tell(
         f"The engine is at {elsewhere}: the agent works on a copy of {options.workspace.resolve()}, and its changes "
@@ -84,19 +104,10 @@ def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> Sandbo
     return replace(options, copy=True).checked()
 
 
-def check_placed(options: SandboxOptions, command: str) -> None:
-    """Pass unless the command, which brings nothing back, would have to bind a directory on another machine.
-
-    Raises:
-        UsageError: it would, or the engine's address is none.
-    """
-    if options.workspace is None or options.copies or options.attach is not None or not options.backend.isolated:
-        return
-    if (elsewhere := engine_elsewhere(options.runtime)) is not None:
-        raise UsageError(
-            f"The engine is at {elsewhere}, which cannot bind {options.workspace.resolve()}. Use `ohsandbox {command} "
-            "--copy` for a copy that is deleted at the end, or `ohsandbox run`, which brings changes back."
-        )
+def _bound_elsewhere(options: SandboxOptions) -> str | None:
+    """The address of the engine on another machine that would have to bind a directory of this one."""
+    is_bound = not options.copies and options.attach is None and options.backend.isolated
+    return engine_elsewhere(options.runtime) if is_bound else None
 
 
 @contextlib.contextmanager

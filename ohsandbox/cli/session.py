@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.agent import Agent
 from ohsandbox.cli import confirm
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
+from ohsandbox.cli.mcp_servers import ask_about_servers
 from ohsandbox.cli.model import keep_server, with_model_of
 from ohsandbox.cli.model_check import check_model_name
-from ohsandbox.cli.port_watch import PortWatch
+from ohsandbox.cli.ports import PortWatch
 from ohsandbox.cli.post_run_report import tell_news
 from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.resume import ResumedConversation, leave_on_exit
-from ohsandbox.cli.run_settings import complete
-from ohsandbox.cli.session_inputs import hide_secrets, instructions_of, last_words
-from ohsandbox.cli.session_reports import tells_changes
+from ohsandbox.cli.run_settings import complete, hide_secrets, instructions_of
+from ohsandbox.cli.session_reports import last_words, tells_changes
 from ohsandbox.cli.session_sandbox import SessionSandbox, enter_sandbox
-from ohsandbox.cli.skill_servers import ask_about_servers
 from ohsandbox.cli.viewer.hosting import PageAddress, has_browser, hosted, open_browser, wait_for_page
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
@@ -38,14 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from ohsandbox.cli.early_start import EarlyStart
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.rendering.view import View
+    from ohsandbox.cli.run import EarlyStart
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.runtime.port_numbers import PortPair
     from ohsandbox.runtime.runtime_settings import NetworkMode
     from ohsandbox.settings import Settings
 
@@ -306,29 +304,9 @@ class RunSession:
             SandboxUnavailable: the engine refuses, or the sandbox is gone.
         """
         self.sandbox.set_network(network, allowed)
-        self.sandbox.save(self.conversation.directory)
         if self.has_begun:
             said = self.runtime.describe().get("network", network)
             self.conversation.notify_model(f"The user has changed the sandbox's network. From now on it is {said}.")
-
-    def forward(self, pair: PortPair, *, or_any: bool) -> str:
-        """Open a port of this machine that leads to one of the sandbox; who resumes it finds it so. Returns the line.
-
-        Raises:
-            UsageError: see `SandboxPorts.forward`.
-        """
-        told = self.sandbox.forward(pair, or_any=or_any)
-        self.sandbox.save(self.conversation.directory)
-        return told
-
-    def close_forward(self, port: int) -> None:
-        """Close it again.
-
-        Raises:
-            UsageError: it is not open.
-        """
-        self.sandbox.close_forward(port)
-        self.sandbox.save(self.conversation.directory)
 
     def _begin(self, stack: contextlib.ExitStack, conversation: Conversation, sandbox: SessionSandbox) -> None:
         """Start the conversation in the sandbox as the one that is open; its end is done in the right order."""
@@ -361,8 +339,9 @@ class RunSession:
         keep_server(conversation.directory, self.settings)
         if self.person:
             ask_about_servers(conversation)
+        sandbox.directory = conversation.directory
         if runtime.resumed is None or runtime.resumed.how != "same":
-            sandbox.save(conversation.directory)
+            sandbox.save()
         self._address = None
         if self._has_page:
             self._serve_page(stack)

@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instructions
+from ohsandbox.cli.confirm import MODES
 from ohsandbox.cli.model import key_source
-from ohsandbox.cli.modes import MODES
 from ohsandbox.cli.network_words import network_words
 from ohsandbox.cli.rendering.cost import cost_table, price_words
 from ohsandbox.cli.rendering.events import BlockReader, CallBlock, Form, NoteBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import cut, safe, safe_line
 from ohsandbox.cli.runtime import place_of
+from ohsandbox.conversation.result import answer_in
 from ohsandbox.conversation.storage import list_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence import stream_events
 from ohsandbox.review_text import on_one_line
 from ohsandbox.text import counted
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
+from ohsandbox.timetravel.fork import is_turn
 from ohsandbox.timetravel.workspace_diff import diff_workspace
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.session import RunSession
     from ohsandbox.cli.slash_commands import CommandContext
     from ohsandbox.conversation.cost import ConversationCost
+    from ohsandbox.events import SDKEvent
 
 MAX_TOOL_CHARS = 90
 MAX_CHANGED_NAMED = 5
@@ -45,7 +49,21 @@ _NO_NETWORK = re.compile(
 """What glibc, musl, busybox, Python and Node say where there is no network, and our proxy where it refuses."""
 
 
-# --- at the end -------------------------------------------------------------------------------------
+# --- at the beginning and the end -------------------------------------------------------------------------------------
+
+
+def last_words(directory: Path) -> list[SDKEvent]:
+    """The last thing that the user said, and the last that the agent answered to it."""
+    words: list[SDKEvent] = []
+
+    def take(event: SDKEvent) -> None:
+        if is_turn(event):
+            words[:] = [event]
+        elif words and answer_in(event) is not None:
+            words[1:] = [event]
+
+    stream_events(directory, take)
+    return words
 
 
 def tells_changes(presenter: Presenter, *, unless: Callable[[], bool]) -> Callable[[], None]:
@@ -114,8 +132,7 @@ def context_words(session: RunSession) -> str:
 
 
 def _turns(cost: ConversationCost) -> str:
-    number = sum(1 for turn in cost.turns if turn.number)
-    return f"{number} turn{'' if number == 1 else 's'}"
+    return counted(sum(1 for turn in cost.turns if turn.number), "turn")
 
 
 def _files(session: RunSession) -> str:

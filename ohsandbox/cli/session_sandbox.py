@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.ports import SandboxPorts, open_ports
 from ohsandbox.cli.prompt import ask_yes_no
 from ohsandbox.cli.rendering.text import progress_text
 from ohsandbox.cli.resume import save_options
+from ohsandbox.cli.run_settings import hide_secrets
 from ohsandbox.cli.runtime import make_runtime, place_of, started_runtime, tell_copy, tell_kept
-from ohsandbox.cli.session_inputs import hide_secrets
 from ohsandbox.errors import EngineUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ohsandbox.cli.early_start import EarlyStart
     from ohsandbox.cli.rendering.view import View
+    from ohsandbox.cli.run import EarlyStart
     from ohsandbox.conversation import Conversation
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.port_numbers import PortPair
@@ -38,12 +38,16 @@ class SessionSandbox:
         self.runtime = runtime
         self.where = where
         self.ports = ports
+        self.directory: Path | None = None
+        """Of the conversation that works in it: who resumes that finds each change of the options."""
         self._listed: tuple[str, ...] = ()
         """What was on its list before its network was another one."""
 
-    def save(self, directory: Path) -> None:
-        """Keep its options for who resumes the conversation of this directory."""
-        save_options(directory, self.where, self.runtime)
+    def save(self, **changed: Any) -> None:
+        """Change options, and keep them for who resumes the conversation."""
+        self.where = replace(self.where, **changed)
+        if self.directory is not None:
+            save_options(self.directory, self.where, self.runtime)
 
     def listed(self, settings: Settings) -> tuple[str, ...]:
         """What the list holds where it comes anew: what it held before, else what the settings say."""
@@ -68,18 +72,18 @@ class SessionSandbox:
         if self.where.network == "allowlist":
             self._listed = self.where.allowed or ()
         change(network, allow=allowed)
-        self.where = replace(self.where, network=network, allowed=tuple(allowed))
+        self.save(network=network, allowed=tuple(allowed))
 
     def forward(self, pair: PortPair, *, or_any: bool) -> str:
-        """See `SandboxPorts.forward`."""
+        """See `SandboxPorts.forward`; who resumes the conversation finds it so."""
         told = self.ports.forward(pair, or_any=or_any)
-        self.where = replace(self.where, forward=self.ports.pairs)
+        self.save(forward=self.ports.pairs)
         return told
 
     def close_forward(self, port: int) -> None:
         """See `SandboxPorts.close`."""
         self.ports.close(port)
-        self.where = replace(self.where, forward=self.ports.pairs)
+        self.save(forward=self.ports.pairs)
 
 
 def enter_sandbox(

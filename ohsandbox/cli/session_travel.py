@@ -22,6 +22,7 @@ from ohsandbox.conversation.storage import find_conversation, list_stored, neare
 from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of
+from ohsandbox.text import counted
 from ohsandbox.timetravel import undo
 from ohsandbox.timetravel.fork import seq_before_turns
 from ohsandbox.timetravel.workspace_diff import diff_workspace
@@ -227,7 +228,7 @@ def row_of(one: StoredConversation, *, with_id: bool = False) -> str:
     """Age, title, steps and directory; with its id where it cannot be chosen."""
     known = one.metadata
     title = cut(safe_line(known.title or "no title"), MAX_TITLE_CHARS)
-    steps = f"{known.steps} step{'' if known.steps == 1 else 's'}"
+    steps = counted(known.steps, "step")
     place = known.workspace or known.directory or ""
     home = str(Path.home())
     place = f"~{place.removeprefix(home)}" if f"{place}/".startswith(f"{home}/") else place

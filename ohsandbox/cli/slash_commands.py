@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 import re
 import shlex
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
 from ohsandbox.cli import confirm, session_network, session_reports, session_travel
-from ohsandbox.cli.modes import MODES
-from ohsandbox.cli.own_commands import own_commands, own_message
-from ohsandbox.cli.picker import pick
+from ohsandbox.cli.confirm import MODES
 from ohsandbox.cli.ports import forward_command, port_words
-from ohsandbox.cli.prompt import ask_yes_no
+from ohsandbox.cli.prompt import ask_yes_no, pick
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import cut, safe_line
 from ohsandbox.conversation.approvals import POLICIES
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
+from ohsandbox.paths import state_dir
+from ohsandbox.private_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,18 +35,21 @@ MAX_OWN_CHARS = 80
 KEYS = "Ctrl-C stops what the agent does, Ctrl-D leaves. Anything else goes to the agent."
 
 
-class CommandContext(Protocol):
+class CommandContext:
     """What a command is given: the session, and a person to tell and to ask."""
 
-    session: RunSession
-    keys: str
-    """What keys do at this prompt, for `/help`."""
+    def __init__(self, session: RunSession, *, keys: str = KEYS) -> None:
+        """Keys says what keys do at this prompt, for `/help`."""
+        self.session = session
+        self.keys = keys
 
     def show(self, what: Text | str) -> None:
         """Print it; a str is one line of ours, a Text is printable already and may have several."""
+        self.session.view.text(what) if isinstance(what, Text) else self.session.view.info(what)
 
     def warn(self, text: str) -> None:
         """Print a line that should not be overlooked."""
+        self.session.view.warn(text)
 
     def confirm(self, question: str, *, what: str) -> bool:
         """Whether the person says yes, typed after the question was shown.
@@ -53,9 +57,17 @@ class CommandContext(Protocol):
         Raises:
             UsageError: nobody can be asked; the message begins with what.
         """
+        if not self.session.person:
+            raise UsageError(f"{what}, and there is no terminal to confirm at.")
+        return ask_yes_no(question)
 
     def choose(self, title: str, rows: Sequence[str]) -> int | None:
         """The index of the row that the person chose; None for none, or where nobody can be asked."""
+        if self.session.person:
+            return pick(title, rows)
+        self.show(Text(title, style="bold"))
+        self.show(Text("\n").join(map(Text, rows[:MAX_ROWS_SHOWN])))
+        return None
 
 
 class SlashCommand(NamedTuple):
@@ -77,36 +89,6 @@ class SlashCommand(NamedTuple):
 
 class Leave(Exception):  # noqa: N818 - no error
     """The person leaves the session."""
-
-
-class SessionContext:
-    """A context that prints by the session's view and asks at the terminal."""
-
-    def __init__(self, session: RunSession, *, keys: str = KEYS) -> None:
-        self.session = session
-        self.keys = keys
-
-    def show(self, what: Text | str) -> None:
-        """See `CommandContext`."""
-        self.session.view.text(what) if isinstance(what, Text) else self.session.view.info(what)
-
-    def warn(self, text: str) -> None:
-        """See `CommandContext`."""
-        self.session.view.warn(text)
-
-    def confirm(self, question: str, *, what: str) -> bool:
-        """See `CommandContext`."""
-        if not self.session.person:
-            raise UsageError(f"{what}, and there is no terminal to confirm at.")
-        return ask_yes_no(question)
-
-    def choose(self, title: str, rows: Sequence[str]) -> int | None:
-        """See `CommandContext`."""
-        if self.session.person:
-            return pick(title, rows)
-        self.show(Text(title, style="bold"))
-        self.show(Text("\n").join(map(Text, rows[:MAX_ROWS_SHOWN])))
-        return None
 
 
 # --- which command a line is ------------------------------------------------------------------------
@@ -350,3 +332,62 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("/exit", "", "leave", _exit, aliases=("/quit",)),
 )  # fmt: skip
 HELP_LINE = "/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops the agent. Anything else goes to the agent."
+
+
+# --- a person's own commands ----------------------------------------------------------------------
+
+DIRECTORY_NAME = "commands"
+MAX_OWN_BYTES = 64 * 1024
+MAX_COMMANDS = 200
+OWN_ARGUMENTS = "$OWN_ARGUMENTS"
+"""In the file: what stands behind the command. Where the file has none of it, that follows the text."""
+_OWN_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
+
+
+def own_commands() -> dict[str, str]:
+    """The first line of each, by its name with a slash; those whose file cannot be read are left out.
+
+    `commands/review.md` of the state directory is a message for the agent, `/review`. They are read from there alone,
+    which no sandbox reaches: a repository brings none.
+    """
+    found: dict[str, str] = {}
+    names = sorted(path.stem for path in (state_dir() / DIRECTORY_NAME).glob("*.md"))
+    for name in names[:MAX_COMMANDS]:
+        if _OWN_NAME.fullmatch(name):
+            with contextlib.suppress(UsageError):
+                found[f"/{name}"] = _text_of(name).partition("\n")[0].lstrip("# ")
+    return found
+
+
+def own_message(line: str) -> str | None:
+    """What the agent is told for a line that begins with such a command; None where there is none of that name.
+
+    Raises:
+        UsageError: its file cannot be read, is empty, is not UTF-8, or has over MAX_OWN_BYTES.
+    """
+    word, _, rest = line.strip().partition(" ")
+    name = word.removeprefix("/").lower()
+    if not word.startswith("/") or not _OWN_NAME.fullmatch(name):
+        return None
+    if not (state_dir() / DIRECTORY_NAME / f"{name}.md").exists():
+        return None
+    text, rest = _text_of(name), rest.strip()
+    if OWN_ARGUMENTS in text:
+        return text.replace(OWN_ARGUMENTS, rest)
+    return f"{text}\n\n{rest}" if rest else text
+
+
+def _text_of(name: str) -> str:
+    path = state_dir() / DIRECTORY_NAME / f"{name}.md"
+    what = f"The command {str(path)!r}"
+    with os.fdopen(open_regular(path, os.O_RDONLY, name="The command"), "rb") as file:
+        data = file.read(MAX_OWN_BYTES + 1)
+    if len(data) > MAX_OWN_BYTES:
+        raise UsageError(f"{what} has over {MAX_OWN_BYTES} bytes. Shorten it.")
+    try:
+        text = data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what} is not UTF-8 text (byte {error.start}). Convert it.") from None
+    if not text:
+        raise UsageError(f"{what} is empty. Write into it what the agent is to be told.")
+    return text

@@ -13,14 +13,13 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from ohsandbox.cli.post_run_report import tell_changes
-from ohsandbox.cli.prompt import is_agreed
-from ohsandbox.cli.rendering.pager import print_paged
-from ohsandbox.cli.rendering.tables import open_console
+from ohsandbox.cli.prompt import is_agreed, person_present
+from ohsandbox.cli.rendering.tables import open_console, print_paged
 from ohsandbox.cli.rendering.text import safe, safe_line, say, size
 from ohsandbox.cli.rendering.view import PlainView
 from ohsandbox.cli.resume import copy_options
 from ohsandbox.conversation.storage import LAST, find_stored, read_stored
-from ohsandbox.errors import ConversationOpenError, UsageError
+from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of, stream_events
@@ -344,3 +343,15 @@ def _tell_left_out(work: WorkspaceDiff) -> None:
         say(f"what is over a limit is not brought along. To get it: {command}")
     if not work.is_whole:
         say("what was done after the last checkpoint is not in this; resume it to see.")
+
+
+def offer_changes(conversations: Iterable[str]) -> None:
+    """Ask a person whether what each changed on a copy, its engine being elsewhere, shall come to their directory."""
+    for conversation in dict.fromkeys(conversations) if person_present() else ():
+        try:
+            apply_changes(conversation, None, to=None, yes=False)
+        except UsageError:  # it has changed nothing
+            continue
+        except (OhsandboxError, KeyboardInterrupt) as error:
+            why = f"{error} " if isinstance(error, OhsandboxError) else ""
+            say(f"{why}Its changes are kept: ohsandbox apply {conversation}")

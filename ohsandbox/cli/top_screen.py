@@ -26,7 +26,6 @@ from rich.cells import cell_len, set_cell_size
 from ohsandbox.cli.entrypoint import Terminated
 from ohsandbox.cli.prompt import ask, ask_yes_no
 from ohsandbox.cli.rendering.text import age, safe_line, say, size
-from ohsandbox.cli.top_survey import dollars, percent
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.runtime.sandboxes import remove_sandbox
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.formatted_text import StyleAndTextTuples
     from prompt_toolkit.key_binding import KeyPressEvent
 
-    from ohsandbox.cli.top_survey import Survey, TopRow
+    from ohsandbox.cli.top import Survey, TopRow
 
 LOOK_S = 2.0
 """How often the engine is asked; logs are looked at twice as often."""
@@ -171,7 +170,7 @@ class TopScreen:
             chosen = " class:chosen" if row.key == self._chosen else ""
             is_ours = row.conversation is not None or (row.sandbox is not None and row.sandbox.ours)
             state = row.state if is_ours and row.state in {"waiting", "running", "failed"} else "dim"
-            lines.append((f"class:{state}{chosen}", self._line(_cells(row)) + "\n"))
+            lines.append((f"class:{state}{chosen}", self._line(row.cells()) + "\n"))
         return lines
 
     def _line(self, cells: dict[str, str]) -> str:
@@ -338,21 +337,6 @@ _NARROWEST = {"STATE": 8}
 _NARROW = {"STATE": 11, "CPU": 4, "MEMORY": 7, "COST": 7, "AGE": 6}
 _WIDE = {"STATE": 11, "CPU": 5, "MEMORY": 7, "NET": 17, "COST": 8, "AGE": 6, "SANDBOX": 20}
 """Columns of the terminal."""
-
-
-def _cells(row: TopRow) -> dict[str, str]:
-    usage = row.usage
-    return {
-        "STATE": row.state,
-        "CPU": percent(row),
-        "MEMORY": "" if usage is None else size(usage.memory_bytes),
-        "NET": "" if usage is None else f"{size(usage.received_bytes)} / {size(usage.sent_bytes)}",
-        "COST": dollars(row),
-        "AGE": age(row.began),
-        "SANDBOX": "" if row.sandbox is None else safe_line(row.sandbox.name),
-        "TITLE": row.title,
-        "DOES": row.doing,
-    }
 
 
 def _count(number: int, noun: str, ending: str) -> str:

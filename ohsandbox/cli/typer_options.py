@@ -5,14 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import shutil
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 import typer
+from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ParameterInfo
 
 from ohsandbox.cli.entrypoint import set_debug
+from ohsandbox.errors import UsageError
+from ohsandbox.text import MAX_BYTES, byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,11 +44,11 @@ def option(text: str, metavar: str | None = None, *, default: Any = None, flags:
         how: what `typer.Option` takes as well.
     """
     declared = typer.Option(*flags, help=text, metavar=metavar, **how)
-    return dataclasses.field(default=default, metadata={"typer": declared})
+    return dataclasses.field(default=default, metadata={"typer": declared, "flags": flags})
 
 
 def switch(text: str, *flags: str, **how: Any) -> Any:
-    """An option without a value, False without it."""
+    """An option without a value, False without it; there is none that says no."""
     return option(text, default=False, flags=flags, **how)
 
 
@@ -52,19 +58,33 @@ def argument(text: str, metavar: str, **how: Any) -> Any:
 
 
 def new_app(
-    name: str, *, runs_by_default: bool = False, panels: Mapping[str, str] | None = None, **how: Any
+    name: str,
+    *,
+    runs_by_default: bool = False,
+    shows_help: bool = False,
+    panels: Mapping[str, str] | None = None,
+    **how: Any,
 ) -> typer.Typer:
     """A group of commands with our help: rich's panels cost 60 ms and half of the width.
 
     Args:
         name: of the group.
         runs_by_default: its command `run` is meant where the first word is none of its commands.
+        shows_help: where no command is given.
         panels: headings of the list of commands, each with the names of the commands below it, apart by blanks.
         how: what `typer.Typer` takes as well.
     """
     base = _DefaultGroup if runs_by_default else _Group
     cls = type(base.__name__, (base,), {"panels": panels or {}})
-    return typer.Typer(name=name, cls=cls, add_completion=False, rich_markup_mode=None, **how)
+    app = typer.Typer(name=name, cls=cls, add_completion=False, rich_markup_mode=None, **how)
+    if shows_help:
+        app.callback(invoke_without_command=True)(_show_help)
+    return app
+
+
+def _show_help(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
 
 
 def command(
@@ -122,7 +142,10 @@ def _options_of(model: Any, names: frozenset[str] | None) -> Iterator[inspect.Pa
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
     """As typer reads it; default is a plain value, or what `option` gave."""
     if isinstance(default, dataclasses.Field):
-        hint, default = Annotated[hint, default.metadata["typer"]], default.default
+        declared, flags, default = default.metadata["typer"], default.metadata.get("flags"), default.default
+        if default is False and not flags:
+            declared.param_decls = (f"--{name.replace('_', '-')}",)  # typer would add one that says no
+        hint = Annotated[hint, declared]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
@@ -198,3 +221,88 @@ def _write_options(shown: Any, ctx: Any, formatter: Any) -> None:
 def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
     with formatter.section(title):
         formatter.write_dl(rows, col_max=min(30, formatter.width * 2 // 5))
+
+
+# --- values of options ----------------------------------------------------------------------------
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A name that POSIX lets a shell export (XBD 3.230)."""
+MAX_GPUS = 1024
+MAX_NUMBER = 1e9
+"""Thirty years of seconds; timers of the system overflow at 9.2e9."""
+
+
+def _number(text: str, *, minimum: float = 0, expected: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (0 < number <= MAX_NUMBER and number >= minimum):  # nan is neither
+        raise BadParameter(f"expected {expected}, got {text!r}")
+    return number
+
+
+positive_number = partial(_number, expected=f"a number above 0 and at most {MAX_NUMBER:,.0f}")
+cpu_count = partial(_number, minimum=0.01, expected="a number of processors, 0.01 or more")
+"""The engine takes hundredths."""
+
+
+def gpu_count(text: str) -> str:
+    """'all' or a number, as text."""
+    if text != "all" and not (text.isdecimal() and 0 < int(text) <= MAX_GPUS):
+        raise BadParameter(f"expected 'all' or a number of GPUs from 1 on, got {text!r}")
+    return text
+
+
+def check_variables(pairs: Sequence[str]) -> None:
+    """Raise UsageError for the first that is not NAME=VALUE with a name that a shell can export."""
+    for pair in pairs:
+        if "=" not in pair[1:]:
+            raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
+        if not _VARIABLE.fullmatch(pair.partition("=")[0]):
+            raise UsageError(
+                f"Invalid --env {pair.partition('=')[0]!r}: a name has letters, digits and underscores, and begins "
+                "with no digit."
+            )
+
+
+def byte_size_of(*, minimum: int) -> Callable[[str], int]:
+    """A parser of sizes such as 512m and 2g, of at most MAX_BYTES; a number without a unit is bytes."""
+
+    def parse(text: str) -> int:
+        try:
+            size = byte_size(text)
+        except ValueError:
+            size = 0
+        if not minimum <= size <= MAX_BYTES:
+            least = f"{minimum // 1024**2}m"
+            raise BadParameter(f"expected a size of {least} or more, as in 512m or 2g, got {text!r}")
+        return size
+
+    return parse
+
+
+def path(text: str) -> Path:
+    """The path of a file or directory. `Path("")` would be the current directory, which nobody named."""
+    if not text:
+        raise BadParameter("expected a path, got an empty text")
+    return Path(text)
+
+
+def directory(text: str) -> str:
+    """`DIR[:ro]`, as it stands."""
+    from ohsandbox.runtime.mount_text import parse_path  # noqa: PLC0415 - `--help` reads this module
+
+    path(parse_path(text).path)
+    return text
+
+
+def mount_of(text: str) -> str:
+    """`SRC:DST[:ro]` with an absolute source, so that it means the same where the conversation is resumed."""
+    from ohsandbox.runtime.mount_text import Mount  # noqa: PLC0415 - `--help` reads this module
+
+    try:
+        named = Mount.parse(text)
+    except UsageError as error:
+        raise BadParameter(str(error)) from None
+    return str(named.model_copy(update={"source": str(Path(named.source).expanduser().absolute())}))

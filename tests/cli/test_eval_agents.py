@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.eval_agents import make_agent
-from ohsandbox.cli.options_commands import RunOptions
-from ohsandbox.cli.options_eval import EvalOptions
+from ohsandbox.cli.eval import make_agent
+from ohsandbox.cli.options_commands import EvalOptions, RunOptions
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ohsandbox.cli.network_words import (
     network_words,
 )
 from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.top_survey import Survey
+from ohsandbox.cli.top import Survey
 from ohsandbox.network.audit import AuditLog, NetworkDecision, audit_logs, audit_path
 from ohsandbox.paths import conversations_dir
 from ohsandbox.settings import Settings

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.cli import port_watch
-from ohsandbox.cli.port_watch import PortWatch, listening_line
+from ohsandbox.cli import ports
+from ohsandbox.cli.ports import PortWatch, listening_line
 from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def sandbox() -> Iterator[Ports]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_watch, "LOOKS_S", (0.0, 0.01, 0.02))
-    monkeypatch.setattr(port_watch, "SLOW_S", 0.01)
+    monkeypatch.setattr(ports, "LOOKS_S", (0.0, 0.01, 0.02))
+    monkeypatch.setattr(ports, "SLOW_S", 0.01)
 
 
 def test_a_server_of_the_sandbox_is_found_by_its_own_table_of_sockets() -> None:
@@ -88,7 +88,7 @@ def test_nothing_is_asked_before_a_call_and_after_its_moment(sandbox: Ports) -> 
     watch.nudge()
     assert no_look_left.wait(PATIENCE_S)
     looks = sandbox.looked.qsize()
-    assert 1 <= looks <= len(port_watch.LOOKS_S)
+    assert 1 <= looks <= len(ports.LOOKS_S)
     watch.close()
     assert sandbox.looked.qsize() == looks
 

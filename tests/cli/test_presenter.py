@@ -53,8 +53,8 @@ def test_the_bell_rings_for_a_question_and_for_the_end_where_a_person_waited_lon
     monkeypatch.setattr(screen_presenter, "LONG_S", long_s)
     heard: list[str] = []
     screen: Any = SimpleNamespace(
-        region=SimpleNamespace(can_stop=False), keeps_height=False, ring=lambda: heard.append("ring"),
-        show_live=lambda _: None, poll=lambda: None,
+        region=SimpleNamespace(can_stop=False), renderer=SimpleNamespace(keeps_height=False),
+        ring=lambda: heard.append("ring"), show_live=lambda _: None, poll=lambda: None,
     )  # fmt: skip
 
     def allow(one: Conversation) -> bool:

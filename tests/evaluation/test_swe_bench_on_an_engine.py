@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.cli.eval import run_tasks
-from ohsandbox.cli.eval_validate import validate_tasks
-from ohsandbox.cli.options_commands import RunOptions
-from ohsandbox.cli.options_eval import EvalOptions, ValidateOptions
+from ohsandbox.cli.eval import run_tasks, validate_tasks
+from ohsandbox.cli.options_commands import EvalOptions, RunOptions, ValidateOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import PredictionsAgent
 from ohsandbox.evaluation.images import Images

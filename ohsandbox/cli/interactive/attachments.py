@@ -1,13 +1,16 @@
-"""What goes to the agent with a message: files that are named with an `@`, and commands that the person ran."""
+"""What goes to the agent with a message: files named with an `@`, and commands that the person ran with `!`."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.cli.rendering.text import size
+from ohsandbox.cli.rendering.markdown import fenced
+from ohsandbox.cli.rendering.text import output, size
 from ohsandbox.content import DEFAULT_LIMITS, image_url
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.text import counted
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.results import CommandObservation
 
 MAX_FILE_BYTES = 64 * 1024
 """About 16,000 tokens; a larger file is for the agent to read in parts."""
@@ -42,7 +46,7 @@ class Ran(NamedTuple):
 
     def __str__(self) -> str:
         shown = self.output if len(self.output) <= MAX_OUTPUT_CHARS else f"…{self.output[-MAX_OUTPUT_CHARS:]}"
-        block = _fenced(f"$ {self.command}\n{shown}")
+        block = fenced(f"$ {self.command}\n{shown}")
         return f"I ran this in the sandbox ({self.ending}):\n{block}"
 
 
@@ -114,7 +118,7 @@ def _attached(path: str, data: bytes, place: str, tell: Callable[[str], None]) -
         tell(f"{path} is not text: the agent gets its path.")
         return None
     tell(f"Attached: {path}{place}, {counted(text.count(chr(10)) + 1, 'line')}.")
-    return f"Contents of {path}:\n{_fenced(text)}"
+    return f"Contents of {path}:\n{fenced(text)}"
 
 
 def _read(path: str, runtime: Runtime) -> tuple[bytes, str] | None:
@@ -131,7 +135,52 @@ def _read(path: str, runtime: Runtime) -> tuple[bytes, str] | None:
         return None
 
 
-def _fenced(text: str) -> str:
-    longest = max(map(len, re.findall(r"`{3,}", text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
+# --- commands of the person -----------------------------------------------------------------------
+
+PERSON = "person"
+"""The shell of `!` commands: it has a directory of its own, and the agent's is left alone."""
+MAX_LIVE_ROWS, MAX_LIVE_CHARS = 6, 4000
+
+
+class PersonCommand:
+    """It runs from the beginning until it has ended, or was canceled."""
+
+    def __init__(self, runtime: Runtime, command: str) -> None:
+        self.command = command
+        self.error: BaseException | None = None
+        """What `execute` raised; once it is over."""
+        self.seen: CommandObservation | None = None
+        """What it gave; None before it is over, or after an error."""
+        self.seconds = 0.0
+        self._began, self._cancel, self._over = time.monotonic(), threading.Event(), threading.Event()
+        self._tail = ""
+        threading.Thread(target=self._run, args=(runtime,), name="ohsandbox-person", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        """It has ended."""
+        return self._over.is_set()
+
+    @property
+    def live(self) -> str:
+        """The last rows that it has printed so far, safe to print."""
+        return "\n".join(output(self._tail).rstrip("\n").split("\n")[-MAX_LIVE_ROWS:])
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; whether it has come."""
+        return self._over.wait(timeout_s)
+
+    def cancel(self) -> None:
+        """Have it end."""
+        self._cancel.set()
+
+    def _run(self, runtime: Runtime) -> None:
+        try:
+            self.seen = runtime.execute(self.command, session=PERSON, on_output=self._hear, cancel=self._cancel)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the person waits
+            self.error = error
+        self.seconds = time.monotonic() - self._began
+        self._over.set()
+
+    def _hear(self, text: str) -> None:
+        self._tail = (self._tail + text)[-MAX_LIVE_CHARS:]

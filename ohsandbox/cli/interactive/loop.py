@@ -11,22 +11,28 @@ from rich.text import Text
 
 from ohsandbox import __version__
 from ohsandbox.cli import confirm
+from ohsandbox.cli.confirm import MODES, next_mode
 from ohsandbox.cli.entrypoint import INTERRUPTED, explain
-from ohsandbox.cli.interactive.attachments import Message, Ran, pasted_file, with_attachments
+from ohsandbox.cli.interactive.attachments import PERSON, Message, PersonCommand, Ran, pasted_file, with_attachments
 from ohsandbox.cli.interactive.input import CommandHelp, Entry
-from ohsandbox.cli.interactive.person_command import PERSON, PersonCommand
 from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
-from ohsandbox.cli.modes import MODES, next_mode
 from ohsandbox.cli.network_words import bar_words, network_words
-from ohsandbox.cli.own_commands import own_commands
 from ohsandbox.cli.prompt import answer_yes_no
 from ohsandbox.cli.remembered import remember, remembered
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import print_wrapped
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.cli.session import RunSession
-from ohsandbox.cli.slash_commands import COMMANDS, SessionContext, completions, is_command, message_of, run_command
+from ohsandbox.cli.slash_commands import (
+    COMMANDS,
+    CommandContext,
+    completions,
+    is_command,
+    message_of,
+    own_commands,
+    run_command,
+)
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.runtime.mount_text import parse_path
@@ -34,12 +40,10 @@ from ohsandbox.runtime.mount_text import parse_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ohsandbox.cli.early_start import EarlyStart
     from ohsandbox.cli.interactive.region import SentLine
     from ohsandbox.cli.interactive.screen import Screen
     from ohsandbox.cli.options import SandboxOptions
-    from ohsandbox.cli.options_commands import RunOptions
-    from ohsandbox.cli.resume import ResumedConversation
+    from ohsandbox.cli.run import RunRequest
     from ohsandbox.conversation import Conversation
     from ohsandbox.settings import Settings
 
@@ -75,29 +79,23 @@ class InteractiveSession:
         """See `RunSession.unapplied`."""
         return [] if self._session is None else self._session.unapplied
 
-    def work(
-        self,
-        what: RunOptions,
-        settings: Settings,
-        where: SandboxOptions,
-        resumed: ResumedConversation | None,
-        begun: EarlyStart | None,
-    ) -> int:
+    def work(self, run: RunRequest) -> int:
         """Run the task, then talk where the person stopped it or has begun to write; the exit code of the last run."""
-        if what.task is None and resumed is None:
+        what, where = run.what, run.where
+        if what.task is None and run.resumed is None:
             where = _offer_repository(where)
-        self._show_header(settings, where)
-        with RunSession(what, settings, self._view, person=True, present=self._present) as session:
+        self._show_header(run.settings, where)
+        with RunSession(what, run.settings, self._view, person=True, present=self._present) as session:
             self._session = session
             self._bar.session_usd = lambda: session.spent.cost_usd
             session.takes_message = self._take_message
-            session.open(where, resumed, begun)
+            session.open(where, run.resumed, run.begun)
             code, talks = 0, what.talks
             if what.task is not None:
                 self._view.show_block(MessageBlock("user", what.task))
                 code = session.say(what.task, in_talk=False)
                 talks = talks and (code == INTERRUPTED or self._screen.has_draft)
-            elif resumed is not None:
+            elif run.resumed is not None:
                 code = session.go_on(in_talk=what.talks)
             if talks and (what.task is not None or not code):
                 code = self._talk(session)
@@ -176,7 +174,7 @@ class InteractiveSession:
         if not line.text.startswith("!"):
             self._view.show_block(MessageBlock("user", line.shown))
             with self._shown_at_work(line):
-                goes_on = run_command(SessionContext(self._session, keys=KEYS_HELP), line.text)
+                goes_on = run_command(CommandContext(self._session, keys=KEYS_HELP), line.text)
             if goes_on:
                 self._bar.show_model(self._session.conversation)
                 self._bar.mode = MODES[self._session.policy_name].short

@@ -158,14 +158,14 @@ class ScreenPresenter(Presenter):
             super().tell(line)
 
     def _shown(self, begin: Callable[[], object], *, word: str = "") -> ConversationStatus:
-        self._screen.region.can_stop = self._screen.keeps_height = True
+        self._screen.region.can_stop = self._screen.renderer.keeps_height = True
         self._since = time.monotonic()
         try:
             ended = super()._shown(begin, word=word)
             self._ring()
             return ended
         finally:
-            self._screen.region.can_stop = self._screen.keeps_height = False
+            self._screen.region.can_stop = self._screen.renderer.keeps_height = False
             self._screen.show_live("")
 
     def _show_decision(self, decision: NetworkDecision) -> None:

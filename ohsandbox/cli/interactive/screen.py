@@ -152,15 +152,6 @@ class Screen:
         """A question has the terminal."""
         return self._is_suspended
 
-    @property
-    def keeps_height(self) -> bool:
-        """The region does not become lower until something is printed: so the bottom line does not jump."""
-        return self._renderer.keeps_height
-
-    @keeps_height.setter
-    def keeps_height(self, value: bool) -> None:
-        self._renderer.keeps_height = value
-
     def show_status(self, text: str, *, after_s: float = 0.0) -> None:
         """Show from now on, or after so long, what is going on, and for how long; an empty text for nothing."""
         self.region.show_status(text, after_s=after_s)
@@ -178,7 +169,7 @@ class Screen:
                 self._out.write(text)
                 self._out.flush()
         else:
-            self._renderer.add(text)
+            self.renderer.add(text)
             self._app.invalidate()
 
     def ring(self) -> None:
@@ -282,8 +273,7 @@ class Screen:
             after_render=lambda _: self._painted.set(),
         )  # fmt: skip
         app.ttimeoutlen = app.timeoutlen = ESCAPE_S
-        self._renderer = InlineRenderer(app.renderer.style, output)
-        app.renderer = self._renderer
+        app.renderer = self.renderer = InlineRenderer(app.renderer.style, output)
         return app
 
     def _keys(self) -> KeyBindings:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.cli.options_commands import RunOptions
-    from ohsandbox.cli.run import Work
+    from ohsandbox.cli.run import RunRequest
 
 HISTORY_NAME = "history.jsonl"
 
@@ -26,7 +26,7 @@ def can_be_interactive(what: RunOptions) -> bool:
 def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
     """`ohsandbox run` at a terminal; the exit code of the last run."""
 
-    def begin(work: Work) -> int:
+    def begin(work: Callable[[RunRequest], int]) -> int:
         from ohsandbox.cli.run import run_task  # noqa: PLC0415 - after the first paint
 
         return run_task(what, where, work=work)
@@ -34,7 +34,7 @@ def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
     return on_screen(begin)
 
 
-def on_screen(begin: Callable[[Work], int]) -> int:
+def on_screen(begin: Callable[[Callable[[RunRequest], int]], int]) -> int:
     """Have begin work on the interactive screen; its exit code."""
     with importing():
         from ohsandbox.cli.interactive.input import InputHistory  # noqa: PLC0415 - prompt_toolkit, at a terminal only
@@ -50,7 +50,7 @@ def on_screen(begin: Callable[[Work], int]) -> int:
         session = InteractiveSession(screen)
         code = begin(session.work)
     if unapplied := session.unapplied:
-        from ohsandbox.cli.copied import offer_changes  # noqa: PLC0415 - few sessions have any
+        from ohsandbox.cli.time_travel import offer_changes  # noqa: PLC0415 - few sessions have any
 
         offer_changes(unapplied)
     return code

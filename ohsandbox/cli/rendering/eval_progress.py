@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from ohsandbox.evaluation.progress import RunEvent
-    from ohsandbox.evaluation.results import Fault, Outcome, TrialKey, TrialResult
+    from ohsandbox.evaluation.results import Outcome, TrialKey, TrialResult
 
 MAX_WHY_CHARS = 160
 MAX_TASK_CHARS = 60
@@ -162,14 +162,10 @@ class PlainProgress(EvalProgress):
             case TrialEnded(result):
                 number = "repeat" if result.is_repeat else f"{self._before + self._ended}/{self._trials}"
                 self._line(f"{number}  {describe(result)}")
-            case TryFailed(key, fault):
-                self._line(_retry(key, fault))
-            case ImageAbsent():
-                self._line(_absent(event))
-            case RateLimited():
-                self._line(_limited(event))
             case PullProgress() if self._is_news(event):
                 self._line(f"image  {safe_line(progress_text(event))}")
+            case _ if told := _trouble(event):
+                self._line(told)
 
     def _is_news(self, progress: PullProgress) -> bool:
         now = time.monotonic()
@@ -216,12 +212,8 @@ class LiveProgress(EvalProgress):
         match event:
             case TrialEnded(result) if result.outcome != "pass":
                 self._console.print(Text(describe(result), style=_STYLES.get(result.outcome, "yellow")))
-            case TryFailed(key, fault):
-                self._console.print(Text(_retry(key, fault), style="yellow"))
-            case ImageAbsent():
-                self._console.print(Text(_absent(event), style="yellow"))
-            case RateLimited():
-                self._console.print(Text(_limited(event), style="yellow"))
+            case _ if told := _trouble(event):
+                self._console.print(Text(told, style="yellow"))
 
     def view(self) -> RenderableType:
         """Draw what runs, as much as fits on the screen."""
@@ -250,18 +242,17 @@ def describe(result: TrialResult) -> str:
     return f"{result.outcome}  {_task(result.task, result.attempt)}  {seconds(result.seconds)}  {why}".rstrip()
 
 
-def _retry(key: TrialKey, fault: Fault | None) -> str:
-    why = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=MAX_WHY_CHARS)
-    return f"retry  {_task(key.task, key.attempt)}  {why}".rstrip()
-
-
-def _absent(event: ImageAbsent) -> str:
-    why = words(event.reason, limit_chars=MAX_WHY_CHARS)
-    return f"image {safe_line(event.image)} is not here and cannot be pulled: {why}"
-
-
-def _limited(event: RateLimited) -> str:
-    return f"{safe_line(event.model)} limits the rate of requests: all trials wait {event.wait_s:.0f} s"
+def _trouble(event: RunEvent) -> str:
+    """The line of an event that delays the run, or is about to fail it; empty for any other."""
+    match event:
+        case TryFailed(key, fault):
+            why = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=MAX_WHY_CHARS)
+            return f"retry  {_task(key.task, key.attempt)}  {why}".rstrip()
+        case ImageAbsent(image, why):
+            return f"image {safe_line(image)} is not here and cannot be pulled: {words(why, limit_chars=MAX_WHY_CHARS)}"
+        case RateLimited(model, wait_s):
+            return f"{safe_line(model)} limits the rate of requests: all trials wait {wait_s:.0f} s"
+    return ""
 
 
 def _task(task: str, attempt: int) -> str:

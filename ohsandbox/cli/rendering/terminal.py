@@ -15,12 +15,11 @@ from rich.text import Text
 
 from ohsandbox.cli.rendering import renderables
 from ohsandbox.cli.rendering.events import Block, CallBlock, Form, MessageBlock, NoteBlock, ResultBlock
-from ohsandbox.cli.rendering.images import save_image
 from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.cli.rendering.renderables import AnswerMarkdown, Glyphs, Rows
 from ohsandbox.cli.rendering.tables import open_console, print_wrapped
 from ohsandbox.cli.rendering.text import MAX_LINE_CHARS, current_masker, cut, output, safe, safe_line, size, words
-from ohsandbox.cli.rendering.view import MAX_STATUS_CHARS, MODEL_WORKS, View
+from ohsandbox.cli.rendering.view import MAX_STATUS_CHARS, MODEL_WORKS, View, save_image
 from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:

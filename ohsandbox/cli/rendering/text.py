@@ -127,8 +127,3 @@ def progress_text(progress: PullProgress) -> str:
     done = f" {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
     layers = f", {progress.layers_done} of {progress.layers_total} layers" if progress.layers_total else ""
     return f"{progress.image}: {progress.status}{done}{layers}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import json
 import threading
-from abc import ABC, abstractmethod
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -43,64 +42,46 @@ class PageAnswer(BaseModel):
     """The place of a scope among those that the question offered."""
 
 
-class PageControl(ABC):
-    """What a page is told of the conversation beside its log, and what it may do. Called from several threads."""
+class PageControl:
+    """What a page is told of the conversation beside its log, and what it may do. Called from several threads.
 
-    @abstractmethod
+    This one is of a conversation on disk, which this process does not have open: nothing may be done.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
     def state(self) -> dict[str, Any]:
         """`status`, a word; `can`, what may be done; `why`, a sentence where nothing may; `question`, or None."""
+        status = "closed" if holder_of(self._directory) is None else "open elsewhere"
+        return {"status": status, "can": [], "why": self._why(), "question": None}
 
-    @abstractmethod
-    def answer(self, answer: PageAnswer) -> None:
+    def answer(self, answer: PageAnswer) -> None:  # noqa: ARG002 - none will do
         """Decide what the question of that digest asked.
 
         Raises:
             UsageError: something else waits by now, or nothing; or it was shown too short a time.
         """
+        raise UsageError(self._why())
 
-    @abstractmethod
-    def say(self, text: str) -> None:
+    def say(self, text: str) -> None:  # noqa: ARG002 - none will do
         """Send the agent a message.
 
         Raises:
             UsageError: nobody here can.
         """
+        raise UsageError(self._why())
 
-    @abstractmethod
     def stop(self) -> None:
         """Stop what the agent does.
 
         Raises:
             UsageError: nobody here can.
         """
+        raise UsageError(self._why())
 
-
-class ReadingControl(PageControl):
-    """A conversation on disk, which this process does not have open: nothing may be done."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def state(self) -> dict[str, Any]:
-        """See `PageControl`."""
-        holder = holder_of(self._directory)
-        status = "closed" if holder is None else "open elsewhere"
-        return {"status": status, "can": [], "why": self._why(holder), "question": None}
-
-    def answer(self, answer: PageAnswer) -> None:  # noqa: ARG002 - none will do
-        """See `PageControl`."""
-        raise UsageError(self._why(holder_of(self._directory)))
-
-    def say(self, text: str) -> None:  # noqa: ARG002 - none will do
-        """See `PageControl`."""
-        raise UsageError(self._why(holder_of(self._directory)))
-
-    def stop(self) -> None:
-        """See `PageControl`."""
-        raise UsageError(self._why(holder_of(self._directory)))
-
-    def _why(self, holder: str | None) -> str:
-        if holder is None:
+    def _why(self) -> str:
+        if (holder := holder_of(self._directory)) is None:
             return f"Nobody has it open. To go on: ohsandbox run --view --resume {self._directory.name}"
         return f"Process {holder} has it open; answer there. `ohsandbox run --view` can be answered from its page."
 
@@ -116,6 +97,7 @@ class ConversationControl(PageControl):
             user: who answers, for the log.
             begin: takes a message as if it were typed at the terminal; None reaches only a run that is on.
         """
+        super().__init__(conversation.directory)
         self._conversation, self._user, self._begin = conversation, user, begin
         self._guard = threading.Lock()
         self._shown: dict[str, float] = {}

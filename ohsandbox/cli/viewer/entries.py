@@ -1,14 +1,17 @@
-"""Events as entries of the page: plain JSON, every text in it masked and made safe, by the table of renderings."""
+"""Events, and what the network was asked for, as entries of the page: plain JSON, every text masked and made safe."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ohsandbox.cli.network_words import target_of
 from ohsandbox.cli.rendering.events import (
     Block,
     BlockReader,
@@ -21,19 +24,22 @@ from ohsandbox.cli.rendering.events import (
 )
 from ohsandbox.cli.rendering.lines import TextEdit, edit_lines
 from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.cli.viewer.diffs import difference
+from ohsandbox.cli.viewer.changes import difference
 from ohsandbox.cli.viewer.markup import cut_pieces, markdown, printed
 from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.errors import UsageError
 from ohsandbox.events import AGENT_STARTED
+from ohsandbox.network.audit import audit_path, read_decisions
+from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence.layout import check_id
 from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ohsandbox.cli.rendering.lines import BlockLine
     from ohsandbox.events import SDKEvent
+    from ohsandbox.network.audit import NetworkDecision
 
 MAX_IMAGES_CHARS = 64 * 1024**2
 """Of all images of a page, as data URLs; a browser has to hold them."""
@@ -192,3 +198,74 @@ def as_script_data(value: object) -> str:
     """JSON that may stand in a `script` element: nothing in it ends or comments out the element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+# --- the network ----------------------------------------------------------------------------------
+
+MAX_HOSTS_BESIDE = 20
+"""Blocked hosts beside one event; the table has the others."""
+_PART = 0.01
+"""Of the number of the event before: these entries are no events, and stand between two."""
+
+
+class NetworkEntries:
+    """Of one conversation, between the entries of its events."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read what is kept of the conversation; nothing where it lies elsewhere."""
+        self._path: Path | None = None
+        self._name = directory.name
+        if directory.resolve().parent == conversations_dir().resolve():
+            with contextlib.suppress(UsageError):  # a name of no log
+                self._path = audit_path(self._name)
+        self._state: tuple[int, int] | None = None
+        self._decisions: tuple[NetworkDecision, ...] = ()
+        self._blocked: deque[NetworkDecision] = deque()
+        self._known_until = -math.inf
+        self._place = (-1, 0)
+        """The last event that hosts stand behind, and how many do."""
+        self.read()
+
+    def read(self) -> None:
+        """Look for decisions since the last time; nothing is read where nothing was written."""
+        if self._path is None:
+            return
+        with contextlib.suppress(UsageError, OSError):  # it is not there yet, or cannot be read
+            found = self._path.stat()
+            if (state := (found.st_size, found.st_mtime_ns)) == self._state:
+                return
+            self._state, self._decisions = state, read_decisions(self._name)
+            fresh = [one for one in self._decisions if not one.allowed and one.time > self._known_until]
+            self._blocked.extend(sorted(fresh, key=lambda one: one.time))
+            self._known_until = max([self._known_until, *(one.time for one in fresh)])
+
+    def before(self, number: int, ended_ms: float) -> Iterator[dict[str, Any]]:
+        """An entry for each host that was blocked until ended_ms, in ms since 1970; number is the last event's."""
+        found: dict[str, list[NetworkDecision]] = {}
+        while self._blocked and self._blocked[0].time * 1000 <= ended_ms:
+            one = self._blocked.popleft()
+            found.setdefault(f"{target_of(one)} ({one.reason})", []).append(one)
+        first = self._place[1] if self._place[0] == number else 0
+        for place, (text, group) in enumerate([*found.items()][: MAX_HOSTS_BESIDE - first], first + 1):
+            self._place = (number, place)
+            count = _count(group)
+            times = f", {count} times" if count > 1 else ""
+            note = note_block("network", safe_line(f"Blocked: {text}{times}", limit_chars=500), warns=True)
+            at = round(group[0].time * 1000)
+            yield {"n": round(number + place * _PART, 2), "t": at, "type": "blocked", "blocks": [note]}
+
+    def table(self, number: int, at_ms: int) -> dict[str, Any] | None:
+        """The last entry: a row for each host and decision; None where nothing was asked for."""
+        if not self._decisions:
+            return None
+        from ohsandbox.cli.net import decision_table  # noqa: PLC0415 - what it needs is slow to import
+
+        blocked = _count([one for one in self._decisions if not one.allowed])
+        hosts = len({one.host for one in self._decisions})
+        text = f"Network: {_count(self._decisions)} requests to {hosts} hosts, {blocked} blocked"
+        note = note_block("network", text, details=decision_table(self._decisions, with_age=False).plain)
+        return {"n": round(number + 0.99, 2), "t": at_ms, "type": "network", "blocks": [note]}
+
+
+def _count(decisions: Sequence[NetworkDecision]) -> int:
+    return sum(one.count for one in decisions)

@@ -1,20 +1,20 @@
-"""The page of a conversation as one file, which loads nothing."""
+"""The page of a conversation: as one file, which loads nothing, and what a live one is told as its log grows."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.viewer.changes import changes_block
-from ohsandbox.cli.viewer.entries import EntryMaker, as_script_data
-from ohsandbox.cli.viewer.network_entries import NetworkEntries
+from ohsandbox.cli.viewer.entries import EntryMaker, NetworkEntries, as_script_data
 from ohsandbox.conversation.storage import StoredConversation, read_stored
 from ohsandbox.errors import LogCorruptError, UsageError
 from ohsandbox.html_page import open_templates
-from ohsandbox.persistence import stream_events
+from ohsandbox.persistence import LOG_NAME, LogFollower, stream_events
 from ohsandbox.persistence.layout import AGENTS_NAME
 
 if TYPE_CHECKING:
@@ -125,3 +125,81 @@ def _entries(directory: Path, faults: list[OhsandboxError], *, is_first: bool) -
     if (table := network.table(last, round(at_ms))) is not None:
         made.append(as_script_data(table))
     return made
+
+
+# --- live -----------------------------------------------------------------------------------------
+
+MAX_ENTRIES = 500
+"""Of one message to the page: it draws them at once, and the first of many are wanted soon."""
+
+
+class Batch(NamedTuple):
+    """Entries of one conversation, in their order."""
+
+    name: str
+    """"" for the first, the path of a sub-agent below it else."""
+    entries: list[dict[str, Any]]
+
+
+class LogFeed:
+    """Follows a conversation's log and those of its sub-agents; `close` it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Nothing has to be there yet."""
+        self._logs = {"": _FollowedLog(directory)}
+
+    def new(self) -> Iterator[Batch]:
+        """What was stored since the last time; a log that cannot be read on ends with an entry that says so."""
+        names = [*self._logs]
+        for name in names:  # which grows
+            log = self._logs[name]
+            entries: list[dict[str, Any]] = []
+            for entry in log.new():
+                if agent := entry.get("agent"):
+                    inner = f"{name}/{agent}" if name else agent
+                    if inner not in self._logs and inner.count("/") < MAX_DEPTH:
+                        self._logs[inner] = _FollowedLog(log.directory / AGENTS_NAME / agent)
+                        names.append(inner)
+                entries.append(entry)
+                if len(entries) >= MAX_ENTRIES:
+                    yield Batch(name, entries)
+                    entries = []
+            if entries:
+                yield Batch(name, entries)
+
+    def close(self) -> None:
+        """Close the files. Twice is fine."""
+        for log in self._logs.values():
+            log.close()
+
+
+class _FollowedLog:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._maker = EntryMaker()
+        self._network = NetworkEntries(directory)
+        self._follower: LogFollower | None = None
+        self._has_failed = False
+        self._next = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        if self._has_failed or (self._follower is None and not (self.directory / LOG_NAME).exists()):
+            return
+        try:
+            if self._follower is None:
+                self._follower = LogFollower(self.directory)
+            self._network.read()
+            for event in self._follower.new():
+                yield from self._network.before(self._next - 1, event.ts.timestamp() * 1000)
+                self._next = event.seq + 1
+                if (entry := self._maker.entry(event)) is not None:
+                    yield entry
+            yield from self._network.before(self._next - 1, math.inf)
+        except (LogCorruptError, UsageError) as error:
+            self._has_failed = True
+            yield self._maker.fault(self._next, error)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._follower is not None:
+                self._follower.close()

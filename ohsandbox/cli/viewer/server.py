@@ -13,9 +13,12 @@ import contextlib
 import hmac
 import ipaddress
 import json
+import os
 import secrets
 import socket
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -24,20 +27,17 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.cli.viewer.changes import changes_block
-from ohsandbox.cli.viewer.connections import PageProtocol
 from ohsandbox.cli.viewer.control import PageAnswer
-from ohsandbox.cli.viewer.entries import note_block
-from ohsandbox.cli.viewer.feed import LogFeed
-from ohsandbox.cli.viewer.network_entries import NetworkEntries
-from ohsandbox.cli.viewer.page import content_policy, page
+from ohsandbox.cli.viewer.entries import NetworkEntries, note_block
+from ohsandbox.cli.viewer.page import LogFeed, content_policy, page
 from ohsandbox.errors import OhsandboxError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -294,3 +294,49 @@ def _is_loopback(host: str) -> bool:
         is_plain = read.netloc == host and "@" not in host and (read.port is None or read.port >= 0)
         return is_plain and (name == "localhost" or ipaddress.ip_address(name).is_loopback)
     return False
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+SILENT_S = 5.0
+"""A browser sends its request with the connection; some open a second one ahead, and open it again."""
+_TABLE = Path("/proc/net/tcp")
+_LOCAL, _REMOTE, _USER = 1, 2, 7
+"""Columns of the kernel's table of sockets."""
+
+
+class PageProtocol(H11Protocol):
+    """Ends a connection of another user at once, where the system tells whose it is; a silent one after SILENT_S.
+
+    A token keeps others from reading. But a server has only so many connections, and every user of the machine can open
+    them, so that no page of the person's would get one.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        client, server = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        if user_of(client, server) not in {None, 0, os.geteuid()}:
+            transport.abort()
+        else:
+            self.loop.call_later(SILENT_S, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+
+def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
+    """The user id that opened an IPv4 connection of this machine; None where the system has no such table (macOS)."""
+    row = [_as_in_table(client), _as_in_table(server)]
+    try:
+        lines = _TABLE.read_text("ascii").splitlines()
+    except OSError:
+        return None
+    found = (line.split() for line in lines)
+    return next((int(cells[_USER]) for cells in found if cells[_LOCAL : _REMOTE + 1] == row), None)
+
+
+def _as_in_table(address: tuple[str, int]) -> str:
+    host = int.from_bytes(socket.inet_aton(address[0]), sys.byteorder)
+    return f"{host:08X}:{address[1]:04X}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ohsandbox.cli.rendering.pager import print_paged
+from ohsandbox.cli.rendering.tables import print_paged
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,12 +13,11 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.cli.prompt import QUIET_S
-from ohsandbox.cli.viewer import connections
 from ohsandbox.cli.viewer import control as controls
-from ohsandbox.cli.viewer.connections import user_of
-from ohsandbox.cli.viewer.control import ReadingControl
+from ohsandbox.cli.viewer import server as page_server
+from ohsandbox.cli.viewer.control import PageControl
 from ohsandbox.cli.viewer.hosting import ADDRESS_NAME, PageAddress, hosted, hosted_at, open_browser
-from ohsandbox.cli.viewer.server import MAX_CONNECTIONS, PageServer
+from ohsandbox.cli.viewer.server import MAX_CONNECTIONS, PageServer, user_of
 from ohsandbox.conversation import Conversation
 from ohsandbox.events import ConversationStatus
 from ohsandbox.network import audit
@@ -86,7 +85,7 @@ class Client:
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[Client]:
     directory = example.usual(tmp_path)
-    with PageServer(directory, ReadingControl(directory), title="A title", facts="facts") as server:
+    with PageServer(directory, PageControl(directory), title="A title", facts="facts") as server:
         yield Client(server.address)
 
 
@@ -136,7 +135,7 @@ def test_all_else_needs_the_token(stored: Client, method: str, path: str, token:
 
 
 def test_connections_of_another_user_are_not_taken(stored: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "user_of", lambda *_: os.geteuid() + 1)
+    monkeypatch.setattr(page_server, "user_of", lambda *_: os.geteuid() + 1)
     with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
         stored.ask("GET", "/")
 
@@ -144,7 +143,7 @@ def test_connections_of_another_user_are_not_taken(stored: Client, monkeypatch: 
 def test_connections_that_ask_nothing_do_not_keep_the_page_from_its_user(
     stored: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "SILENT_S", 0.1)
+    monkeypatch.setattr(page_server, "SILENT_S", 0.1)
     host, _, port = stored.host.partition(":")
     with contextlib.ExitStack() as stack:
         silent = [
@@ -204,7 +203,7 @@ def test_a_port_that_is_taken_is_an_error(tmp_path: Path, stored: Client) -> Non
 
     port = int(stored.host.rpartition(":")[2])
     with pytest.raises(UsageError, match="Nothing can listen"):
-        PageServer(tmp_path, ReadingControl(tmp_path), title="", facts="", port=port)
+        PageServer(tmp_path, PageControl(tmp_path), title="", facts="", port=port)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ def test_what_the_network_was_asked_for_is_told_as_it_is_decided(
 ) -> None:
     monkeypatch.setenv("OHSANDBOX_HOME", str(tmp_path))
     directory = example.usual(tmp_path / "conversations")
-    with PageServer(directory, ReadingControl(directory), title="", facts="") as server:
+    with PageServer(directory, PageControl(directory), title="", facts="") as server:
         client = Client(server.address)
         assert "Nothing was asked for" in client.ask("GET", "/network").text
         with client.events() as read:
@@ -444,7 +443,7 @@ def test_the_token_is_no_argument_of_a_browser(
     directory = example.usual(tmp_path)
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    with PageServer(directory, ReadingControl(directory), title="A title", facts="") as server:
+    with PageServer(directory, PageControl(directory), title="A title", facts="") as server:
         open_browser(server.address, directory)
         file = directory / "view-open.html"
         assert (opened, file.stat().st_mode & 0o777) == ([file.as_uri()], 0o600)

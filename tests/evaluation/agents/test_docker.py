@@ -11,8 +11,7 @@ import docker
 import pytest
 
 from ohsandbox.cli.eval import run_tasks
-from ohsandbox.cli.options_commands import RunOptions
-from ohsandbox.cli.options_eval import EvalOptions
+from ohsandbox.cli.options_commands import EvalOptions, RunOptions
 from ohsandbox.evaluation.agents import CommandAgent
 from ohsandbox.evaluation.agents.own import OhsandboxAgent
 from ohsandbox.evaluation.executor import LocalExecutor
