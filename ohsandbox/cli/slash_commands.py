@@ -339,7 +339,7 @@ HELP_LINE = "/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops the 
 DIRECTORY_NAME = "commands"
 MAX_OWN_BYTES = 64 * 1024
 MAX_COMMANDS = 200
-OWN_ARGUMENTS = "$OWN_ARGUMENTS"
+OWN_ARGUMENTS = "$ARGUMENTS"
 """In the file: what stands behind the command. Where the file has none of it, that follows the text."""
 _OWN_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 
