@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ohsandbox import events
-from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.run import RunRequest
 from ohsandbox.persistence import EventLog
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, calls
@@ -223,8 +223,8 @@ def test_flag_stands_above_variable_and_variable_above_file(
 ) -> None:
     seen: list[str] = []
 
-    def work(_what: object, settings: Settings, where: SandboxOptions, _resumed: object, _begun: object) -> int:
-        found = getattr(where.with_settings(settings) if name in OF_THE_SANDBOX else settings, name)
+    def work(run: RunRequest) -> int:
+        found = getattr(run.where.with_settings(run.settings) if name in OF_THE_SANDBOX else run.settings, name)
         found = found.get_secret_value() if name == "api_key" else found
         found = ",".join(f"{part:g}" for part in found) if name == "price" else found
         seen.append(f"{found:g}" if isinstance(found, float) else str(found))
