@@ -67,9 +67,14 @@ class SharedRuntime(Runtime):
         user = self._user if user is None else user
         return self._lender.open_channel(argv, tty=tty, env=env, user=user, workdir=workdir)
 
-    def recover(self, failure: SandboxUnavailable) -> str:
+    @property
+    def generation(self) -> int:
+        """The lender's."""
+        return self._lender.generation
+
+    def recover(self, failure: SandboxUnavailable, generation: int | None = None) -> str:
         """Bring the sandbox back for the lender as well."""
-        notice = self._lender.recover(failure)
+        notice = self._lender.recover(failure, generation)
         self._forget()
         return notice
 

@@ -434,13 +434,22 @@ class Backend(ABC):
         )
         return SandboxUnavailable(self._damage)
 
-    def recover(self, failure: SandboxUnavailable) -> str:
+    @property
+    def generation(self) -> int:
+        """How often the sandbox was brought back: what was started in an earlier generation has ended with it."""
+        return self._generation
+
+    def recover(self, failure: SandboxUnavailable, generation: int | None = None) -> str:
         """Bring the sandbox back after failure; returns what happened, as a sentence.
+
+        generation is that in which what failed was started; None: the current one.
 
         Raises:
             SandboxUnavailable: it cannot be brought back; or failure itself, if nothing is wrong with it.
         """
         with self._lock:
+            if generation is not None and generation != self.generation:  # another thread has brought it back
+                return "The sandbox was restarted: files are kept; processes, variables and /run are lost."
             if self._loss() is None:
                 raise failure
             notice = self._revive()

@@ -140,3 +140,13 @@ def test_an_empty_path_is_named_at_the_first_command(tmp_path: Path, monkeypatch
         pytest.raises(SandboxUnavailable, match=r"PATH is empty: .* Remedy: use an image that sets a PATH"),
     ):
         runtime.execute("echo ok")
+
+
+def test_a_shell_that_died_with_a_sandbox_that_is_back_already_is_told_as_restarted(tmp_path: Path) -> None:
+    with CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as runtime:
+        runtime.execute("true")
+        runtime._forget()  # as another thread does that brings the sandbox back
+        told = runtime.execute("kill -9 $$")
+        assert told.exit_code is None
+        assert "The sandbox was restarted" in str(told.notice)
+        assert runtime.execute("kill -9 $$").exit_code == 137

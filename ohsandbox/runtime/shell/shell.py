@@ -72,6 +72,8 @@ class Shell:
         self._holder = 0
         """Id of the thread whose call is running; 0 for none."""
         self._session: ShellSession | None = None
+        self._generation = 0
+        """The sandbox's, when the session was opened."""
         self._begun: Begun[CommandObservation] | None = None
         """A call of an event loop that has the turn, perhaps without a thread."""
         self._running: RunningCommand | None = None
@@ -368,9 +370,13 @@ class Shell:
             self._restart(session, "The shell did not come back from this command and was restarted")
             exit_code = None
         elif outcome is WaitOutcome.LEFT:
-            if session.failure is not None:
-                self._notices.append(self._host.recover(session.failure))
             exit_code = session.exit_code
+            # killed, and another thread has brought the sandbox back before the engine was asked why: not by itself
+            killed = exit_code == KILLED and self._generation != self._host.generation
+            failure = session.failure or (SandboxUnavailable("The shell ended with the sandbox.") if killed else None)
+            if failure is not None:
+                self._notices.append(self._host.recover(failure, self._generation))
+                exit_code = None
             self._restart(session, "The shell ended" + ("" if exit_code is None else f" with code {exit_code}"))
         elif report and report.how == "lost":
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
@@ -434,6 +440,7 @@ class Shell:
 
     def _open(self) -> ShellSession:
         host, options = self._host, self._options
+        self._generation = host.generation
         place = f"{host.state_dir}/{''.join(c for c in self.name if c.isascii() and c.isalnum())[:32] or 'session'}"
         if self._taken_over:
             self._restored = self._left_behind(f"{place}.env")
