@@ -15,29 +15,25 @@ import pytest
 import ohsandbox
 
 ROOT = Path(ohsandbox.__file__).parent
-DEVCONTAINER = ("devcontainer", "devcontainer_registry", "devcontainer_features")
 LAYERS = (
     ("errors", "review_text", "strict_json", "strict_yaml", "text"),
     ("arguments", "html_page", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),
     ("network",),
-    ("runtime", "llm", "persistence", "settings_file", "key_store", "trust", *DEVCONTAINER),
+    ("runtime", "llm", "persistence", "settings_file", "key_store"),
     ("state",),
     ("tool",),
     ("tools", "mcp", "tool_flags"),
     ("agent", "mcp_server", "timetravel"),
     ("conversation", "settings"),
-    ("testing", "compat", "evaluation", "project_file"),
+    ("testing", "compat", "evaluation", "project"),
     ("cli", "__main__", "integrations"),
 )
 """The layers, from the bottom."""
 LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in names}
 BESIDE = {
     ("tools", "tool_flags"),
-    ("devcontainer", "devcontainer_features"),
-    ("devcontainer", "devcontainer_registry"),
-    ("devcontainer_registry", "devcontainer_features"),
     ("private_files", "paths"),
     ("conversation", "settings"),
     ("__main__", "cli"),

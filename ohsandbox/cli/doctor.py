@@ -22,9 +22,9 @@ from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.key_store import keyring_name
 from ohsandbox.paths import conversations_dir
+from ohsandbox.project.trust import trusted
 from ohsandbox.runtime.docker.doctor import Check, checks
 from ohsandbox.settings import Settings
-from ohsandbox.trust import trusted
 
 PACKAGES = ("docker", "litellm", "pydantic")
 """Those whose version a report of a fault should name."""

@@ -16,9 +16,9 @@ from ohsandbox.cli.prompt import answer_yes_no, person_present
 from ohsandbox.cli.remembered import forget, remember, remembered
 from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.errors import UsageError
-from ohsandbox.project_file import Project, find_project
+from ohsandbox.project.project_file import Project, find_project
+from ohsandbox.project.trust import revoke, trust, trust_of, trusted
 from ohsandbox.settings import Settings, SettingsLayer
-from ohsandbox.trust import revoke, trust, trust_of, trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

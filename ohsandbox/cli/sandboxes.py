@@ -16,10 +16,10 @@ from ohsandbox.cli.prompt import ask_yes_no, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, cut, output, progress_text, safe_line, say, size
 from ohsandbox.cli.resume import SANDBOX_NAME
-from ohsandbox.devcontainer_features import STAGED
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.paths import conversations_dir, subdirectory
-from ohsandbox.project_file import COPIES
+from ohsandbox.project.features import STAGED
+from ohsandbox.project.project_file import COPIES
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import SHIPPED_IMAGES
 from ohsandbox.text import counted

@@ -10,8 +10,8 @@ import pytest
 
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.project import use_project
+from ohsandbox.project.trust import trusted
 from ohsandbox.settings import Settings
-from ohsandbox.trust import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

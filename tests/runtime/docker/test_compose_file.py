@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.errors import UsageError
-from ohsandbox.project_file import find_project
+from ohsandbox.project.project_file import find_project
 from ohsandbox.runtime.docker.build import Build
 from ohsandbox.runtime.docker.compose_file import ProjectServices, services_of_compose
 

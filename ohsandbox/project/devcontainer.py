@@ -13,10 +13,10 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.devcontainer_features import MAX_FEATURES, Feature, feature_of, in_order, read_feature
-from ohsandbox.devcontainer_registry import fetch_feature, parse_reference
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_regular
+from ohsandbox.project.features import MAX_FEATURES, Feature, feature_of, in_order, read_feature
+from ohsandbox.project.registry import fetch_feature, parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

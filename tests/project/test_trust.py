@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.errors import UsageError
-from ohsandbox.trust import revoke, trust, trust_of, trusted
+from ohsandbox.project.trust import revoke, trust, trust_of, trusted
 
 if TYPE_CHECKING:
     from pathlib import Path

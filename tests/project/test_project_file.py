@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ohsandbox.errors import UsageError
-from ohsandbox.project_file import NEVER, Project, find_project
+from ohsandbox.project.project_file import NEVER, Project, find_project
 from ohsandbox.runtime.docker import build
 from ohsandbox.settings import Settings
 

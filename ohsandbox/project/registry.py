@@ -18,10 +18,10 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.devcontainer_features import MAX_BYTES, MAX_FILES, FeatureFile
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
+from ohsandbox.project.features import MAX_BYTES, MAX_FILES, FeatureFile
 
 if TYPE_CHECKING:
     from pathlib import Path

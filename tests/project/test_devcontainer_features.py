@@ -11,13 +11,13 @@ import pytest
 
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.project import use_project
-from ohsandbox.devcontainer_features import MAX_BYTES, MAX_FILES
 from ohsandbox.errors import UsageError
-from ohsandbox.project_file import Project, find_project
+from ohsandbox.project.features import MAX_BYTES, MAX_FILES
+from ohsandbox.project.project_file import Project, find_project
+from ohsandbox.project.trust import trust
 from ohsandbox.runtime.docker import Build, DockerRuntime, build_image, builders
 from ohsandbox.runtime.docker.engine import connect
 from ohsandbox.settings import Settings
-from ohsandbox.trust import trust
 
 if TYPE_CHECKING:
     from pathlib import Path

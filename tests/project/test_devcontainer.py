@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.devcontainer import MAX_FILE_BYTES, DevContainer, find_devcontainer
 from ohsandbox.errors import UsageError
-from ohsandbox.project_file import Project, find_project
+from ohsandbox.project.devcontainer import MAX_FILE_BYTES, DevContainer, find_devcontainer
+from ohsandbox.project.project_file import Project, find_project
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:

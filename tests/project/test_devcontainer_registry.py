@@ -16,10 +16,10 @@ import pytest
 
 from ohsandbox.cli.options import SandboxOptions
 from ohsandbox.cli.project import use_project
-from ohsandbox.devcontainer_registry import MAX_LAYER_BYTES, fetch_feature, parse_reference
 from ohsandbox.errors import UsageError
-from ohsandbox.project_file import find_project
-from ohsandbox.trust import trust
+from ohsandbox.project.project_file import find_project
+from ohsandbox.project.registry import MAX_LAYER_BYTES, fetch_feature, parse_reference
+from ohsandbox.project.trust import trust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,8 @@
+"""What a repository asks for by files of its own, read as data, and what of it a person trusts.
+
+project_file    `.ohsandbox.toml`: what only narrows the settings, and what needs trust
+devcontainer    devcontainer.json: what of it a sandbox is given
+features        a devcontainer's features that lie in the project
+registry        those that are fetched
+trust           whom a person trusts, with which content
+"""
