@@ -42,14 +42,10 @@ _WITHOUT_VARIABLE = frozenset({"env", "mcpServers", "mcp", "tools", "output", "s
 _USER_OF_ADDRESS = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]{0,20}://)[^/@]*@")
 _HERE = "Settings(...)"
 ByteSize = Annotated[int, BeforeValidator(lambda value: byte_size(value) if isinstance(value, str) else value)]
-Names = Annotated[
-    tuple[str, ...], BeforeValidator(lambda value: value.replace(",", " ").split() if isinstance(value, str) else value)
-]
+_Split = BeforeValidator(lambda value: value.replace(",", " ").split() if isinstance(value, str) else value)
+Names = Annotated[tuple[str, ...], _Split]
 """A list; a variable has it as one text, separated by commas or blanks."""
-Ports = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=65535)], ...],
-    BeforeValidator(lambda value: value.replace(",", " ").split() if isinstance(value, str) else value),
-]
+Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], _Split]
 """Likewise, of ports."""
 MIN_MEMORY_BYTES, MIN_DISK_BYTES = 32 * 1024**2, 64 * 1024**2
 """As `SandboxLimits` has them, which is loaded with docker only."""
@@ -57,23 +53,6 @@ _OTHER_VARIABLES = (STATE_VARIABLE, "OHSANDBOX_DEBUG")
 _LIKENESS = 0.7
 """Of a misspelt variable's name to a known one, without the prefix: MODLE is one, and so is LLM_MODEL; TOKEN, which may
 be the person's own, is none."""
-_MODEL_KEYS = (
-    "model",
-    "base_url",
-    "api_version",
-    "custom_llm_provider",
-    "model_client",
-    "temperature",
-    "reasoning_effort",
-    "max_output_tokens",
-    "top_k",
-    "top_p",
-    "context_tokens",
-    "price",
-    "native_tool_calling",
-    "vision",
-    "prompt_cache",
-)
 
 
 class SettingsLayer(NamedTuple):
@@ -362,7 +341,8 @@ class Settings(ConfigModel):
 
         if self.model is None:
             raise UsageError('No model is named. Use --model provider/model, or set "model" in the settings file.')
-        values = {key: value for key in _MODEL_KEYS if (value := getattr(self, key)) is not None}
+        keys = type(self).model_fields.keys() & LLMConfig.model_fields.keys() - {"api_key"}
+        values = {key: value for key in keys if (value := getattr(self, key)) is not None}
         try:
             return LLMConfig(**values, api_key=self.resolved_api_key())
         except UsageError as error:  # its bounds are narrower

@@ -13,7 +13,7 @@ import secrets
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -108,15 +108,13 @@ class ServiceRuntime(DockerRuntime):
         """
         if self.id:
             return self
-        engine = connect()
-        try:
-            self._up(engine)
-            super().start()
-        except BaseException:
-            self._remove(engine)
-            raise
-        finally:
-            engine.close()
+        with closing(connect()) as engine:
+            try:
+                self._up(engine)
+                super().start()
+            except BaseException:
+                self._remove(engine)
+                raise
         return self
 
     def _up(self, engine: Engine) -> None:
@@ -329,11 +327,8 @@ class ServiceRuntime(DockerRuntime):
         with self._removing:
             if not self._leases:
                 return
-        engine = connect()
-        try:
+        with closing(connect()) as engine:
             self._remove(engine)
-        finally:
-            engine.close()
 
     def _remove(self, engine: Engine) -> None:
         """Remove everything of the project. What cannot be removed now is left to `gc`."""

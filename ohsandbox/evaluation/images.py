@@ -84,12 +84,8 @@ class Images:
         Raises:
             EngineUnavailable: no engine answers.
         """
-        engine = connect()
-        try:
-            with engine_errors("asking the engine for its processors"):
-                told = engine.api.info()
-        finally:
-            engine.close()
+        with contextlib.closing(connect()) as engine, engine_errors("asking the engine for its processors"):
+            told = engine.api.info()
         is_here = (told.get("KernelVersion"), told.get("NCPU")) == (os.uname().release, os.cpu_count())
         can_pin = is_here and engine.address.is_local and told.get("CPUSet", True)  # a rootless engine may be denied it
         return of_this_machine() if can_pin else ()
@@ -101,12 +97,9 @@ class Images:
             EngineUnavailable: no engine answers.
         """
         names = sorted({one.image for one in environments if one.image is not None})
-        engine = connect()
-        engine.api.timeout = ASK_S
-        try:
+        with contextlib.closing(connect()) as engine:
+            engine.api.timeout = ASK_S
             return images.find_absent(engine, names)
-        finally:
-            engine.close()
 
     @contextlib.contextmanager
     def held(self, environment: TaskEnvironment) -> Iterator[Image]:
@@ -208,12 +201,8 @@ def engine_facts() -> dict[str, str]:
     Raises:
         EngineUnavailable: no engine answers.
     """
-    engine = connect()
-    try:
-        with engine_errors("asking the engine for its version"):
-            told, info = dict(engine.api.version()), dict(engine.api.info())
-    finally:
-        engine.close()
+    with contextlib.closing(connect()) as engine, engine_errors("asking the engine for its version"):
+        told, info = dict(engine.api.version()), dict(engine.api.info())
     parts = [f"{one.get('Name')} {one.get('Version')}" for one in told.get("Components") or ()]
     found = {
         "engine": ", ".join(parts) or told.get("Version"), "kernel": told.get("KernelVersion"),

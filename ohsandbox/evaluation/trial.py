@@ -128,21 +128,11 @@ class Trial:
             update = {"outcome": "invalid", "fault": self._fault(error)}
         except (OhsandboxError, OSError) as error:
             update = {"outcome": "infrastructure_error", "fault": self._fault(error)}
-        ended = self._result.model_copy(
-            update=update
-            | {
-                "seconds": time.monotonic() - began,
-                "phases": self._phases,
-                "notes": self._notes,
-                "load_average": os.getloadavg()[0],
-                **(
-                    {}
-                    if self._begun_accounting is None
-                    else {"resources": self._begun_accounting.resources, "load": self._begun_accounting.load}
-                ),
-            }
-        )
-        return self._without_secrets(ended)
+        update |= {"seconds": time.monotonic() - began, "phases": self._phases, "notes": self._notes}
+        update["load_average"] = os.getloadavg()[0]
+        if (books := self._begun_accounting) is not None:
+            update |= {"resources": books.resources, "load": books.load}
+        return self._without_secrets(self._result.model_copy(update=update))
 
     def _without_secrets(self, result: TrialResult) -> TrialResult:
         masker = self.agent.secrets.masker

@@ -4,5 +4,5 @@ programs/       C programs of ours that run inside: the connector and the gatewa
 tunnel/         TCP connections through the connector; ports of the sandbox here, and of this machine there
 proxy/          what the tunnel leads to where the network is an allowlist
 credentials/    the requests that it gives a person's credential
-packages/       the hosts of the rule `packages`
+package_hosts   the hosts of the rule `packages`
 """

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 T = TypeVar("T")
 
@@ -30,6 +30,18 @@ def get_loop() -> asyncio.AbstractEventLoop:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the loop and return its result; from any thread but the loop's own."""
     return asyncio.run_coroutine_threadsafe(work, get_loop()).result()
+
+
+@contextlib.asynccontextmanager
+async def side_by_side(*ways: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """Tasks that have all ended after the block: those that still run are cancelled then."""
+    tasks = [asyncio.ensure_future(way) for way in ways]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def in_thread(function: Callable[[], T], name: str = "ohsandbox-network-call") -> T:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
 from ohsandbox.network.listeners import NetworkListeners
-from ohsandbox.network.packages.package_hosts import PackageHosts, shared_package_hosts
+from ohsandbox.network.package_hosts import PackageHosts, shared_package_hosts
 from ohsandbox.text import did_you_mean, nearest, quoted_line
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import opened_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -187,8 +188,7 @@ def _files(devcontainer: Path, reference: str) -> tuple[FeatureFile, ...]:
     found: list[FeatureFile] = []
     total = directories = 0
     try:
-        here = _directory(devcontainer, parts)
-        try:
+        with opened_dir(devcontainer.resolve(), *parts) as here:
             for above, below, names, descriptor in os.fwalk(".", dir_fd=here, follow_symlinks=False):
                 links = (one for one in below if _is_link(one, descriptor))
                 directories += len(below)
@@ -207,8 +207,6 @@ def _files(devcontainer: Path, reference: str) -> tuple[FeatureFile, ...]:
                         raise UsageError(
                             f"feature {reference!r} has over {MAX_FILES} files or {MAX_BYTES} bytes. Shorten it."
                         )
-        finally:
-            os.close(here)
     except OSError as error:
         raise UsageError(
             f"feature {reference!r} cannot be read through no link: {error.filename!r}: {error.strerror}. Correct it."
@@ -218,18 +216,6 @@ def _files(devcontainer: Path, reference: str) -> tuple[FeatureFile, ...]:
 
 def _is_link(name: str, above: int) -> bool:
     return stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
-
-
-def _directory(top: Path, parts: Sequence[str]) -> int:
-    """A descriptor of a directory below top, reached through no link."""
-    here = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for part in parts:
-        try:
-            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-        finally:
-            os.close(here)
-        here = below
-    return here
 
 
 def _object(said: dict[str, Any], key: str, reference: str) -> dict[str, Any]:

@@ -20,17 +20,12 @@ from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import open_regular, write_atomically
-<<<<<<< HEAD:ohsandbox/project_file.py
-from ohsandbox.runtime.factory import build_digest, check_mount, project_services
-from ohsandbox.runtime.mount_text import Mount
-from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW
-=======
 from ohsandbox.project.devcontainer import DevContainer, find_devcontainer
 from ohsandbox.project.devcontainer import fault as devcontainer_fault
 from ohsandbox.project.features import staged
-from ohsandbox.runtime.factory import DEFAULT_ALLOW, build_digest, check_mount, project_services
-from ohsandbox.runtime.mount_text import parse_mount
->>>>>>> 8bdba14 (A room project/: what a repository asks for, and what of it is trusted):ohsandbox/project/project_file.py
+from ohsandbox.runtime.factory import build_digest, check_mount, project_services
+from ohsandbox.runtime.mount_text import Mount
+from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
 

@@ -167,11 +167,8 @@ def _as_anthropics_stream(answer: Mapping[str, Any]) -> Reply:
         empty = {"type": "text", "text": ""} if is_text else {**block, "input": {}}
         told.append({"type": "content_block_start", "index": index, "content_block": empty})
         for piece in (whole[: len(whole) // 2], whole[len(whole) // 2 :]):
-            delta = (
-                {"type": "text_delta", "text": piece}
-                if is_text
-                else {"type": "input_json_delta", "partial_json": piece}
-            )
+            name, key = ("text_delta", "text") if is_text else ("input_json_delta", "partial_json")
+            delta = {"type": name, key: piece}
             told.append({"type": "content_block_delta", "index": index, "delta": delta})
         told.append({"type": "content_block_stop", "index": index})
     ending = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
@@ -217,7 +214,7 @@ class FakeProvider:
         """What has arrived, in order."""
         self.arrived = threading.Event()
         """Set with the first request."""
-        self._server = _Server((host, 0), self._handler())
+        self._server = _Server((host, 0), self._next)
 
     @property
     def base_url(self) -> str:
@@ -262,18 +259,13 @@ class FakeProvider:
             made = _as_stream(reply.message) if streamed else reply
         return made._replace(delay_s=reply.delay_s)
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        provider = self
-
-        class Handler(_Handler):
-            def answer(self, request: Request) -> Reply:
-                return provider._next(request)
-
-        return Handler
-
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], answer: Callable[[Request], Reply]) -> None:
+        super().__init__(address, _Handler)
+        self.answer = answer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is what many tests are about."""
@@ -281,13 +273,10 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-
-    def answer(self, request: Request) -> Reply:
-        """What the provider that made this handler answers; its subclass says so."""
-        raise AssertionError(request)
+    server: _Server
 
     def do_POST(self) -> None:
-        reply = self.answer(self._request())
+        reply = self.server.answer(self._request())
         time.sleep(reply.delay_s)
         try:
             self._send(reply)
@@ -325,5 +314,4 @@ def _pieces(reply: Reply) -> Iterator[bytes]:
     if reply.cut_at is not None:
         yield reply.body[: reply.cut_at]
         return
-    for _ in range(reply.repeat):
-        yield reply.body
+    yield from [reply.body] * reply.repeat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.runtime.channel import Channel
 from ohsandbox.runtime.local import CLIRuntime
@@ -37,11 +37,6 @@ class FakeRuntime(CLIRuntime):
         for name in self.list_sessions():
             self.close_session(name)
 
-    def start(self) -> Self:
-        """Make the directory that sessions need."""
-        super().start()
-        return self
-
     def is_alive(self) -> bool:
         """Started, not closed, not broken."""
         return self._broken is None and super().is_alive()
@@ -71,17 +66,9 @@ class FakeRuntime(CLIRuntime):
 class DescriptorlessRuntime(FakeRuntime):
     """A `FakeRuntime` whose channels have no file descriptors, as those of a websocket have none."""
 
-    def open_channel(
-        self,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-        workdir: str | None = None,
-    ) -> Channel:
+    def open_channel(self, argv: Sequence[str], **options: Any) -> Channel:
         """See `Runtime.open_channel`."""
-        return _Descriptorless(super().open_channel(argv, tty=tty, env=env, user=user, workdir=workdir))
+        return _Descriptorless(super().open_channel(argv, **options))
 
 
 class _Descriptorless(Channel):

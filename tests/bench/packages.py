@@ -11,7 +11,7 @@ from pathlib import Path
 import pip
 
 from ohsandbox import DockerRuntime
-from ohsandbox.network.packages.package_hosts import shared_package_hosts
+from ohsandbox.network.package_hosts import shared_package_hosts
 from tests.bench.rows import Row, ms
 
 WHEELS = "requests rich pydantic"

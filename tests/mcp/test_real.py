@@ -16,7 +16,7 @@ import pytest
 
 from ohsandbox.content import ImageContent
 from ohsandbox.mcp import MCPServerGoneError, MCPServers
-from ohsandbox.network.packages.package_hosts import shared_package_hosts
+from ohsandbox.network.package_hosts import shared_package_hosts
 from ohsandbox.schema import text_of
 from tests.mcp.conftest import Servers, call, observe
 

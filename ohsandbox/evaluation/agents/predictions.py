@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, EvaluatedAgent, program_report, run_logged
-from ohsandbox.evaluation.formats.json_lines import read_lines
+from ohsandbox.evaluation.formats.inputs import read_lines
 from ohsandbox.evaluation.formats.problems import InvalidTask
 from ohsandbox.evaluation.patches import NO_PROGRAM, NOT_APPLIED, apply_script, complete
 

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.evaluation.formats import harbor, inline, swe_bench, terminal_bench
-from ohsandbox.evaluation.formats.inputs import read_text
-from ohsandbox.evaluation.formats.json_lines import read_lines
+from ohsandbox.evaluation.formats.inputs import parse_yaml, read_lines, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
-from ohsandbox.evaluation.formats.yaml_file import parse_yaml
 from ohsandbox.evaluation.task import Task  # noqa: TC001 - NamedTuple's annotation
 
 if TYPE_CHECKING:

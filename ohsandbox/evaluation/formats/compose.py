@@ -7,14 +7,15 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.evaluation.formats.inputs import read_text
+from ohsandbox.evaluation.formats.inputs import parse_yaml, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
-from ohsandbox.evaluation.formats.yaml_file import YamlFile, parse_yaml
 from ohsandbox.evaluation.task import Files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from ohsandbox.strict_yaml import YamlFile
 
 FILE_NAME = "docker-compose.yaml"
 """The only name that Harbor and Terminal-Bench know; one of another name is a file that some public tasks are about."""

@@ -1,27 +1,31 @@
-"""The files of a task as readers open them: bounded, of the task's own tree, and what `.harborignore` leaves out."""
+"""The files of a task as readers open them: bounded and strict, of the task's own tree, without what is left out."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pathspec import GitIgnoreSpec
 
+from ohsandbox import strict_json, strict_yaml
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation import images
-from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
+from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, unusable_texts
 from ohsandbox.network.policy import parse_rule
+from ohsandbox.strict_yaml import InvalidYaml, YamlFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ohsandbox.evaluation.task import TaskEnvironment
 
 MAX_TEXT_BYTES = 4 * 1024**2
 """Of a file that a person writes: instructions and scripts of public tasks have at most 200 KB."""
 MAX_TREE_FILES = 100_000
+MAX_LINE_BYTES = 64 * 1024**2
+"""Of a task; the largest instance of SWE-bench's datasets has 3 MB, mostly a patch of the tests."""
 IGNORE_NAME = ".harborignore"
 
 
@@ -52,6 +56,68 @@ def read_text(path: Path, root: Path, *, missing: str, limit_bytes: int = MAX_TE
     if "\0" in text:
         raise InvalidTask([Problem(path, text[: text.index("\0")].count("\n") + 1, "holds a NUL character: remove it")])
     return text
+
+
+def parse_yaml(text: str, file: Path) -> YamlFile:
+    """Parse a file's text.
+
+    Raises:
+        InvalidTask: it is not one YAML document, or a hostile one.
+    """
+    try:
+        return strict_yaml.parse_yaml(text)
+    except InvalidYaml as error:
+        raise InvalidTask([Problem(file, line, message) for line, message in error.faults]) from None
+
+
+class JsonLine(NamedTuple):
+    """A line that is no blank one."""
+
+    number: int
+    """From 1."""
+    offset: int
+    """Of its first byte in the file."""
+    value: dict[str, Any]
+    problem: Problem | None = None
+    """Why it is no object; value is empty then."""
+
+    def line_of(self, _: object) -> int:
+        """Return the line of any key: the one line that there is."""
+        return self.number
+
+
+def read_lines(path: Path, *, limit_bytes: int = MAX_LINE_BYTES) -> Iterator[JsonLine]:
+    """Read a file line by line.
+
+    Raises:
+        InvalidTask: it cannot be read, or a line is longer than limit_bytes, after which nothing is read.
+    """
+    try:
+        with path.open("rb") as opened:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise InvalidTask([Problem(path, None, "is no regular file")])
+            number = offset = 0
+            while data := opened.readline(limit_bytes + 1):
+                number, begin, offset = number + 1, offset, offset + len(data)
+                if len(data) > limit_bytes:
+                    raise InvalidTask([Problem(path, number, f"is a line of more than {limit_bytes:,} bytes")])
+                if data.strip():
+                    yield _parsed(data, path, number, begin)
+    except OSError as error:
+        raise InvalidTask([Problem(path, None, f"cannot be read: {error.strerror}")]) from None
+
+
+def _parsed(data: bytes, path: Path, number: int, offset: int) -> JsonLine:
+    try:
+        value = strict_json.parse(data)
+    except ValueError as error:
+        return JsonLine(number, offset, {}, Problem(path, number, f"not JSON: {error}"))
+    if not isinstance(value, dict):
+        return JsonLine(number, offset, {}, Problem(path, number, 'expected an object, as in {"id": ...}'))
+    if places := unusable_texts(value):
+        told = f"{'.'.join(places[0])}: holds a NUL character or half of a surrogate pair: remove it"
+        return JsonLine(number, offset, {}, Problem(path, number, told))
+    return JsonLine(number, offset, value)
 
 
 class Tree(NamedTuple):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pydantic import ValidationError
+    from pydantic.fields import FieldInfo
 
 MAX_PROBLEMS_OF_A_TASK = 50
 """A file of another kind that only has the right name would fill the terminal."""
@@ -92,7 +93,7 @@ def problems_of(
 
 def _sentence(found: Any, schema: type[BaseModel]) -> tuple[tuple[int | str, ...], str]:
     location = tuple(found["loc"])
-    if location and location[-1] in _SCALARS and location[-1] not in _keys_at(schema, location):
+    if location and location[-1] in _SCALARS and location[-1] not in _fields_at(schema, location):
         location = location[:-1]  # the member of a union
         expected = " or ".join(_SCALARS[kind] for kind in _scalars_of(schema, location))
         return location, f"{_name(location)} = {_short(found['input'])}: expected {expected}"
@@ -123,7 +124,7 @@ def _name(location: Sequence[int | str]) -> str:
 
 def _hint(schema: type[BaseModel], location: Sequence[int | str]) -> str:
     key = str(location[-1])
-    if near := get_close_matches(key, sorted(_keys_at(schema, location)), n=1, cutoff=_NEAR):
+    if near := get_close_matches(key, sorted(_fields_at(schema, location)), n=1, cutoff=_NEAR):
         return f": did you mean {near[0]!r}?"
     places = [_name(place) or "the top of the file" for place, keys in _sections(schema, ()) if key in keys]
     if places:
@@ -149,21 +150,17 @@ def _sections(schema: type[BaseModel], place: tuple[str, ...]) -> Iterator[tuple
             yield from _sections(model, (*place, name))
 
 
-def _keys_at(schema: type[BaseModel], location: Sequence[int | str]) -> set[str]:
-    """The keys beside the one at location."""
+def _fields_at(schema: type[BaseModel], location: Sequence[int | str]) -> dict[str, FieldInfo]:
+    """Those of the model that the key at location is in."""
     here = schema
     for part in location[:-1]:
         field = here.model_fields.get(str(part))
         here = next(_models_in(field.annotation), here) if field else here
-    return set(here.model_fields)
+    return here.model_fields
 
 
 def _scalars_of(schema: type[BaseModel], location: Sequence[int | str]) -> list[str]:
-    here = schema
-    for part in location[:-1]:
-        field = here.model_fields.get(str(part))
-        here = next(_models_in(field.annotation), here) if field else here
-    field = here.model_fields.get(str(location[-1])) if location else None
+    field = _fields_at(schema, location).get(str(location[-1])) if location else None
     members = [getattr(one, "__name__", "") for one in typing.get_args(field.annotation)] if field else []
     return [one for one in members if one in _SCALARS] or ["str"]
 

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.compose_client import call
-from ohsandbox.evaluation.formats.inputs import read_text
+from ohsandbox.evaluation.formats.inputs import parse_yaml, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem
-from ohsandbox.evaluation.formats.yaml_file import YamlFile, parse_yaml
 from ohsandbox.evaluation.task import ComposeProject, TaskEnvironment
 from ohsandbox.strict_yaml import amount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    from ohsandbox.strict_yaml import YamlFile
 
 RESOLVE_S = 60.0
 """It takes 0.1 s."""

@@ -19,7 +19,7 @@ from ohsandbox.evaluation.verifier import SETUP_FAILED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.evaluation.formats.json_lines import JsonLine
+    from ohsandbox.evaluation.formats.inputs import JsonLine
 
 PLACE, SOLUTION_DIR = "/swe-bench", "/solution"
 WORKDIR = "/testbed"

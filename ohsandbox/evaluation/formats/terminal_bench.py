@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationError
 
 from ohsandbox.evaluation.formats import compose
-from ohsandbox.evaluation.formats.inputs import environment_problems, look_at_tree, read_text
+from ohsandbox.evaluation.formats.inputs import environment_problems, look_at_tree, parse_yaml, read_text
 from ohsandbox.evaluation.formats.problems import InvalidTask, Problem, Section, problems_of
 from ohsandbox.evaluation.formats.project import LOGS, main_environment, resolve
-from ohsandbox.evaluation.formats.yaml_file import YamlFile, parse_yaml
 from ohsandbox.evaluation.task import AgentPhase, Files, Solution, Step, Task, TaskEnvironment, Verifier
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.evaluation.task import Network
+    from ohsandbox.strict_yaml import YamlFile
 
 TESTS_DIR, ORACLE_DIR = "/tests", "/oracle"
 RUN_TESTS = "run-tests.sh"

@@ -22,6 +22,7 @@ from ohsandbox.network.credentials.request_rewriting import (
     request_trailers,
 )
 from ohsandbox.network.credentials.tls_stream import TlsStream
+from ohsandbox.network.loop import side_by_side
 from ohsandbox.network.proxy.upstream import UpstreamError
 from ohsandbox.secrets import Masker
 
@@ -224,17 +225,11 @@ class _Exchanges:
 
     async def _relay(self, upstream: _Side) -> bool:
         """Carry the body there and the answer back, at the same time."""
-        body = asyncio.create_task(self._send_body(upstream))
-        answer = asyncio.create_task(self._send_answer(upstream))
-        try:
+        async with side_by_side(self._send_body(upstream), self._send_answer(upstream)) as (body, answer):
             await asyncio.wait((body, answer), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and body.result():  # the sandbox has gone, or its body is none
                 return False
-            switched = await answer
-        finally:
-            for task in (body, answer):
-                task.cancel()
-            await asyncio.gather(body, answer, return_exceptions=True)
+            switched: bool | CredentialRefusal = await answer
         if isinstance(switched, CredentialRefusal):  # only now: refusing reads what the body's task was reading
             await self._refuse(switched)
             return False
@@ -311,13 +306,8 @@ class _Exchanges:
             await carry(upstream, self._sandbox.stream, mask.feed)
             await self._sandbox.stream.write(mask.flush())
 
-        ways = [asyncio.create_task(carry(self._sandbox, upstream.stream, bytes)), asyncio.create_task(answers())]
-        try:
+        async with side_by_side(carry(self._sandbox, upstream.stream, bytes), answers()) as ways:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
 
     async def _refuse(self, refusal: CredentialRefusal) -> None:
         """Answer ourselves, where no answer has begun, and see that it is read; the connection ends then."""

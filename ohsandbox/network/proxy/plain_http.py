@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import h11
 
+from ohsandbox.network.loop import side_by_side
 from ohsandbox.network.proxy.http_head import HeadError
 from ohsandbox.network.proxy.relay import CHUNK_BYTES
 from ohsandbox.network.proxy.upstream import UpstreamError
@@ -19,20 +20,10 @@ if TYPE_CHECKING:
     from ohsandbox.network.proxy.upstream import Dialer, Streams, UpstreamProxy
 
 _HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"expect",  # is answered here
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade expect".split()
 )
-"""RFC 9110, 7.6.1, and what else is for the next station alone."""
+"""RFC 9110, 7.6.1, and what else is for the next station alone; `expect` is answered here."""
 _KEPT = frozenset({b"host", b"content-length"})
 """Cannot be taken off by naming them in Connection."""
 _MAX_RESPONSE_HEAD = 64 * 1024
@@ -118,18 +109,13 @@ class PlainHTTP:
         await self._send(outside, request)
         if server.they_are_waiting_for_100_continue:
             self._link.writer.write(server.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-        upload = asyncio.ensure_future(self._forward_body(server, outside))
-        answer = asyncio.ensure_future(self._forward_response(server, outside))
-        try:
+        exchange = side_by_side(self._forward_body(server, outside), self._forward_response(server, outside))
+        async with exchange as (upload, answer):
             await asyncio.wait((upload, answer), return_when=asyncio.FIRST_COMPLETED)
             if upload.done() and not isinstance(upload.exception(), OSError):
                 upload.result()  # what the sandbox sent wrongly ends it; that the server reads no more does not
             await answer
             return upload.done() and upload.exception() is None
-        finally:
-            for task in (upload, answer):
-                task.cancel()
-            await asyncio.gather(upload, answer, return_exceptions=True)
 
     async def _forward_body(self, server: h11.Connection, outside: _Outside) -> None:
         while True:

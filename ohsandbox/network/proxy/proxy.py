@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import h11
 
-from ohsandbox.network.loop import in_thread
+from ohsandbox.network.loop import in_thread, side_by_side
 from ohsandbox.network.policy import DEFAULT_PORTS, HTTP_PORT, HTTPS_PORT
 from ohsandbox.network.proxy.budgets import NetworkBudgets, NetworkUsage
 from ohsandbox.network.proxy.client_hello import (
@@ -417,12 +417,7 @@ class Proxy:
 
 async def _first_bytes(client: asyncio.StreamReader, server: asyncio.StreamReader) -> tuple[bytes, bytes]:
     """What comes first, of the client or of the server: in some protocols it is the server that begins."""
-    tasks = asyncio.ensure_future(client.read(1)), asyncio.ensure_future(server.read(CHUNK_BYTES))
-    try:
+    async with side_by_side(client.read(1), server.read(CHUNK_BYTES)) as tasks:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
     of_client, of_server = (b"" if task.cancelled() else task.result() for task in tasks)
     return of_client, of_server

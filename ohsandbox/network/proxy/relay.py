@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Literal
 
+from ohsandbox.network.loop import side_by_side
+
 if TYPE_CHECKING:
     from ohsandbox.network.audit import AuditLog, NetworkDecision, Protocol
     from ohsandbox.network.proxy.budgets import NetworkBudgets, NetworkUsage
@@ -127,16 +129,10 @@ class Link:
         Raises:
             OSError: a connection broke.
         """
-        ways = (self._send(self.reader, writer), self._receive(reader, self.writer))
-        tasks = [asyncio.ensure_future(way) for way in ways]
-        try:
+        async with side_by_side(self._send(self.reader, writer), self._receive(reader, self.writer)) as tasks:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK_BYTES):

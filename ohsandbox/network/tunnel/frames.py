@@ -38,16 +38,7 @@ class FrameKind(IntEnum):
     CREDIT = 10
 
 
-_FROM_INSIDE = {
-    FrameKind.HELLO,
-    FrameKind.OPENED,
-    FrameKind.LISTENING,
-    FrameKind.ACCEPTED,
-    FrameKind.DATA,
-    FrameKind.END,
-    FrameKind.CLOSE,
-    FrameKind.CREDIT,
-}
+_FROM_HOST = {FrameKind.OPEN, FrameKind.LISTEN, FrameKind.UNLISTEN}
 
 
 class ConnectorError(OhsandboxError):
@@ -119,7 +110,7 @@ def _checked(number: int, stream: int, length: int) -> FrameKind:
         kind = FrameKind(number)
     except ValueError:
         raise ConnectorError(f"The connector sent a frame of the unknown kind {number}.") from None
-    if kind not in _FROM_INSIDE:
+    if kind in _FROM_HOST:
         raise ConnectorError(f"The connector sent {kind.name}, which only the host sends.")
     if stream >= 2 * HALF and kind is not FrameKind.LISTENING:  # there it is a port
         raise ConnectorError(f"The connector named stream {stream}; there are {2 * HALF}.")

@@ -66,9 +66,11 @@ class PortConnection(NamedTuple):
 class _Port:
     """What is closed again: by itself, in a `with` block, or with the runtime."""
 
+    _end: Callable[[], None]
+
     def close(self) -> None:
         """Stop listening, and end the connections; idempotent."""
-        raise NotImplementedError
+        self._end()
 
     async def aclose(self) -> None:
         """Await `close`."""
@@ -103,10 +105,6 @@ class Forward(_Port):
         """`http://127.0.0.1:` and the port of this machine."""
         return f"http://{LOOPBACK}:{self.port}"
 
-    def close(self) -> None:
-        """Stop listening, and end the connections; idempotent."""
-        self._end()
-
     def __repr__(self) -> str:
         return f"<Forward {self.url} to port {self.sandbox_port} of the sandbox>"
 
@@ -119,10 +117,6 @@ class ExposedPort(_Port):
         self.port = port
         """Of this machine, and in the sandbox."""
         self._end = end
-
-    def close(self) -> None:
-        """Stop listening, and end the connections; idempotent."""
-        self._end()
 
     def __repr__(self) -> str:
         return f"<ExposedPort {self.port}>"

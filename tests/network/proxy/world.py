@@ -25,7 +25,7 @@ from ohsandbox.network.proxy.proxy import Interceptor, Proxy
 from ohsandbox.network.proxy.upstream import Dialer, Streams, connected
 
 if TYPE_CHECKING:
-    from ohsandbox.network.packages.package_hosts import PackageHosts
+    from ohsandbox.network.package_hosts import PackageHosts
     from ohsandbox.network.proxy.budgets import NetworkBudgets
 
 PUBLIC = "93.184.215.14"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ohsandbox.network.packages.package_hosts import PackageHosts
-from ohsandbox.network.packages.package_tools import (
+from ohsandbox.network.package_hosts import (
     PackageHost,
+    PackageHosts,
     apt_hosts,
     cargo_hosts,
     found_on_this_machine,

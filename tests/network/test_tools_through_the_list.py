@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.network.packages.package_hosts import shared_package_hosts
+from ohsandbox.network.package_hosts import shared_package_hosts
 from tests.runtime.engines import IMAGE
 
 if TYPE_CHECKING:
