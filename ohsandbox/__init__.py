@@ -122,62 +122,38 @@ __all__ = [
 ]
 
 _HOMES = {
-    "agent": ("Agent",),
-    "conversation": ("Conversation", "FileConversationStore", "Limits", "RunLimits", "RunResult"),
-    "errors": (
-        "ConversationOpenError",
-        "ModelError",
-        "OhsandboxError",
-        "SandboxUnavailable",
-        "ToolError",
-        "UsageError",
-    ),
-    "events": ("ConversationStatus", "SDKEvent", "ToolResult"),
-    "llm": ("LLM", "ChatModel", "LLMConfig", "ReplayLLM", "ScriptedLLM", "open_model"),
-    "mcp": ("MCPClient",),
-    "price": ("ModelPrice",),
-    "runtime.base": ("Runtime",),
-    "runtime.docker": (
-        "Build",
-        "BuiltImage",
-        "DockerRuntime",
-        "Mount",
-        "SandboxLimits",
-        "Service",
-        "abuild_image",
-        "build_image",
-    ),
-    "runtime.local": ("CLIRuntime",),
-    "runtime.inventory": ("SandboxInfo",),
-    "runtime.pool": ("SandboxPool",),
-    "runtime.results": ("CommandObservation", "ExecResult"),
-    "runtime.sandboxes": (
-        "afind_sandbox",
-        "alist_sandboxes",
-        "aremove_sandbox",
-        "find_sandbox",
-        "list_sandboxes",
-        "remove_sandbox",
-    ),
-    "schema": ("Action", "ErrorObservation", "Observation", "TextObservation"),
-    "secrets": ("Secrets",),
-    "settings": ("Settings",),
-    "state": ("ConversationState",),
-    "tool": ("Tool", "ToolAnnotations", "ToolDefinition", "ToolExecutor", "ToolRegistry", "register_tool"),
-    "tools.glob": ("GlobObservation",),
-    "tools.grep": ("GrepObservation",),
-    "tool_flags": ("ToolFlags",),
+    "agent": "Agent",
+    "conversation": "Conversation FileConversationStore Limits RunLimits RunResult",
+    "errors": "ConversationOpenError ModelError OhsandboxError SandboxUnavailable ToolError UsageError",
+    "events": "ConversationStatus SDKEvent ToolResult",
+    "llm": "LLM ChatModel LLMConfig ReplayLLM ScriptedLLM open_model",
+    "mcp": "MCPClient",
+    "price": "ModelPrice",
+    "runtime.base": "Runtime",
+    "runtime.docker": "Build BuiltImage DockerRuntime Mount SandboxLimits Service abuild_image build_image",
+    "runtime.local": "CLIRuntime",
+    "runtime.inventory": "SandboxInfo",
+    "runtime.pool": "SandboxPool",
+    "runtime.results": "CommandObservation ExecResult",
+    "runtime.sandboxes": "afind_sandbox alist_sandboxes aremove_sandbox find_sandbox list_sandboxes remove_sandbox",
+    "schema": "Action ErrorObservation Observation TextObservation",
+    "secrets": "Secrets",
+    "settings": "Settings",
+    "state": "ConversationState",
+    "tool": "Tool ToolAnnotations ToolDefinition ToolExecutor ToolRegistry register_tool",
+    "tools.glob": "GlobObservation",
+    "tools.grep": "GrepObservation",
+    "tool_flags": "ToolFlags",
 }
-_HOME_OF = {name: (module, name) for module, names in _HOMES.items() for name in names}
+"""By module, the names that are its."""
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """The public object of that name, imported now."""
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _HOME_OF[name]
-    found = getattr(import_module(f"{__name__}.{module}"), attribute)
-    globals()[name] = found
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
     return found
 
 

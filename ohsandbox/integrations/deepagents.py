@@ -177,8 +177,9 @@ class OhsandboxBackend(SandboxBackendProtocol):
 
     def delete(self, file_path: str) -> DeleteResult:
         """Remove a file, or a directory with all it holds."""
-        quoted = shlex.quote(file_path)
-        ended = self.execute(f"{_exists(file_path)} || {{ echo 'no such file'; exit 1; }}; rm -rf -- {quoted}")
+        path = shlex.quote(file_path)
+        exists = f"{{ test -e {path} || test -L {path}; }}"
+        ended = self.execute(f"{exists} || {{ echo 'no such file'; exit 1; }}; rm -rf -- {path}")
         if ended.exit_code != 0:
             return DeleteResult(error=f"Error: '{file_path}' not found or not deleted: {ended.output.strip()}")
         return DeleteResult(path=file_path)
@@ -292,11 +293,6 @@ def _page(text: str, offset: int, limit: int, path: str) -> ReadResult:
     if page.file_data is not None and page.start_line is not None:
         page.file_data["content"] = page.file_data["content"].removesuffix("\n")
     return page
-
-
-def _exists(path: str) -> str:
-    quoted = shlex.quote(path)
-    return f"{{ test -e {quoted} || test -L {quoted}; }}"
 
 
 def _reason(error: SandboxFileError | UsageError) -> str:

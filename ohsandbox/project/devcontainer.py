@@ -349,10 +349,8 @@ class _Reader:
         found = []
         for one in self._list("mounts", self._said.get("mounts", [])):
             parts = one if isinstance(one, dict) else self._mount_parts(self._text("mounts", one))
-            kind, target = (
-                str(parts.get("type", "volume")),
-                str(parts.get("target", parts.get("destination", parts.get("dst", "")))),
-            )
+            kind = str(parts.get("type", "volume"))
+            target = str(parts.get("target", parts.get("destination", parts.get("dst", ""))))
             source = self._with_variables(str(parts.get("source", parts.get("src", ""))), "mounts", local=True)
             target = self._plain("mounts", target)
             if kind != "bind":

@@ -98,29 +98,20 @@ class EvaluatedAgent(ABC):
             UsageError: the task and the agent do not fit.
         """
 
+    def run_logged(
+        self, runtime: Runtime, assignment: Assignment, script: str, log: str, *, user: str | None,
+        timeout_s: float | None, env: dict[str, str] | None = None, stdin: bytes = b"",
+    ) -> ExecResult:  # fmt: skip
+        """Run a shell script; all that it prints goes to the assignment's file log while it runs, masked.
 
-def run_logged(
-    runtime: Runtime,
-    argv: list[str],
-    log: Path,
-    *,
-    masker: Masker,
-    cancel: threading.Event,
-    env: dict[str, str] | None = None,
-    user: str | None = None,
-    stdin: bytes = b"",
-    timeout_s: float | None = None,
-) -> ExecResult:
-    """Run a program; all that it prints goes to the file log while it runs, masked.
-
-    Raises:
-        SandboxUnavailable: the sandbox went away.
-    """
-    with _MaskedLog(log, masker) as printed:
-        return runtime.run(
-            argv, stdin=stdin, env=env, user=user, timeout_s=timeout_s, cancel=cancel, merge_streams=True,
-            limit_bytes=0, on_output=printed.add,
-        )  # fmt: skip
+        Raises:
+            SandboxUnavailable: the sandbox went away.
+        """
+        with _MaskedLog(assignment.directory / log, self.secrets.masker) as printed:
+            return runtime.run(
+                ["/bin/sh", "-c", script], stdin=stdin, env=env, user=user, timeout_s=timeout_s,
+                cancel=assignment.cancel, merge_streams=True, limit_bytes=0, on_output=printed.add,
+            )  # fmt: skip
 
 
 def program_report(ended: ExecResult, timeout_s: float | None) -> AgentReport:

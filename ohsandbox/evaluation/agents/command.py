@@ -6,7 +6,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import OhsandboxError, UsageError
-from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent, program_report, run_logged
+from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent, program_report
 
 if TYPE_CHECKING:
     from ohsandbox.evaluation.task import Network
@@ -66,17 +66,16 @@ class CommandAgent(EvaluatedAgent):
         file = f"/tmp/ohsandbox-instruction-{secrets.token_hex(4)}.md"  # noqa: S108 - of the sandbox, a name of our own
         runtime.write_bytes(file, instruction, user=assignment.step.agent.user)
         told = {INSTRUCTION: assignment.step.instruction, INSTRUCTION_FILE: file}
-        ended = run_logged(
-            runtime, ["/bin/sh", "-c", self._command], assignment.directory / _OUTPUT_NAME,
-            masker=self.secrets.masker, cancel=assignment.cancel, env={**self.secrets.environment(), **told},
+        ended = self.run_logged(
+            runtime, assignment, self._command, _OUTPUT_NAME, env={**self.secrets.environment(), **told},
             user=assignment.step.agent.user, stdin=instruction, timeout_s=assignment.timeout_s,
         )  # fmt: skip
         return program_report(ended, assignment.timeout_s)
 
     def _set_up(self, runtime: Runtime, command: str, assignment: Assignment) -> None:
-        ended = run_logged(
-            runtime, ["/bin/sh", "-c", command], assignment.directory / _SETUP_NAME, masker=self.secrets.masker,
-            cancel=assignment.cancel, env=self.secrets.environment(), user="root", timeout_s=SETUP_TIMEOUT_S,
+        ended = self.run_logged(
+            runtime, assignment, command, _SETUP_NAME, env=self.secrets.environment(), user="root",
+            timeout_s=SETUP_TIMEOUT_S,
         )  # fmt: skip
         report = program_report(ended, SETUP_TIMEOUT_S)
         if report.fault is not None and not ended.cancelled:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.agents.base import AgentReport, EvaluatedAgent, program_report, run_logged
+from ohsandbox.evaluation.agents.base import AgentReport, EvaluatedAgent, program_report
 from ohsandbox.evaluation.formats.inputs import read_lines
 from ohsandbox.evaluation.formats.problems import InvalidTask
 from ohsandbox.evaluation.patches import NO_PROGRAM, NOT_APPLIED, apply_script, complete
@@ -80,11 +80,10 @@ class PredictionsAgent(EvaluatedAgent):
             return AgentReport(notes=(f"no prediction in {self._path.name}",))
         if not (patch := self._patch(place)):
             return AgentReport(model=place.model, notes=("the prediction's patch is empty",))
-        user = assignment.step.agent.user
         runtime.write_bytes(PATCH, complete(patch).encode(), user="root", mode=0o644)
-        ended = run_logged(
-            runtime, ["/bin/sh", "-c", apply_script(PATCH)], assignment.directory / "apply.txt",
-            masker=self.secrets.masker, cancel=assignment.cancel, user=user, timeout_s=assignment.timeout_s,
+        ended = self.run_logged(
+            runtime, assignment, apply_script(PATCH), "apply.txt", user=assignment.step.agent.user,
+            timeout_s=assignment.timeout_s,
         )  # fmt: skip
         if ended.exit_code == NO_PROGRAM:
             raise UsageError(

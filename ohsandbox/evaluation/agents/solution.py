@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent, program_report, run_logged
+from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent, program_report
 from ohsandbox.evaluation.sandbox_files import put_for_all
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ class OracleAgent(EvaluatedAgent):
         if (solution := step.solution) is None:
             raise UsageError(f"Task {assignment.task.id} has no solution. Remedy: add one, or use another agent.")
         put_for_all(runtime, solution.files)
-        ended = run_logged(
-            runtime, ["/bin/sh", "-c", solution.command], assignment.directory / "oracle.txt",
-            masker=self.secrets.masker, cancel=assignment.cancel, env=solution.env, user=step.agent.user,
+        ended = self.run_logged(
+            runtime, assignment, solution.command, "oracle.txt", user=step.agent.user, env=solution.env,
             timeout_s=assignment.timeout_s,
         )  # fmt: skip
         return program_report(ended, assignment.timeout_s)

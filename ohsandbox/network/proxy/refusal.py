@@ -44,7 +44,7 @@ class ProxyRefusal(NamedTuple):
     kind: str = ""
     remedy: str = ""
 
-    def answer(self, *, body: bool = True) -> bytes:
+    def answer(self) -> bytes:
         """The whole HTTP/1.1 response, after which the connection is closed.
 
         Many tools show nothing of a refused CONNECT but the status line, so it says what was blocked.
@@ -59,7 +59,7 @@ class ProxyRefusal(NamedTuple):
             f"Proxy-Status: ohsandbox; error={self.kind or _KINDS.get(self.status, 'http_request_error')}\r\n"
             "Connection: close\r\n\r\n"
         )
-        return head.encode("ascii", "replace") + (text if body else b"")
+        return head.encode("ascii", "replace") + text
 
     def _place(self) -> str:
         """The host as a person would name it; not quoted where it is no name."""

@@ -15,15 +15,10 @@ from ohsandbox.errors import UnknownUserError, UsageError, WorkdirError
 from ohsandbox.runtime.aio import to_thread
 from ohsandbox.secrets import Secrets
 from ohsandbox.testing.conformance.case import already_set, is_running, needs, number_nobody_sleeps, refuses, set_after
-from ohsandbox.testing.conformance.scratch import soon
+from ohsandbox.testing.conformance.scratch import STUBBORN, soon
 
 if TYPE_CHECKING:
     from ohsandbox.testing.conformance.case import Session
-
-STUBBORN = (
-    "trap '' INT TERM HUP; sleep {0} & setsid sleep {0} & nohup sleep {0} 2>/dev/null & while :; do sleep {0}; done"
-)
-
 
 # --- execute, cancelled ---
 

@@ -15,15 +15,10 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.errors import CallCancelledError, UsageError
 from ohsandbox.runtime.aio import to_thread
 from ohsandbox.testing.conformance.case import already_set, is_running, number_nobody_sleeps, refuses, set_after
-from ohsandbox.testing.conformance.scratch import soon
+from ohsandbox.testing.conformance.scratch import STUBBORN, soon
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
-
-STUBBORN = (
-    "trap '' INT TERM HUP; sleep {0} & setsid sleep {0} & nohup sleep {0} 2>/dev/null & while :; do sleep {0}; done"
-)
-
 
 # --- run, cancelled ---
 

@@ -1,4 +1,4 @@
-"""What the cases about files share: a directory of their own on each side, and the look at a refusal."""
+"""What cases of several themes share: a directory of their own on each side, limits of time, the look at a refusal."""
 # ruff: noqa: S101, D103, PT017 - what helpers of cases assert is their purpose; names say the rest
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 SOON_S = 20.0
 """What is done at once takes milliseconds, or this on a machine that is busy with something else. What goes wrong takes
 a minute: that long sleeps what nobody may wait for."""
+
+STUBBORN = (
+    "trap '' INT TERM HUP; sleep {0} & setsid sleep {0} & nohup sleep {0} 2>/dev/null & while :; do sleep {0}; done"
+)
+"""A program that no signal but SIGKILL ends, with children that leave its group; {0} is how long each sleeps."""
 
 
 @contextlib.contextmanager
