@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.network.addresses import PRIVATE_ADDRESS, HostNameError, normalized_host
@@ -11,16 +12,6 @@ from ohsandbox.text import quoted_line
 if TYPE_CHECKING:
     from ohsandbox.network.proxy.upstream import UpstreamError
 
-PHRASES = {
-    400: "Bad Request",
-    403: "Blocked by the sandbox",
-    408: "Request Timeout",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Error of the sandbox proxy",
-    501: "Not Implemented",
-    502: "Bad Gateway",
-}
 _NO_NAME = "The request"
 _FINAL = "Trying again, or another tool, port, mirror or address, gives the same answer: there is no other way out."
 
@@ -50,8 +41,10 @@ class ProxyRefusal(NamedTuple):
         Many tools show nothing of a refused CONNECT but the status line, so it says what was blocked.
         """
         text = self._text().encode()
-        phrase = PHRASES.get(self.status, "Refused")
-        line = f"{phrase}: {self._place()} {self.reason}" if self.status in {403, 502} else phrase
+        line = HTTPStatus(self.status).phrase
+        if self.status in {HTTPStatus.FORBIDDEN, HTTPStatus.BAD_GATEWAY}:
+            phrase = "Blocked by the sandbox" if self.status == HTTPStatus.FORBIDDEN else line
+            line = f"{phrase}: {self._place()} {self.reason}"
         head = (
             f"HTTP/1.1 {self.status} {quoted_line(line, limit_chars=250)}\r\n"
             "Content-Type: text/plain; charset=utf-8\r\n"
@@ -71,11 +64,11 @@ class ProxyRefusal(NamedTuple):
 
     def _text(self) -> str:
         place = self._place()
-        if self.status == 403:  # noqa: PLR2004
+        if self.status == HTTPStatus.FORBIDDEN:
             lines = [f"Blocked by the sandbox: {place} {self.reason}.", _FINAL, self.remedy or _allowing(place)]
-        elif self.status == 429:  # noqa: PLR2004
+        elif self.status == HTTPStatus.TOO_MANY_REQUESTS:
             lines = [f"Refused by the sandbox: {self.reason}.", "Wait, use fewer connections, or go on without."]
-        elif self.status == 502:  # noqa: PLR2004
+        elif self.status == HTTPStatus.BAD_GATEWAY:
             lines = [
                 f"{place} {self.reason}. The sandbox allows this host; the failure is outside of it.",
                 "Trying again later may help.",
@@ -85,13 +78,7 @@ class ProxyRefusal(NamedTuple):
         return "\n".join(line for line in lines if line) + "\n"
 
 
-_KINDS = {
-    403: "http_request_denied",
-    408: "connection_read_timeout",
-    429: "connection_limit_reached",
-    500: "proxy_internal_error",
-    502: "destination_unavailable",
-}
+_KINDS = {403: "http_request_denied", 429: "connection_limit_reached", 502: "destination_unavailable"}
 
 
 def _allowing(rule: str) -> str:
