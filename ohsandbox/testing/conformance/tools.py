@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from typing import TYPE_CHECKING
 
 from ohsandbox.schema import ErrorObservation, text_of
@@ -11,7 +12,7 @@ from ohsandbox.schema import ErrorObservation, text_of
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
-PATH = "/tmp/ohsandbox-conformance-tools"  # noqa: S108 - in the sandbox
+PATH = f"/tmp/ohsandbox-conformance-tools-{secrets.token_hex(4)}"  # noqa: S108 - in the sandbox, which may be this host
 NAMES = ["execute_bash", "file_read", "file_write"]
 
 
