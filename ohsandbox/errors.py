@@ -75,7 +75,7 @@ class ToolError(OhsandboxError):
 
 
 class UnknownToolError(ToolError, LookupError):
-    """The model called a tool that is not there."""
+    """The model called a tool that does not exist."""
 
 
 class ToolArgumentsError(ToolError, ValueError):
@@ -158,7 +158,7 @@ class UnknownSessionError(UsageError, LookupError):
 
 
 class CallCancelledError(OhsandboxError):
-    """An upload or download was ended by its caller. Where it went, a part of it may stand."""
+    """An upload or download was ended by its caller. Part of it may be left at the target."""
 
 
 class ConversationOpenError(OhsandboxError):

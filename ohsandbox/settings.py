@@ -102,7 +102,7 @@ class Settings(ConfigModel):
     expose_host: Ports | None = None
     """Ports of services of this machine that the sandbox reaches."""
     git: Literal["guarded", "ro", "rw"] = "guarded"
-    """What of a workspace is guarded against the sandbox; see `DockerRuntime`."""
+    """Which parts of a workspace are guarded against the sandbox; see `DockerRuntime`."""
     mounts: tuple[str, ...] = ()
     """More of this machine's files, each "SOURCE:TARGET[:ro]"; see `DockerRuntime`."""
     instructions: str | None = None
@@ -115,7 +115,7 @@ class Settings(ConfigModel):
     accept_unenforced: bool = False
     """Whether an engine or OCI runtime that does not enforce the limits is accepted."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Variables of every command in a sandbox. They stand in the engine's records: no place for secrets."""
+    """Variables of every command in a sandbox. The engine records them, so do not put secrets in them."""
     user: str | None = None
     """Name or id of the user of every command; None is the image's, or with a workspace the person's."""
     cache: str | None = None
@@ -137,7 +137,7 @@ class Settings(ConfigModel):
     mcp: dict[str, Any] = Field(default_factory=dict)
     """The same in lists: {"stdio_servers": [...], "shttp_servers": [...], "sse_servers": [...]}."""
     tools: ToolFlags = Field(default_factory=ToolFlags)
-    """Which tools an agent has that is not given any: {"enable_browsing": true, ...}."""
+    """Which tools an agent has if it is given none: {"enable_browsing": true, ...}."""
 
     output: OutputLimits = Field(default_factory=OutputLimits)
     """How much of a tool's result the model is shown: {"max_chars": 60000, ...}."""
@@ -152,21 +152,21 @@ class Settings(ConfigModel):
     checkpoints: bool = True
     """Whether the files are kept before each turn's first change and after its last, for undo, fork, diff and apply."""
     stuck_detection: bool = True
-    """Whether a model that goes round in circles is told so, then stopped."""
+    """Whether a model that repeats itself is told so, then stopped."""
     nudge_after: int | None = Field(default=3, ge=2, le=20)
     stuck_after: int = Field(default=4, ge=2, le=20)
-    """Repetitions after which it is told, and after which the run ends; see `RunLimits`."""
+    """Repetitions after which it is told so, and after which the run ends; see `RunLimits`."""
     confirm: Literal["never", "always", "risky", "medium", "plan"] | None = None
     """Which calls a person must allow; plan refuses what may change something.
 
-    None is never in a container, and risky on this host where a person is there.
+    None is never in a container, and risky on this host if a person is present.
     """
 
     skill_servers: Literal["ask", "allow", "never"] | None = None
     """Whether MCP servers that a repository's skills bring start; None is ask, and without an answer they do not."""
 
     bell: bool = True
-    """Whether a session rings the terminal's bell: a question waits, or a run has ended, that the person waited for."""
+    """Whether a session rings the terminal's bell when a question waits, or a run that the user awaited has ended."""
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -120,7 +120,7 @@ class Agent:
         self.name, self.description = name, description
         self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
         self.takes_runtime_tools = tools is None
-        """Whether it has the tools of the runtime's own that are not registered, without their being named."""
+        """Whether it gets the runtime's own, unregistered tools without naming them."""
         self.mcp_config = _checked(mcp_config)
         self.condenser = condenser or SummarizingCondenser()
         self.microagents = tuple(microagents or ())
@@ -130,7 +130,7 @@ class Agent:
 
     @property
     def tools_map(self) -> ToolsMap:
-        """The tools by name that `initialize` made last, with those of MCP servers; empty before. For looking at.
+        """The tools by name that `initialize` made last, with those of MCP servers; empty before. Read only.
 
         Copies with another model or other MCP servers share it, those with other tools do not. Each conversation has a
         map of its own.
@@ -138,7 +138,7 @@ class Agent:
         return self._initialized[-1]
 
     def with_tools(self, tools: Sequence[GivenTool | Agent], *, takes_runtime_tools: bool = False) -> Agent:
-        """Copy the agent with other tools; takes_runtime_tools adds what the runtime has beside them.
+        """Copy the agent with other tools; takes_runtime_tools adds the runtime's own.
 
         Raises:
             UsageError: as for a new agent.
@@ -163,7 +163,7 @@ class Agent:
         return agent
 
     def check_names(self, runtime: Runtime | None) -> None:
-        """Check that each tool that is named is registered or the runtime's own; it need not be started.
+        """Check that each named tool is registered or one of the runtime's own; the runtime need not be started.
 
         Raises:
             UsageError: one is neither; the message names one that is spelled alike.

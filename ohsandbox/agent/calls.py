@@ -63,11 +63,11 @@ class ActionSecurityRisk(Enum):
 
 
 class MessageAction(Action):
-    """Words for the user: what a response without tool calls is."""
+    """A message for the user: what a response without tool calls is."""
 
     content: str
     wait_for_response: bool = True
-    """The user has the next word."""
+    """It is the user's turn."""
 
 
 class ToolCallMetadata(NamedTuple):

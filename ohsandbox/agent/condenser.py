@@ -52,7 +52,7 @@ class Condensation(NamedTuple):
 
 
 class CondensationAction(Action):
-    """What the log has of a condensation, as the action that is done to what the model is shown."""
+    """A condensation from the log, as the action that is applied to what the model is shown."""
 
     keep_first: int
     dropped: int

@@ -375,7 +375,9 @@ def images_build(
         list[str] | None, typer.Argument(metavar="[NAME...]", help="default, browser.  [default: both]")
     ] = None,
     *,
-    base: str | None = option("Debian image to build on.  [default: python:3.12-slim; browser: default]", "IMAGE"),
+    base: str | None = option(
+        "Debian image to build on.  [default: the one pinned in the Dockerfile; browser: default]", "IMAGE"
+    ),
 ) -> int:
     """Build the images that ohsandbox ships, with this machine's certificates and package index."""
     from ohsandbox.cli.sandboxes import build_images

@@ -69,7 +69,7 @@ class AsyncConversation(ABC):
             raise
 
     async def aclose(self) -> None:
-        """Await `close`, to its end also where the task is cancelled."""
+        """Await `close`, to its end even if the task is cancelled."""
         with anyio.CancelScope(shield=True):
             await in_thread(self.close)
 
@@ -80,7 +80,7 @@ class AsyncConversation(ABC):
         await self.aclose()
 
     async def asend_message(self, text: str, images: Sequence[str] = ()) -> None:
-        """Await `send_message`. The loop goes on after it, also where the task is cancelled: see `astop`."""
+        """Await `send_message`. The loop goes on afterwards, even if the task is cancelled: see `astop`."""
         await in_thread(partial(self.send_message, text, images))
 
     async def astop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
@@ -88,19 +88,19 @@ class AsyncConversation(ABC):
         return await in_thread(partial(self.stop, timeout_s))
 
     async def afork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self:
-        """Await `fork`, to its end also where the task is cancelled."""
+        """Await `fork`, to its end even if the task is cancelled."""
         return await in_thread(partial(self.fork, at, workspace=workspace))
 
     async def aundo(self, turns: int = 1) -> Self:
-        """Await `undo`, to its end also where the task is cancelled."""
+        """Await `undo`, to its end even if the task is cancelled."""
         return await in_thread(partial(self.undo, turns))
 
     async def aredo(self) -> Self:
-        """Await `redo`, to its end also where the task is cancelled."""
+        """Await `redo`, to its end even if the task is cancelled."""
         return await in_thread(self.redo)
 
     async def adiff(self, since: int | SDKEvent | None = None, until: int | SDKEvent | None = None) -> bytes:
-        """Await `diff`, to its end also where the task is cancelled."""
+        """Await `diff`, to its end even if the task is cancelled."""
         return await in_thread(partial(self.diff, since, until))
 
     async def arun(self, text: str, timeout_s: float | None = None) -> RunResult:

@@ -257,7 +257,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
         Args:
             text: what to do.
-            images: shown to the model with it, as data URLs (`content.image_url`). One that sees none is told so.
+            images: shown to the model with it, as data URLs (`content.image_url`). A model that sees none is told so.
 
         Raises:
             LogWriteError: the message could not be stored; nothing is started.
@@ -304,7 +304,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
     def resume(self) -> bool:
         """Continue without a new message where the log ends before the answer of the model; returns False elsewhere.
 
-        So after a kill, a failure or `stop` in the middle of a task. What waits for a person still waits.
+        For use after a kill, a failure or `stop` in the middle of a task. What waits for a person keeps waiting.
 
         Raises:
             OhsandboxError: as `start`.
@@ -328,7 +328,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         run: bool = True,
         scope: CallScope | None = None,
     ) -> None:
-        """Let calls that wait run. The run goes on once each that waits has its answer.
+        """Let calls that wait run. The run goes on once each of them has its answer.
 
         Args:
             tool_call_ids: which; None is all.
@@ -345,7 +345,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
     def reject(
         self, reason: str = "", tool_call_ids: Sequence[str] | None = None, *, by: str = "user", run: bool = True
     ) -> None:
-        """Refuse calls that wait; the model is told, with the reason, and goes on.
+        """Refuse calls that wait; the model is told so, with the reason, and goes on.
 
         A refusal of all also stops the calls of the same reply that would not have asked. Arguments and errors are
         those of `confirm`.
@@ -373,7 +373,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         return self._environment.pending_servers
 
     def approve(self, scope: AnyScope, *, by: str = "user") -> Approval:
-        """Allow what scope covers, from now on in this conversation. Calls that wait already go on waiting.
+        """Allow what scope covers, from now on in this conversation. Calls that are already waiting keep waiting.
 
         Sub-agents have conversations of their own. Tools that are set to ask each time still do.
 

@@ -30,7 +30,7 @@ MAX_STUCK_AFTER = 20
 
 
 class RunLimits(ConfigModel):
-    """Checked before each request to the model; None: no limit. Time also ends a request or a tool that runs.
+    """Checked before each request to the model; None: no limit. The time limit also ends a running request or tool.
 
     Iterations and time count from the user's last message that started a run, without the time that a person takes to
     confirm, and time anew in a resumed process; tokens and cost over the whole conversation, with what a resumed log

@@ -62,7 +62,7 @@ class ModelSide(ABC):
                 self._log.emit(events.notice(code=MODEL_CHANGED, message=message, model=model.name))
 
     def notify_model(self, message: str) -> None:
-        """Have the model read a notice with its next request, which is no message of the user; nothing runs by it.
+        """Show the model a notice with its next request. It is not a message of the user, and starts nothing.
 
         Raises:
             UsageError: message is not a str.

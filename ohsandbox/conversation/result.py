@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RunResult:
-    """What a run came to: the events from the user's message on, and what they say.
+    """The outcome of a run: its events from the user's message on, and what follows from them.
 
     It is equal to its status: `conversation.run("Go.") == ConversationStatus.IDLE`. All but status and error is read
     from the log on disk when it is first asked for, and is of the moment when the run (or the wait) ended.

@@ -67,8 +67,8 @@ class TimeTravel(ABC):
     def undo(self, turns: int = 1) -> Self:
         """A new conversation without the last turns, and their changes taken back from a bound workspace; not started.
 
-        What others changed in the workspace since stays; a file that both have changed is left as it is, which a
-        notice in the new conversation tells. The new one has a sandbox of its own; close this one first where they must
+        What others have changed in the workspace since then stays; a file that both changed is left as it is, and a
+        notice in the new conversation says so. The new one has a sandbox of its own; close this one first if they must
         not share a workspace.
 
         Raises:

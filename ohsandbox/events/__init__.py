@@ -83,7 +83,7 @@ def system_message(content: str, *, tools: Sequence[Mapping[str, Any]]) -> Event
 
 
 class UserMessageData(EventData):
-    """What the person said."""
+    """What the user said."""
 
     content: str
     images: tuple[str, ...] | None = None
@@ -91,7 +91,7 @@ class UserMessageData(EventData):
 
 
 class UserMessageEvent(SDKEvent):
-    """What the person said."""
+    """What the user said."""
 
     type: Literal["user_message"] = "user_message"
     data: UserMessageData
@@ -111,7 +111,7 @@ class _ResponseData(EventData):
 
 
 class AssistantMessageData(_ResponseData):
-    """An answer in words."""
+    """An answer in text."""
 
     content: str
     response_id: str = ""
@@ -119,7 +119,7 @@ class AssistantMessageData(_ResponseData):
 
 
 class AssistantMessageEvent(SDKEvent):
-    """An answer of the model in words."""
+    """An answer of the model in text."""
 
     type: Literal["assistant_message"] = "assistant_message"
     data: AssistantMessageData
@@ -239,7 +239,7 @@ class ToolResultData(EventData):
 
 
 class ToolResultEvent(SDKEvent):
-    """What a call came to."""
+    """The outcome of a call."""
 
     type: Literal["tool_result"] = "tool_result"
     data: ToolResultData
@@ -329,7 +329,7 @@ class NoticeData(_ResponseData):
     to_model: bool = False
     """The model is told as well."""
     for_person: bool = True
-    """Who looks on while it works is told, too; False where that is of no use to them. It is in the log."""
+    """Whether someone who watches the run is told, too; False if that is of no use to them. It is in the log."""
 
 
 class NoticeEvent(SDKEvent):
@@ -389,7 +389,7 @@ def condensation(*, keep_first: int, dropped: int, summary: str, reason: Condens
 
 
 class ConfirmationData(EventData):
-    """A person's word on calls that wait."""
+    """A person's decision on calls that wait."""
 
     tool_call_ids: list[str]
     approved: bool
@@ -400,7 +400,7 @@ class ConfirmationData(EventData):
 
 
 class ConfirmationEvent(SDKEvent):
-    """A person's word on calls that wait."""
+    """A person's decision on calls that wait."""
 
     type: Literal["confirmation"] = "confirmation"
     data: ConfirmationData
@@ -439,7 +439,7 @@ def approval(*, number: int, scope: Mapping[str, Any], text: str, by: str) -> Ev
 
 
 class ApprovalRevokedData(EventData):
-    """An approval lets nothing pass any more."""
+    """An approval is no longer in force."""
 
     number: int
     by: str = ""

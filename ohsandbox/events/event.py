@@ -49,12 +49,12 @@ class ConversationStatus(Enum):
 
     RUNNING = "RUNNING"
     IDLE = "IDLE"
-    """The model answered in words; the person is asked."""
+    """The model answered in text; it is the user's turn."""
     FINISHED = "FINISHED"
     """The model called `finish`."""
     ERROR = "ERROR"
     CANCELED = "CANCELED"
-    """Stopped by the person."""
+    """Stopped by the user."""
     WAITING_FOR_CONFIRMATION = "WAITING_FOR_CONFIRMATION"
     """Calls are stored that a person must allow before they run."""
 
@@ -65,7 +65,7 @@ class ConversationStatus(Enum):
 
 
 class ToolResult(BaseModel):
-    """What a tool call came to, as the log and the model see it."""
+    """The outcome of a tool call, as the log and the model see it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -151,7 +151,7 @@ class EventData(dict[str, Any]):
 
 
 class SDKEvent(BaseModel):
-    """One record of the log. Made or read by this class, it is of the class of its kind where that is known.
+    """One record of the log. Created or read here, it is an instance of the class of its kind, if that is known.
 
     So `SDKEvent.model_validate_json(line)` of a tool call is a `ToolCallEvent`, whose `data` is checked and typed. One
     of a type that a newer version wrote stays an `SDKEvent`. A line's version, checksum and places of long texts are
@@ -161,7 +161,7 @@ class SDKEvent(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str
-    """One of `KNOWN_TYPES`; or another, which a newer version wrote into the log: it is kept, and nothing obeys it."""
+    """One of `KNOWN_TYPES`; or another, which a newer version wrote into the log: it is kept, and nothing acts on it."""
     ts: AwareDatetime
     """UTC; informative only, since clocks jump. Order is by `seq`."""
     conversation_id: str

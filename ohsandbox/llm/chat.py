@@ -25,7 +25,7 @@ class ChatModel(Protocol):
 
     @property
     def context_tokens(self) -> int | None:
-        """The most tokens that a request may have; None where nobody knows. May wait for `preload`."""
+        """The most tokens that a request may have; None if that is not known. May wait for `preload`."""
 
     def preload(self) -> None:
         """Begin whatever is slow, in the background; returns at once. Calling it is never required."""

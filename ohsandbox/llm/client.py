@@ -99,7 +99,7 @@ class LLM:
         """End every `send` under way; see `ChatModel.cancel`.
 
         A wait ends at once, and so does a request that goes through our client; a request to a provider that litellm
-        asks in its own way ends with it. A `send` that has not begun is not affected: who stops a thread calls this
+        asks in its own way ends with it. A `send` that has not begun is not affected: to stop a thread, call this
         again until the thread is done.
         """
         with self._lock:

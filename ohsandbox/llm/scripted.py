@@ -105,7 +105,7 @@ class _RecordedLLM:
 
     @property
     def note(self) -> str:
-        """That no model is asked."""
+        """A note that no model is asked."""
         return self._note
 
     def preload(self) -> None:
@@ -122,7 +122,7 @@ class _RecordedLLM:
         *,
         on_event: OnEvent | None = None,
     ) -> ChatResponse:
-        """The answer after those that the conversation holds; its text is told as one piece.
+        """The answer after those that the conversation holds; its text is reported in one piece.
 
         Raises:
             ScriptError: the file is over, or does not fit the conversation.

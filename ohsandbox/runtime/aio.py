@@ -149,7 +149,7 @@ class AsyncLifecycle(ABC):
             raise
 
     async def aclose(self, *, keep: bool | None = None) -> None:
-        """Await `close`, to its end also where the task is cancelled."""
+        """Await `close`, to its end even if the task is cancelled."""
         with anyio.CancelScope(shield=True):
             await in_thread(partial(self.close, keep=keep))
 

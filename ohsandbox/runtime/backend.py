@@ -72,7 +72,7 @@ class Backend(ABC):
     """A sandbox in which processes can be started; it recovers from failures and runs lines of shell for us."""
 
     outside_secrets: Mapping[str, str] = MappingProxyType({})
-    """Values by name that never enter the sandbox, as those of its credentials; its output is masked of them, too."""
+    """Values by name that never enter the sandbox, as those of its credentials; they are masked in its output, too."""
     state_dir: str
     """The directory of the sandbox where sessions keep their FIFOs; every user of the sandbox may write it."""
     isolated: bool = True
@@ -188,7 +188,7 @@ class Backend(ABC):
         """Mark the sandbox as resumable: if this process dies, it stays for a process that resumes the conversation."""
 
     def hand_over(self, conversation: str) -> None:  # noqa: ARG002 - for those that can be resumed
-        """The running sandbox belongs to another conversation from now on: that one can resume it, this one no more."""
+        """From now on the running sandbox belongs to another conversation: only that one can resume it."""
         self.resumed = None
 
     def leave(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - for those that can
@@ -324,7 +324,7 @@ class Backend(ABC):
             one.leave()
 
     def workspace_changes(self) -> WorkspaceReport:
-        """Files new or changed in the bound directory that this machine may run or obey by itself, worst first.
+        """New or changed files in the bound directory that this machine may run or obey on its own, worst first.
 
         Each change is reported once: since `start`, or since the last call. It works after `close` as well, when
         nothing changes any more. If an earlier session on the directory was killed before it reported, the first call

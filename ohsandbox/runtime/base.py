@@ -171,7 +171,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
 
         `on_output(text)` hears the output as it comes: masked, without escapes, with carriage returns and with what the
         shell says of background jobs. It is called in this thread, and the command waits while it is slow; what it
-        raises ends the command and is raised here. It may use other sessions, and not this one.
+        raises ends the command and is raised here. It may use other sessions, but not this one.
 
         Raises:
             UsageError: an option is invalid, expect is not a valid pattern, or command contains a NUL; nothing ran.
@@ -453,9 +453,9 @@ class Runtime(PortForwarding, AsyncLifecycle):
         limits: transfer.TransferLimits | None = None,
         cancel: threading.Event | None = None,
     ) -> list[str]:
-        """Copy a host file to target, or a directory's contents into it, which is made; what has the same name goes.
+        """Copy a host file to target, or a directory's contents into it; creates target and replaces what is there.
 
-        Modes stay, without setuid, setgid and sticky; the owner is user. Symlinks are copied as they are, never
+        Modes are kept, except for setuid, setgid and sticky; the owner is user. Symlinks are copied as they are, never
         followed; hard links stay linked.
 
         Returns:
@@ -467,7 +467,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
             SandboxFileError: source does not exist (then also FileNotFoundError), the sandbox cannot store it, or this
                 machine cannot read it.
             ToolError: it is larger than limits; nothing was sent.
-            CallCancelledError: cancel was set before its end.
+            CallCancelledError: cancel was set before it ended.
         """
         invocation.check_call(user=user, cancel=cancel)
         limits = transfer.limits_of(limits)
@@ -487,7 +487,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
         """Copy a sandbox file to target on the host, or a directory's contents into it, through a strict filter.
 
         Files, hard links and directories come out, and symlinks that stay inside; without setuid, setgid and sticky,
-        directories always open to you. What stands in target under the same name is replaced, directories are
+        directories always open to you. What target already has under the same name is replaced, directories are
         merged, and no symlink in target is ever followed.
 
         Returns:
@@ -498,7 +498,7 @@ class Runtime(PortForwarding, AsyncLifecycle):
                 machine cannot store it.
             ToolError: it is larger than limits; target is untouched.
             UsageError: target is itself a symlink to a directory, or its path leads through one.
-            CallCancelledError: cancel was set before its end.
+            CallCancelledError: cancel was set before it ended.
         """
         invocation.check_call(user=user, cancel=cancel)
         limits = transfer.limits_of(limits)

@@ -326,7 +326,7 @@ class CLIRuntime(Runtime):
         return LocalChannel([*self._prefix, *argv], tty=tty, env=environment, workdir=workdir or self.workdir)
 
     def forward(self, port: int, host_port: int = 0) -> Forward:
-        """See `Runtime.forward`. A server here is at its port already; another host_port is one more way to it."""
+        """See `Runtime.forward`. A server here has its port already; a different host_port is another way to it."""
         return self._ports.forward_here(port, host_port)
 
     def expose_host(self, port: int) -> ExposedPort:

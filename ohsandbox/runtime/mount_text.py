@@ -27,7 +27,7 @@ class NamedPath(NamedTuple):
 class Mount(ConfigModel):
     """A file or directory of this machine in a sandbox.
 
-    source is a path of this machine: a directory, or read-only a file. target is an absolute path in the sandbox.
+    source is a path of this machine: a directory, or (read-only) a file. target is an absolute path in the sandbox.
     `Mount.parse("SOURCE:TARGET[:ro]")` reads the form of the command line.
     """
 

@@ -92,7 +92,7 @@ class SandboxPool:
         self._pid = os.getpid()
 
     def start(self) -> Self:
-        """Begin to start sandboxes in the background. Calling it twice is fine.
+        """Start sandboxes in the background. Calling it twice is fine.
 
         Raises:
             SandboxGone: the pool is closed.
@@ -132,9 +132,9 @@ class SandboxPool:
             return self._wait(lambda: len(self._ready) >= self._size, timeout_s)
 
     def get(self, *, timeout_s: float | None = None, cancel: threading.Event | None = None) -> Runtime:
-        """Return a started sandbox with a ready shell, which is the caller's from now on.
+        """Return a started sandbox with a ready shell, which belongs to the caller from now on.
 
-        Where none is ready it waits for the next one that is started.
+        If none is ready, it waits for the next one.
 
         Args:
             timeout_s: the longest wait.
@@ -169,7 +169,7 @@ class SandboxPool:
             self._discard(taken)
 
     async def aget(self, *, timeout_s: float | None = None) -> Runtime:
-        """Await `get`; what it had taken when the task is cancelled goes back."""
+        """Await `get`; if the task is cancelled, a sandbox that it had taken goes back."""
         cancel = threading.Event()
         taken: list[Runtime] = []
         try:

@@ -37,7 +37,7 @@ class PortForwarding(Backend):
     connector_made: str | None = None
     """The directory that was found and made; it is removed at the end."""
     ports_beside: frozenset[int] = frozenset()
-    """Of services beside the sandbox, in its network."""
+    """Ports of services beside the sandbox, in its network."""
     _ports_made: Ports | None = None
     _on_connection: Callable[[PortConnection], None] | None = None
     """Called after the end of each connection, as `Ports.on_connection` is."""
@@ -46,7 +46,7 @@ class PortForwarding(Backend):
         """Let programs of this machine reach a server in the sandbox, whatever network the sandbox has.
 
         Each connection to 127.0.0.1:host_port goes to 127.0.0.1:port in the sandbox, or to [::1]:port where that
-        refuses. Where no server listens a client of HTTP is told so, and any other connection is reset; one may be
+        refuses. If no server listens, an HTTP client is told so and any other connection is reset; a server may be
         started later. At most 256 are open at once.
 
         Args:

@@ -25,7 +25,7 @@ def list_sandboxes(*, labels: Mapping[str, str] | None = None) -> list[SandboxIn
         labels: only those that were created with all of these labels, `DockerRuntime(labels=...)`.
 
     Raises:
-        UsageError: labels are no dict of texts.
+        UsageError: labels are not a dict of strings.
         EngineUnavailable: no engine answers.
     """
     expect_texts_by_name("labels", labels)
@@ -63,10 +63,10 @@ def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None 
 
 
 def remove_sandbox(sandbox: str | SandboxInfo) -> None:
-    """Remove a sandbox and its files, also one that was to be kept or resumed.
+    """Remove a sandbox and its files, even one that was to be kept or resumed.
 
     Args:
-        sandbox: what `list_sandboxes` or `find_sandbox` gave, which may be gone meanwhile; or the name or id of one
+        sandbox: what `list_sandboxes` or `find_sandbox` returned, which may be gone by now; or the name or id of one
             that is there, as of `find_sandbox`.
 
     Raises:

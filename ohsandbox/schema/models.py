@@ -32,12 +32,12 @@ class Schema(BaseModel):
     ) -> type[Self]:
         """A subclass whose fields are the properties of a JSON Schema (draft 4 to 2020-12), as MCP servers send them.
 
-        Checked are types, enum, const, limits, patterns, formats' base type, nested objects and arrays, references
+        It checks types, enum, const, limits, patterns, formats' base type, nested objects and arrays, references
         within the schema, anyOf, oneOf (as anyOf) and allOf. What cannot be checked, or is malformed, lets any value
         pass; so does what is beyond the bounds of `schema.provider_schema`. Nothing is ever fetched. A property whose
         name cannot be an attribute has another attribute and keeps its name in `model_validate` and `to_arguments`.
-        description is the class's docstring; else the schema's own is. The same schema gives the same class while it
-        is among the 128 asked for last.
+        description, or else the schema's own, becomes the docstring. The same schema gives the same class while it
+        is among the last 128 requested.
 
         Never raises: accepts any JSON value, however malformed or large.
         """
@@ -58,7 +58,7 @@ class Schema(BaseModel):
 class Action(Schema):
     """What a tool is asked to do; its fields are the tool's arguments.
 
-    Numbers may come as text, as models send them, and not as booleans: `timeout: true` says nothing.
+    Numbers may be given as text, as models send them, but not as booleans (`timeout: true`).
     """
 
     @model_validator(mode="wrap")
@@ -71,12 +71,12 @@ class Action(Schema):
 
     @cached_property
     def tool_call_metadata(self) -> Any:
-        """`ohsandbox.agent.ToolCallMetadata` of an action that a model's response asked for; else None. No field."""
+        """`ohsandbox.agent.ToolCallMetadata` of an action that a model's response asked for; else None. Not a field."""
         return None
 
     @property
     def visualize(self) -> Text:
-        """The action for a person's eyes: one line an argument."""
+        """The action as a person sees it: one line per argument."""
         return lines_of(self.model_dump(by_alias=True, exclude_defaults=True))
 
 
@@ -91,7 +91,7 @@ def lines_of(arguments: Mapping[str, Any]) -> Text:
 
 
 class Observation(Schema):
-    """What came of an action."""
+    """The result of an action."""
 
     @property
     def is_error(self) -> bool:
@@ -105,7 +105,7 @@ class Observation(Schema):
 
     @property
     def visualize(self) -> Text:
-        """The observation for a person's eyes."""
+        """The observation as a person sees it."""
         parts = [
             part.text if isinstance(part, TextContent) else f"[{len(part.image_urls)} image(s)]"
             for part in self.to_llm_content

@@ -33,7 +33,7 @@ class HiddenValues(dict[str, str]):
 class Secrets:
     """Values by name. Those given are variables of the sandbox's commands; the hidden ones never enter it.
 
-    Both are masked wherever they turn up. Immutable; its `repr` shows names.
+    Both are masked wherever they appear. Immutable; its `repr` shows names.
     """
 
     def __init__(self, given: Mapping[str, str] | None = None, *, hidden: Mapping[str, str] | None = None) -> None:
@@ -71,7 +71,7 @@ class Secrets:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person should be told, one line each."""
+        """What the user should be told, one line each."""
         short = [name for name, value in self._given.items() if len(value.encode()) < MIN_SECRET_BYTES]
         told = f"is under {MIN_SECRET_BYTES} bytes, so it cannot be masked: what prints it shows it."
         return (*self._warnings, *(f"Secret {name} {told}" for name in short))
@@ -85,7 +85,7 @@ class Secrets:
         return {**environ, **{f"secret:{name}": value for name, value in self._given.items()}}
 
     def hiding(self, values: Mapping[str, str], *, never: Collection[str] = ()) -> Secrets:
-        """The same, with more values that are only hidden.
+        """A copy with more values that are only hidden.
 
         Raises:
             UsageError: a value given is one of `never`: the keys that the model is paid with.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FakeRuntime(CLIRuntime):
-    """Real shells in a directory of this host that is thrown away; starts in milliseconds and warns nobody.
+    """Real shells in a temporary directory of this host; starts in milliseconds and prints no warning.
 
     `break_down(error)` makes every further operation fail as a sandbox that has gone away does.
     """

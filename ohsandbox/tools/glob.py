@@ -62,7 +62,7 @@ class GlobObservation(TextObservation):
     complete: bool = True
     """False: the search was stopped, and there may be more."""
     truncated: bool = False
-    """More match than `files` holds, or may, as the search was stopped."""
+    """More files match than `files` holds, or may match because the search was stopped."""
 
 
 class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):

@@ -209,6 +209,7 @@ def test_github_fails_for_a_regression_alone(tmp_path: Path) -> None:
     assert (tmp_path / "branch" / "artifacts" / "report-1" / "compare.html").is_file()
 
 
+@pytest.mark.one_engine
 def test_github_shards_run_in_a_container_job(tmp_path: Path) -> None:
     inside = GitHub(tmp_path, container=True)
     ends = inside.job("shard", shard=2)
@@ -295,6 +296,7 @@ class GitLab:
             assert SECRET not in end.printed
 
 
+@pytest.mark.one_engine
 def test_gitlab_jobs_in_containers_make_a_baseline_and_fail_for_a_regression(tmp_path: Path, registry: str) -> None:
     main = GitLab(tmp_path / "main", registry)
     main.shards()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.docker.lax import ENGINE
+
 ROOT = Path(__file__).parents[2]
 BUILD_LIMIT_S = 600
 IMAGE = os.environ.get("OHSANDBOX_TEST_IMAGE", "ohsandbox-base:debian")
@@ -118,7 +120,8 @@ def test_no_image_keeps_the_certificates_or_packages_of_its_build(image: str) ->
     assert run("docker", "run", "--rm", "--entrypoint", "sh", image, "-c", left).stdout == ""
 
 
-SOCKET = Path("/var/run/docker.sock")
+INSIDE = "/var/run/docker.sock"
+SOCKET = Path(ENGINE)
 
 
 def ohsandbox(*arguments: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -127,7 +130,7 @@ def ohsandbox(*arguments: str, options: Sequence[str] = ()) -> subprocess.Comple
 
 @pytest.mark.usefixtures("images")
 def test_our_image_without_an_engine_says_how_to_give_it_one() -> None:
-    bind = f"--volume={SOCKET}:{SOCKET}"
+    bind = f"--volume={SOCKET}:{INSIDE}"
     group = SOCKET.stat().st_gid
 
     none = ohsandbox("exec", "--image", IMAGE, "--", "true")
@@ -135,7 +138,7 @@ def test_our_image_without_an_engine_says_how_to_give_it_one() -> None:
 
     assert none.returncode == refused.returncode == 4
     assert "the socket does not exist" in none.stderr
-    assert f"start this container with `-v {SOCKET}:{SOCKET}`" in none.stderr
+    assert f"start this container with `-v {INSIDE}:{INSIDE}`" in none.stderr
     assert f"start this container with `--group-add {group}`" in refused.stderr
     assert none.stderr.count("\n") == refused.stderr.count("\n") == 1
 
@@ -152,7 +155,7 @@ def test_our_image_works_on_a_directory_that_is_mounted_and_keeps_its_state(tmp_
     options = [
         f"--user={workspace.stat().st_uid}",
         f"--group-add={SOCKET.stat().st_gid}",
-        f"--volume={SOCKET}:{SOCKET}",
+        f"--volume={SOCKET}:{INSIDE}",
         f"--volume={state}:/home/ohsandbox",
     ]
     mounted = [*options, f"--volume={workspace}:/workspace"]
@@ -177,7 +180,7 @@ def test_a_branch_in_our_image_has_its_tree_in_the_volume(tmp_path: Path) -> Non
     for command in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "first"]):
         assert run("git", "-C", str(tmp_path), *command).returncode == 0
     volume = f"ohsandbox-test-{os.getpid()}-branch"
-    options = [f"--volume={SOCKET}:{SOCKET}", f"--volume={volume}:/home/ohsandbox", f"--volume={tmp_path}:{tmp_path}"]
+    options = [f"--volume={SOCKET}:{INSIDE}", f"--volume={volume}:/home/ohsandbox", f"--volume={tmp_path}:{tmp_path}"]
     options += [f"--user={tmp_path.stat().st_uid}", f"--group-add={SOCKET.stat().st_gid}", f"--workdir={tmp_path}"]
     task = ["--image", IMAGE, "--workspace", ".", "--branch", "fix", "--", "sh", "-c", "echo new >made"]
     try:

@@ -52,14 +52,14 @@ class Build(NamedTuple):
     dockerfile: str = "Dockerfile"
     """Its path in the context."""
     args: Mapping[str, str] = {}
-    """Values of the Dockerfile's ARG. They stand in the image's history, so they are no place for secrets."""
+    """Values of the Dockerfile's ARG. They are recorded in the image's history, so do not put secrets in them."""
     target: str | None = None
     """The stage to build; None is the last."""
     secrets: Mapping[str, str] = {}
     """For `RUN --mount=type=secret,id=...`: `env:NAME` or `file:PATH` by id. They are in no layer, need BuildKit, and
     make no other image: what they say may not matter to what is built."""
     base: str | Mapping[str, Any] | None = None
-    """An image, or the fields of another `Build`, that is had first. The Dockerfile's ARG `BASE` is then its name,
+    """An image, or the fields of another `Build`, that is obtained first. The Dockerfile's ARG `BASE` is then its name,
     `BASE_ID` its id and `BASE_USER` its user."""
 
 
@@ -68,7 +68,7 @@ class BuiltImage(NamedTuple):
 
     name: str
     workdir: str
-    """Its WORKDIR; the root directory where it has none, for `COPY file .` has put the file there."""
+    """Its WORKDIR; the root directory if it has none, since that is where `COPY file .` puts the file."""
 
 
 def checked(build: Build | str | os.PathLike[str]) -> Build:

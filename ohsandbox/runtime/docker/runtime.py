@@ -111,7 +111,7 @@ class DockerRuntime(ContainerRuntime):
             with network and outside of the limits, unless an image of the same content is there.
         services: containers beside the sandbox, such as databases, in its network: started and ready before the first
             process, removed with it.
-        setup_key: a text that says all that a setup of yours depends on, beside the image and these arguments: its
+        setup_key: a text that identifies all that your setup depends on, beside the image and these arguments: its
             commands, say, and a hash of the files that they read. A sandbox starts with the files that `keep_setup`
             kept under it (`has_setup`), of this user, image and workspace alone; they are used for two weeks.
 
@@ -358,7 +358,7 @@ class DockerRuntime(ContainerRuntime):
         """Add rules to the allowlist, at once: "host", "*.host", "host:port", "private:host" or "packages".
 
         Raises:
-            UsageError: a rule is none, or the network is another one; nothing has changed.
+            UsageError: a rule is invalid, or the network has no allowlist; nothing has changed.
         """
         self._network.allow(*rules)
         self._keep_rules()
@@ -367,7 +367,7 @@ class DockerRuntime(ContainerRuntime):
         """Take rules off the allowlist, at once; connections that no other rule allows end.
 
         Raises:
-            UsageError: one is not on it, or the network is another one; nothing has changed.
+            UsageError: one is not on it, or the network has no allowlist; nothing has changed.
         """
         self._network.disallow(*rules)
         self._keep_rules()
@@ -375,27 +375,27 @@ class DockerRuntime(ContainerRuntime):
     def network_decisions(self) -> tuple[NetworkDecision, ...]:
         """What the sandbox asked its allowlist for and what was decided: the last 1,000, the oldest first.
 
-        Those before are summed up by host, at most 1,000 of them: `count` is over 1 there.
+        Earlier ones are summed up by host, at most 1,000 of them, with a `count` over 1.
 
-        Connections through `forward` and `expose_host` are among them, after their end; without an allowlist, too.
+        Connections through `forward` and `expose_host` are included once they have ended, even without an allowlist.
         """
         return self._network.decisions()
 
     def on_network_decision(self, listener: Callable[[NetworkDecision], object]) -> Callable[[], None]:
-        """Call listener with each decision, in the proxy's thread, so it must return at once; returns what ends that.
+        """Call listener with each decision, in the proxy's thread: it must return at once. Returns what ends that.
 
-        It may be given at any time, also before the sandbox is started.
+        It may be called at any time, even before the sandbox is started.
         """
         return self._network.on_decision(listener)
 
     def set_network(self, network: NetworkMode, *, allow: Sequence[str] | None = None) -> None:
-        """Give the running container another network, or another list of hosts; allow is all that is on the list.
+        """Give the running container another network, or another list of hosts; allow is the whole list.
 
         Connections that processes hold end with their network. Nothing is restarted: new processes are led to the
         proxy of the list, or not any more, and open sessions with their next command.
 
         Raises:
-            UsageError: network is none of the three, a rule is none, or the container is attached and so not ours to
+            UsageError: network is none of the three, a rule is invalid, or the container is attached and so not ours to
                 change.
             SandboxRefused: nothing has changed inside, as under gVisor, whose network is made once.
             SandboxUnavailable: the engine refuses, as Podman does, or the sandbox is gone.

@@ -64,18 +64,18 @@ class Service(ConfigModel):
     """
 
     name: str
-    """Small letters, digits, '-' and '_': a host name in the sandbox and in the other services."""
+    """Lower-case letters, digits, '-' and '_': a host name in the sandbox and in the other services."""
     image: str | None = None
     build: Build | None = None
     """A directory with a Dockerfile, or the Dockerfile, in the place of image."""
     command: Words | None = None
     """In the place of the image's CMD. A text is split into words as a shell does."""
     entrypoint: Words | None = None
-    """In the place of the image's ENTRYPOINT; the image's CMD then counts no more."""
+    """In the place of the image's ENTRYPOINT; the image's CMD is then ignored."""
     env: dict[str, str] = Field(default_factory=dict)
     """Variables, on top of the image's."""
     secrets: dict[str, str] = Field(default_factory=dict)
-    """More of them, by where the value is: "env:NAME", "file:PATH". The value is kept nowhere but in the container."""
+    """More variables, by where their value is: "env:NAME", "file:PATH". It is kept nowhere but in the container."""
     user: str | None = None
     """Default: the image's."""
     workdir: str | None = None
