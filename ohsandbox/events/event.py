@@ -161,7 +161,7 @@ class SDKEvent(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str
-    """One of `KNOWN_TYPES`; or another, which a newer version wrote into the log: it is kept, and nothing acts on it."""
+    """One of `KNOWN_TYPES`; or another, which a newer version wrote into the log: it is kept, without effect."""
     ts: AwareDatetime
     """UTC; informative only, since clocks jump. Order is by `seq`."""
     conversation_id: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,19 @@ async def test_arun_returns_what_run_returns(tmp_path: Path) -> None:
         assert (awaited.answer, ran.answer) == ("Hello.", "Again.")
     with pytest.raises(UsageError, match="closed"):
         conversation.run("more")
+
+
+@on_each
+async def test_time_travel_is_awaited_as_it_is_called(tmp_path: Path) -> None:
+    for name in ("fork", "undo", "redo", "diff"):
+        called, awaited = (inspect.signature(getattr(Conversation, one)) for one in (name, f"a{name}"))
+        assert awaited.parameters == called.parameters
+    async with talk(tmp_path, answer("Hello.")) as conversation:
+        await conversation.arun("hi")
+        with pytest.raises(UsageError, match=r"fewer|kept|turn"):
+            await conversation.aundo(2)
+        with pytest.raises(UsageError, match="undo"):
+            await conversation.aredo()
 
 
 @on_each
