@@ -54,7 +54,7 @@ unit: setup ## the tests that need no engine
 
 lowest: ## quick tests with the lowest versions that pyproject.toml allows (uv from the package index)
 	@[ -x .cache/lowest/bin/uv ] || { $(PYTHON) -m venv .cache/lowest && .cache/lowest/bin/pip install --quiet uv; }
-	@.cache/lowest/bin/uv pip install --quiet --python .cache/lowest/bin/python --resolution lowest-direct --editable '.[dev]'
+	@.cache/lowest/bin/uv pip install --quiet --python .cache/lowest/bin/python --resolution lowest-direct --compile-bytecode --editable '.[dev]'
 	@.cache/lowest/bin/python -m pytest -q -W ignore::DeprecationWarning -m 'not docker' $(QUICK)
 
 coverage: integrations engine plugins peers harbor bases ## the lines and branches that no test runs; about a third slower than `make test`
