@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 MAX_BYTES = 1024**5
@@ -37,6 +37,19 @@ def encodable_tree(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [encodable_tree(item) for item in value]
     return value
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, keys included."""
+    below = [value]
+    while below:
+        one = below.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            below += [*one.values(), *one]
+        elif isinstance(one, list):
+            below += one
 
 
 def counted(number: int, noun: str) -> str:

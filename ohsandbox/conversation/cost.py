@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.conversation.metadata import title_of
@@ -35,14 +36,7 @@ class Cost(NamedTuple):
 
     def plus(self, other: Cost) -> Cost:
         """The sum of both."""
-        return Cost(
-            self.requests + other.requests,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.cost_usd + other.cost_usd,
-            self.unpriced + other.unpriced,
-        )
+        return Cost(*map(operator.add, self, other))
 
 
 class ContextUse(NamedTuple):

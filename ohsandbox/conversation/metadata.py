@@ -77,76 +77,60 @@ class ConversationMetadata(BaseModel):
 
 
 class MetadataProjection:
-    """The fields of `ConversationMetadata`, updated by each event."""
+    """The fields of `ConversationMetadata`, by the same names, updated by each event."""
 
     def __init__(self) -> None:
-        self._title: str | None = None
-        self._began: datetime | None = None
-        self._last: datetime | None = None
-        self._model: str | None = None
-        self._user_id: str | None = None
-        self._directory: str | None = None
-        self._workspace: str | None = None
-        self._secrets: tuple[str, ...] = ()
-        self._status = ConversationStatus.IDLE
+        self.title: str | None = None
+        self.created_at: datetime | None = None
+        self.updated_at: datetime | None = None
+        self.model: str | None = None
+        self.user_id: str | None = None
+        self.directory: str | None = None
+        self.workspace: str | None = None
+        self.secrets: tuple[str, ...] = ()
+        self.status = ConversationStatus.IDLE
         self._response: str | None = None
-        self._events = self._calls = self._steps = 0
-        self._prompt_tokens = self._completion_tokens = 0
-        self._cost_usd: float | None = None
+        self.events = self.calls = self.steps = 0
+        self.prompt_tokens = self.completion_tokens = 0
+        self.cost_usd: float | None = None
 
     def add(self, event: SDKEvent) -> None:
         """Follow the next event."""
         data = event.data
-        self._began = self._began or event.ts
-        self._last = event.ts
-        self._events += 1
-        self._calls += event.type == "tool_call"
+        self.created_at = self.created_at or event.ts
+        self.updated_at = event.ts
+        self.events += 1
+        self.calls += event.type == "tool_call"
         if event.type == "user_message":
             said = data["content"]
-            self._title = self._title or (None if said.strip() == EXIT else title_of(said))
+            self.title = self.title or (None if said.strip() == EXIT else title_of(said))
         elif event.type == "status_update":
-            self._status = ConversationStatus(data["status"])
-            self._model = data.get("model", self._model)
-            self._user_id = data.get("user_id", self._user_id)
-            self._directory = data.get("directory", self._directory)
-            self._workspace = data.get("workspace", self._workspace)
-            self._secrets = (*(data.get("secrets") or self._secrets),)
+            self.status = ConversationStatus(data["status"])
+            self.model = data.get("model", self.model)
+            self.user_id = data.get("user_id", self.user_id)
+            self.directory = data.get("directory", self.directory)
+            self.workspace = data.get("workspace", self.workspace)
+            self.secrets = (*(data.get("secrets") or self.secrets),)
         elif event.type == "notice" and data.get("code") == MODEL_CHANGED:
-            self._model = data.get("model", self._model)
+            self.model = data.get("model", self.model)
         if event.type not in KNOWN_TYPES:
             return
         response = data.get("response_id")
         if response is not None and response != self._response:  # the calls of one response stand together
             self._response = response
-            self._steps += 1
+            self.steps += 1
         usage = data.get("usage") or {}
-        self._prompt_tokens += usage.get("prompt_tokens") or 0
-        self._completion_tokens += usage.get("completion_tokens") or 0
+        self.prompt_tokens += usage.get("prompt_tokens") or 0
+        self.completion_tokens += usage.get("completion_tokens") or 0
         if data.get("cost_usd") is not None:
-            self._cost_usd = (self._cost_usd or 0.0) + data["cost_usd"]
+            self.cost_usd = (self.cost_usd or 0.0) + data["cost_usd"]
 
     def metadata(self, conversation_id: str, *, log_bytes: int) -> ConversationMetadata:
         """The metadata after the events so far; log_bytes is the log's length in bytes after the last of them."""
         now = datetime.now(UTC)
-        return ConversationMetadata(
-            conversation_id=conversation_id,
-            title=self._title,
-            created_at=self._began or now,
-            updated_at=self._last or now,
-            user_id=self._user_id,
-            model=self._model,
-            directory=self._directory,
-            workspace=self._workspace,
-            secrets=self._secrets,
-            status=self._status,
-            steps=self._steps,
-            calls=self._calls,
-            events=self._events,
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._completion_tokens,
-            cost_usd=self._cost_usd,
-            log_bytes=log_bytes,
-        )
+        times = {"created_at": self.created_at or now, "updated_at": self.updated_at or now}
+        known = vars(self) | times | {"conversation_id": conversation_id, "log_bytes": log_bytes}
+        return ConversationMetadata.model_validate(known)
 
 
 class ConversationStore(Protocol):

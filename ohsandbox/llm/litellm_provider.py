@@ -21,7 +21,7 @@ from litellm.llms.custom_httpx.http_handler import HTTPHandler, get_ssl_configur
 from ohsandbox.llm import error_mapping  # noqa: E402
 from ohsandbox.llm.errors import ModelAuthenticationError  # noqa: E402
 from ohsandbox.llm.http_client import BoundedClient  # noqa: E402
-from ohsandbox.llm.model_list import is_priced  # noqa: E402
+from ohsandbox.llm.model_list import is_priced, listed_info  # noqa: E402
 from ohsandbox.llm.provider import Answer, ModelInfo, Unfinished, current_attempt  # noqa: E402
 from ohsandbox.llm.response_parsing import StreamedAnswer, token_count  # noqa: E402
 
@@ -72,12 +72,8 @@ class LiteLLMProvider:
         except Exception:  # noqa: BLE001 - a failed look-up tells nothing
             return ModelInfo()
         entry = _entry(model, provider)
-        return ModelInfo(
-            provider=provider,
-            tools=entry.get("supports_function_calling"),
+        return listed_info(entry, provider=provider)._replace(
             forwards_tools=forwarded is None or "tools" in forwarded,
-            images=entry.get("supports_vision"),
-            context_tokens=entry.get("max_input_tokens") or entry.get("max_tokens"),
             priced=is_priced(litellm.model_cost.get(entry.get("key", ""), entry)),
         )
 

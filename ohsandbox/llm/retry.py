@@ -10,7 +10,6 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from tenacity import RetryCallState, Retrying, retry_if_result, wait_random_exponential
-from tenacity.stop import stop_base
 
 from ohsandbox.llm.chat import RetryEvent
 from ohsandbox.llm.error_mapping import Failure
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from ohsandbox.llm.chat import ChatResponse
     from ohsandbox.llm.config import LLMConfig
 
 RETRY_AFTER_LIMIT_S = 300.0
@@ -63,17 +61,6 @@ def _seconds_until(date: str, now: datetime) -> float:
         return 0.0
 
 
-class _PastDeadline(stop_base):
-    """No attempt starts after the deadline."""
-
-    def __init__(self, clock: Clock, deadline: float) -> None:
-        self._clock = clock
-        self._deadline = deadline
-
-    def __call__(self, retry_state: RetryCallState) -> bool:
-        return self._clock.now() + retry_state.upcoming_sleep >= self._deadline
-
-
 def retrying(
     config: LLMConfig,
     *,
@@ -86,19 +73,19 @@ def retrying(
 
     Exceptions are not retried: KeyboardInterrupt and cancellation pass through.
     """
-    is_past_deadline = _PastDeadline(clock, deadline)
+
+    def is_over(state: RetryCallState) -> bool:
+        """No attempt starts after the deadline."""
+        return state.attempt_number >= _attempts(state, config) or clock.now() + state.upcoming_sleep >= deadline
+
     return Retrying(
         retry=retry_if_result(lambda result: isinstance(result, Failure) and result.kind.retryable),
-        wait=_wait_s,
-        stop=lambda state: state.attempt_number >= _attempts(state, config) or is_past_deadline(state),
+        wait=lambda state: retry_after_s(_failure(state).retry_after) or _BACK_OFF(state),
+        stop=is_over,
         sleep=lambda seconds: clock.sleep(seconds, canceled),
         before_sleep=lambda state: emit(_event(state, config)),
-        retry_error_callback=_last_result,
+        retry_error_callback=_failure,
     )
-
-
-def _wait_s(state: RetryCallState) -> float:
-    return retry_after_s(_failure(state).retry_after) or _BACK_OFF(state)
 
 
 def _attempts(state: RetryCallState, config: LLMConfig) -> int:
@@ -120,7 +107,3 @@ def _failure(state: RetryCallState) -> Failure:
     result = state.outcome.result()
     assert isinstance(result, Failure)  # noqa: S101 - only failures are retried
     return result
-
-
-def _last_result(state: RetryCallState) -> ChatResponse | Failure:
-    return _failure(state)

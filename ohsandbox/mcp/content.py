@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.content import DEFAULT_LIMITS, Content, ImageContent, OutputLimits, TextContent
+from ohsandbox.content import DEFAULT_LIMITS, Content, ImageContent, OutputLimits, TextContent, image_type
 from ohsandbox.runtime.shell.terminal import without_controls
 from ohsandbox.schema import Observation
 from ohsandbox.text import encodable
@@ -30,11 +30,6 @@ MAX_IMAGES = 20
 
 MAX_BLOCKS = 200
 """Limit per result; each block takes at least one line."""
-
-_SIGNATURES = {
-    b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
-}  # fmt: skip
-"""First bytes of the formats that models read; WebP has its signature at the ninth byte."""
 
 Mask = Callable[[str], str]
 """Replaces the secrets in a text."""
@@ -156,10 +151,7 @@ def _image(data: str, *, said: str) -> Content:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return TextContent(text=f"[image, {said}: left out, its base64 is broken]")
-    kind = next((kind for mark, kind in _SIGNATURES.items() if raw.startswith(mark)), None)
-    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
-        kind = "image/webp"
-    if kind is None:
+    if (kind := image_type(raw)) is None:
         return TextContent(text=f"[image, {said}, {len(raw)} bytes: left out, not a PNG, JPEG, GIF or WebP]")
     return ImageContent(image_urls=(f"data:{kind};base64,{data}",))
 

@@ -19,6 +19,7 @@ from ohsandbox.mcp.config import OLDER_FORMS, ServerConfig, entries_of, server_o
 from ohsandbox.mcp.errors import MCPConfigError
 from ohsandbox.review_text import concealed_in
 from ohsandbox.strict_json import parse
+from ohsandbox.text import texts_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -235,7 +236,7 @@ def _checked(name: str, entry: Any, *, isolated: bool) -> ServerConfig:
     if isinstance(entry, dict) and "url" in entry:
         entry = {"where": "sandbox", **entry}
     server = server_of(name, entry)
-    texts = _texts([name, server.model_dump(mode="json")])
+    texts = texts_in([name, server.model_dump(mode="json")])
     expanded = [*server.env.values(), *server.headers.values(), server.url or ""]
     reasons: Mapping[str, bool] = {
         "its name is not letters and digits with single `-` or `_` between them": not _NAME.fullmatch(name),
@@ -251,18 +252,6 @@ def _checked(name: str, entry: Any, *, isolated: bool) -> ServerConfig:
             remedy = "If you want it, write it into your own settings or --mcp-config."
             raise MCPConfigError(f"MCP server {name!r} is refused: {reason}. {remedy}")
     return server
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from _texts(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner)
 
 
 def _rooted(value: Any, root: str) -> Any:

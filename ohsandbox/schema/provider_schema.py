@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from ohsandbox.text import encodable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -127,7 +129,7 @@ class _Copy:
             if isinstance(value, dict):
                 copied = kept[key] = {}  # attached before it is filled: entries before the limits are reached stay
                 for name, item in value.items():
-                    if isinstance(name, str) and _is_encodable(name):
+                    if isinstance(name, str) and encodable(name) == name:
                         self._take(1, len(name))
                         copied[name] = self.schema(item, depth)
         elif key in _DATA and _DATA[key](value):
@@ -135,7 +137,7 @@ class _Copy:
                 kept[key] = self._data(value, depth - 1)
 
     def _data(self, value: Any, depth: int) -> Any:
-        if isinstance(value, str) and _is_encodable(value):
+        if isinstance(value, str) and encodable(value) == value:
             self._take(1, len(value))
             return value
         self._take(1)
@@ -152,14 +154,6 @@ class _Copy:
         self._chars -= chars
         if self._nodes < 0 or self._chars < 0:
             raise _TooMuchError
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
 
 
 def bounded(schema: Any) -> dict[str, Any]:

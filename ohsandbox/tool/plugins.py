@@ -43,15 +43,6 @@ class Plugin(NamedTuple):
     fault: str = ""
 
 
-class _Entry(NamedTuple):
-    """One entry point, not imported yet."""
-
-    name: str
-    value: str
-    """`module:attribute`, if the author followed the format."""
-    origin: Origin
-
-
 class Plugins:
     """The entry points of a group, each imported once, on demand. Thread-safe."""
 
@@ -61,7 +52,8 @@ class Plugins:
         self._check = check
         self._guard = threading.RLock()
         self._loaded: dict[str, Plugin] = {}
-        self._found: dict[str, _Entry] | None = None
+        self._found: dict[str, tuple[EntryPoint, Origin]] | None = None
+        """By name, not imported yet."""
 
     def names(self) -> list[str]:
         """All names, without imports. If two distributions have a name, the first one gets it."""
@@ -70,48 +62,41 @@ class Plugins:
     def get(self, name: str) -> Plugin | None:
         """Load the entry point; None if there is no such name. A broken one causes one warning."""
         with self._guard:
-            entry = self._entry_points().get(name)
-            if entry is not None and name not in self._loaded:
-                self._loaded[name] = plugin = self._load(entry)
+            found = self._entry_points().get(name)
+            if found is not None and name not in self._loaded:
+                self._loaded[name] = plugin = self._load(*found)
                 if plugin.fault:
                     _log.warning("Tool %r of %s is left out: %s", name, plugin.origin.name, plugin.fault)
             return self._loaded.get(name)
 
-    def _entry_points(self) -> dict[str, _Entry]:
+    def _entry_points(self) -> dict[str, tuple[EntryPoint, Origin]]:
         with self._guard:
             if self._found is None:
                 self._found = {}
                 for distribution in distributions() if self._group else ():
                     for entry in _entries(distribution, self._group):
-                        self._found.setdefault(entry.name, entry)
+                        self._found.setdefault(entry.name, (entry, _origin_of(distribution, entry.value)))
             return self._found
 
-    def _load(self, entry: _Entry) -> Plugin:
+    def _load(self, entry: EntryPoint, origin: Origin) -> Plugin:
         try:
-            tool = self._check(entry.name, EntryPoint(entry.name, entry.value, self._group).load())
+            tool = self._check(entry.name, entry.load())
         except UsageError as error:
-            return Plugin(entry.origin, fault=str(error))
+            return Plugin(origin, fault=str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign module may raise anything at import
             reason = " ".join(str(error).split())[:300]
-            return Plugin(entry.origin, fault=f"{entry.value} cannot be imported ({type(error).__name__}: {reason}).")
-        return Plugin(entry.origin, tool=tool)
+            return Plugin(origin, fault=f"{entry.value} cannot be imported ({type(error).__name__}: {reason}).")
+        return Plugin(origin, tool=tool)
 
 
-class _Parser(configparser.ConfigParser):
-    """A parser with case-sensitive names."""
-
-    def optionxform(self, optionstr: str) -> str:
-        """Return the name unchanged."""
-        return optionstr
-
-
-def _entries(distribution: Distribution, group: str) -> Iterator[_Entry]:
+def _entries(distribution: Distribution, group: str) -> Iterator[EntryPoint]:
     """Read the entry points of one distribution from its own file.
 
     Not by `entry_points()`: where the backport importlib_metadata 8.9 is imported (litellm does), a single malformed
     line in any distribution makes that raise, and no tool would be found.
     """
-    parser = _Parser(delimiters=("=",), comment_prefixes=("#",), interpolation=None, strict=False)
+    parser = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # names are case-sensitive
     try:
         parser.read_string(distribution.read_text("entry_points.txt") or "")
     except Exception:  # noqa: BLE001 - an unreadable or invalid file offers nothing
@@ -119,7 +104,7 @@ def _entries(distribution: Distribution, group: str) -> Iterator[_Entry]:
         return
     if parser.has_section(group):
         for name, value in parser.items(group):
-            yield _Entry(name, value, _origin_of(distribution, value))
+            yield EntryPoint(name, value, group)
 
 
 def _origin_of(distribution: Distribution, value: str) -> Origin:

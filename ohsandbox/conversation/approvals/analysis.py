@@ -12,10 +12,11 @@ from ohsandbox.conversation.approvals.rules.looking import lasting
 from ohsandbox.conversation.approvals.rules.network import browser_findings, web_findings
 from ohsandbox.conversation.approvals.rules.paths import place_findings
 from ohsandbox.review_text import concealed_in
+from ohsandbox.text import texts_in
 from ohsandbox.tool import CallHint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from ohsandbox.agent import ActionEvent
     from ohsandbox.conversation.approvals.rules import Finding
@@ -153,21 +154,8 @@ class RaisedByModel:
 
 def conceals(name: str, arguments: Any) -> tuple[str, ...]:
     """What of a call's name and arguments a person would not see as it is; such a call is HIGH, whatever it does."""
-    texts = [*_texts_in(arguments), name]
+    texts = [*texts_in(arguments), name]
     return tuple(dict.fromkeys(why for text in texts for why in concealed_in(text)))
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, keys included."""
-    below = [value]
-    while below:
-        one = below.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            below += [*one.values(), *one]
-        elif isinstance(one, list):
-            below += one
 
 
 def default_analyzer(workdir: str | None = None, *, keeps_files: bool = True) -> SecurityAnalyzer:

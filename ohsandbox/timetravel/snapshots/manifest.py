@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY
@@ -20,6 +20,8 @@ from ohsandbox.runtime.workspace.git_layout import looks_like_dotgit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from ohsandbox.timetravel.snapshots.store import SnapshotStore
 
 MAX_FILE_BYTES = 64 * 1024**2
 """A larger file is left out and reported: a turn does not write a database or a model."""
@@ -43,16 +45,6 @@ _SETTLED_NS = 2_000_000_000
 _TOO_LARGE = re.compile(r"(\d+) bytes, over ")
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-class ContentStore(Protocol):
-    """Stores contents by their SHA-256."""
-
-    def keep(self, data: bytes) -> str:
-        """Store a content; returns its SHA-256."""
-
-    def keep_file(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
-        """Store the unread rest of an open file; returns its SHA-256, or None if it is over limit_bytes."""
 
 
 class FileEntry(NamedTuple):
@@ -104,7 +96,7 @@ def is_git(path: str) -> bool:
 
 def scan(
     root: Path,
-    keeper: ContentStore,
+    keeper: SnapshotStore,
     *,
     taken_ns: int = 0,
     before: Manifest | None = None,
@@ -204,7 +196,7 @@ def changes_between(old: Manifest, new: Manifest) -> list[FileChange]:
 
 
 class _Scan:
-    def __init__(self, keeper: ContentStore, before: Manifest, wanted: set[str] | None, *, git: bool) -> None:
+    def __init__(self, keeper: SnapshotStore, before: Manifest, wanted: set[str] | None, *, git: bool) -> None:
         self._entries: dict[str, FileEntry] = {}
         self._left_out: dict[str, str] = {}
         self._special = 0

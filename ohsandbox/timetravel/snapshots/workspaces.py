@@ -13,7 +13,7 @@ from ohsandbox.timetravel.snapshots.restore import UnappliedChange, write_change
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.timetravel.snapshots.manifest import ContentStore, FileChange
+    from ohsandbox.timetravel.snapshots.manifest import FileChange
     from ohsandbox.timetravel.snapshots.store import SnapshotStore
 
 _EMPTY = Manifest(0, {}, {})
@@ -75,7 +75,7 @@ class Workspaces(NamedTuple):
         return f"{self.places[name]}/{rest}" if name in self.places else path
 
     def scan(
-        self, keeper: ContentStore, *, taken_ns: int = 0, before: Manifest | None = None, git: bool = True
+        self, keeper: SnapshotStore, *, taken_ns: int = 0, before: Manifest | None = None, git: bool = True
     ) -> Manifest:
         """Scan each directory, within the limits of one; see `manifest.scan`.
 
