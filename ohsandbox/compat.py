@@ -50,7 +50,6 @@ from ohsandbox.tools import (
     AgentThinkAction,
     CmdRunAction,
     CondensationRequestAction,
-    EditFileAction,
     FileWriteAction,
     IPythonRunCellAction,
     TaskTrackingAction,
@@ -61,6 +60,7 @@ from ohsandbox.tools import (
     file_read,
     finish,
 )
+from ohsandbox.tools.edit_file import EditFileAction
 from ohsandbox.tools.file_editor import FileEditSource, FileViewAction
 from ohsandbox.tools.file_read import FileReadSource
 from ohsandbox.tools.task_tracker import TOOL_NAME as TASK_TRACKER_TOOL_NAME

@@ -15,8 +15,8 @@ from ohsandbox import Agent, Conversation, LLMConfig, UsageError, compat
 from ohsandbox.agent.condenser import NoCondenser, WindowCondenser
 from ohsandbox.schema import Action
 from ohsandbox.state import ConversationState
-from ohsandbox.tools import EditFileAction
 from ohsandbox.tools.delegate import DelegateAction
+from ohsandbox.tools.edit_file import EditFileAction
 from ohsandbox.tools.file_editor import FileViewAction
 from tests.fakes import FakeModel, RecordingRuntime, answer, call
 

@@ -299,7 +299,7 @@ def test_tool_of_a_runtime_is_checked_and_run_by_it_and_others_are_not_replaced(
     assert pour(pour.action_from_arguments({"cups": 2, "security_risk": "LOW"})) == TextObservation(text="{'cups': 2}")
     with pytest.raises(FunctionCallValidationError):
         pour.action_from_arguments({"cups": "many"})
-    assert isinstance(tools["file_read"], ohsandbox.tools.FileReadTool)
+    assert tools["file_read"].action_type is ohsandbox.tools.FileReadAction
     with pytest.raises(ohsandbox.UsageError, match="'pour' is not registered"):
         Agent(tools=["pour"]).initialize(_state())
     with pytest.raises(ohsandbox.UsageError, match="takes no params"):

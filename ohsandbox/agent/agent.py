@@ -108,8 +108,11 @@ class Agent:
             MCPConfigError: a UsageError: the configuration of MCP servers is wrong, or its file cannot be read.
         """
         _check_switches(switches, tools)
-        _check_name(name)
-        expect_method("llm", llm, "send", "a model", f"Open one: Agent(open_model(LLMConfig(model={_quoted(llm)}))).")
+        expect("name", name, str, optional=False)
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
+        model = f"{llm!r:.200}" if isinstance(llm, str) else "..."
+        expect_method("llm", llm, "send", "a model", f"Open one: Agent(open_model(LLMConfig(model={model}))).")
         expect_method("condenser", condenser, "condense", "a Condenser")
         expect("system_prompt", system_prompt, str)
         expect("description", description, str, optional=False)
@@ -288,16 +291,6 @@ class Agent:
 
 Entry = str | Tool | AnyTool | Agent
 """What an agent keeps of each of its tools."""
-
-
-def _quoted(llm: object) -> str:
-    return f"{llm!r:.200}" if isinstance(llm, str) else "..."
-
-
-def _check_name(name: str) -> None:
-    expect("name", name, str, optional=False)
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
 
 
 def _check_switches(switches: Mapping[str, object], tools: object) -> None:

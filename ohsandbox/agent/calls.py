@@ -155,9 +155,6 @@ class ActionEvent(NamedTuple):
         )
 
 
-PlannedCall = ActionEvent
-
-
 def response_to_actions(
     response: ChatResponse, tools_map: Mapping[str, AnyTool], *, taken_ids: AbstractSet[str] = frozenset()
 ) -> list[ActionEvent]:

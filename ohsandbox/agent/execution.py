@@ -19,10 +19,10 @@ from ohsandbox.tools import AgentFinishAction
 from ohsandbox.tools.ask_human import AskHumanAction
 
 if TYPE_CHECKING:
-    from ohsandbox.agent.calls import PlannedCall
+    from ohsandbox.agent.calls import ActionEvent
     from ohsandbox.agent.held import HeldCall
 
-    AnyCall = PlannedCall | HeldCall
+    AnyCall = ActionEvent | HeldCall
 
 MAX_SIDE_BY_SIDE = 4
 """Limit of concurrent read-only calls of one response: more would only queue for the sandbox's cores."""

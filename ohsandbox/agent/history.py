@@ -44,7 +44,8 @@ class History:
 
     def __init__(self) -> None:
         self._guard = threading.RLock()  # a message or a signal handler's stop may come while the loop builds a request
-        self._system: dict[str, Any] | None = None
+        self.system_prompt: dict[str, Any] | None = None
+        """The data of the last system_message event."""
         self._messages: list[dict[str, Any]] = []
         self._response: tuple[str, dict[str, Any]] | None = None
         """The response whose calls are being answered, and its message."""
@@ -82,11 +83,6 @@ class History:
         return history
 
     @property
-    def system_prompt(self) -> dict[str, Any] | None:
-        """The data of the last system_message event."""
-        return self._system
-
-    @property
     def unanswered(self) -> dict[str, str]:
         """Calls without a result, id -> tool name, in order."""
         with self._guard:
@@ -118,7 +114,9 @@ class History:
         """
         with self._guard:
             self._close_response()
-            first = [{"role": "system", "content": self._system["content"]}] if system and self._system else []
+            first = (
+                [{"role": "system", "content": self.system_prompt["content"]}] if system and self.system_prompt else []
+            )
             shown = [*first, *self._messages]
             for number in self._image_places[:-MAX_IMAGE_MESSAGES]:
                 label = self._messages[number]["content"][0]["text"]
@@ -134,7 +132,7 @@ class History:
         if event.type == "retry":
             self.empty_answers += data["code"] == EMPTY_ANSWER
         elif event.type == "system_message":
-            self._system = data
+            self.system_prompt = data
         elif event.type == "user_message":
             self.empty_answers = 0
             self.last_user_message = data["content"]

@@ -180,8 +180,7 @@ class ConversationLog:
     def metadata(self) -> ConversationMetadata:
         """The metadata of the conversation, as a list of conversations shows it."""
         with self.lock:
-            log_bytes = self._log.size_bytes if self._log is not None else 0
-            return self._metadata.metadata(self.conversation_id, log_bytes=log_bytes)
+            return self._metadata.metadata(self.conversation_id, log_bytes=self.position.offset)
 
     @property
     def has_events(self) -> bool:

@@ -98,7 +98,9 @@ class Loop:
         held = self.log.history.held
         if held.due:
             self.checkpoints.before_write()
-        outcome = self._follow(self._resumed()) if held.due else StepOutcome.CONTINUE
+            outcome = self._follow(self._agent.resume_calls(self.tools, self.log.history, stopped=self._why_cut))
+        else:
+            outcome = StepOutcome.CONTINUE
         if held.waiting:
             outcome = StepOutcome.WAITING
         while not self._why_cut():
@@ -114,9 +116,6 @@ class Loop:
                 self.condensation.after_answer()
         self._answer_rest()
         return ConversationStatus.CANCELED
-
-    def _resumed(self) -> Step:
-        return self._agent.resume_calls(self.tools, self.log.history, stopped=self._why_cut)
 
     def _why_cut(self) -> str | None:
         """The result of a call that has not begun, once the run is being stopped; None while it is not."""
@@ -220,10 +219,11 @@ class CondensationTrigger:
         Raises:
             ModelError: the model was asked for a summary and gave none.
         """
-        history = self._log.history
+        history, llm = self._log.history, self._agent.llm
+        window = None if llm is None else llm.context_tokens
         if history.condensation_requested:
             self._condense("requested")
-        elif history.prompt_tokens and self._is_near(history.prompt_tokens):
+        elif history.prompt_tokens and window is not None and history.prompt_tokens >= NEAR * window:
             self._condense("near the limit")
 
     def now(self) -> bool:
@@ -247,10 +247,6 @@ class CondensationTrigger:
     def after_answer(self) -> None:
         """Note that the model has answered: the next refusal is a new one."""
         self._was_too_long = False
-
-    def _is_near(self, tokens: int) -> bool:
-        window = None if self._agent.llm is None else self._agent.llm.context_tokens
-        return window is not None and tokens >= NEAR * window
 
     def _condense(self, reason: CondensationReason) -> bool:
         history = self._log.history

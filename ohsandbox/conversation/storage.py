@@ -20,7 +20,7 @@ from ohsandbox.conversation.metadata import (
 from ohsandbox.errors import LogCorruptError, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.persistence import LOG_NAME, DirectoryLock, holder_of, stream_events
-from ohsandbox.persistence.layout import AGENTS_NAME, CONTAINER_NOTE_NAME, METADATA_NAME, check_id
+from ohsandbox.persistence.layout import AGENTS_NAME, CONTAINER_NOTE_NAME, METADATA_NAME, is_id
 from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import Removal
@@ -110,7 +110,10 @@ def read_stored(directory: Path, *, saves: bool = True) -> StoredConversation:
     """What a directory holds; saves keeps what had to be read from the log."""
     holder, fault = holder_of(directory), None
     metadata = FileConversationStore(directory.parent).load(directory.name)
-    size = _log_bytes(directory)
+    try:
+        size = (directory / LOG_NAME).lstat().st_size
+    except OSError:
+        size = -1
     if metadata is None or metadata.log_bytes != size:
         known = metadata
         metadata, fault = _read_metadata(directory)
@@ -199,25 +202,11 @@ def _conversations_in(root: Path) -> list[Path]:
     except OSError as error:
         told = f"Directory {str(root)!r} cannot be read: {error.strerror}."
         raise UsageError(f"{told} Name another with --dir.") from error
-    return [path for path in entries if _is_id(path.name) and _holds_conversation(path)]
-
-
-def _holds_conversation(directory: Path) -> bool:
-    return any(os.path.lexists(directory / name) for name in (LOG_NAME, METADATA_NAME))
-
-
-def _is_id(name: str) -> bool:
-    try:
-        return bool(check_id(name))
-    except UsageError:
-        return False
-
-
-def _log_bytes(directory: Path) -> int:
-    try:
-        return (directory / LOG_NAME).lstat().st_size
-    except OSError:
-        return -1
+    return [
+        path
+        for path in entries
+        if is_id(path.name) and any(os.path.lexists(path / name) for name in (LOG_NAME, METADATA_NAME))
+    ]
 
 
 def _read_metadata(directory: Path) -> tuple[ConversationMetadata, str | None]:

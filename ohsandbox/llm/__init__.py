@@ -15,7 +15,7 @@ from ohsandbox.llm.chat import (
     WarningEvent,
 )
 from ohsandbox.llm.client import LLM, open_model
-from ohsandbox.llm.config import LLMConfig, ReasoningEffort
+from ohsandbox.llm.config import LLMConfig
 from ohsandbox.llm.errors import (
     ContextWindowError,
     ModelAnswerError,
@@ -48,7 +48,6 @@ __all__ = [
     "ModelRequestError",
     "ModelUnavailableError",
     "OnEvent",
-    "ReasoningEffort",
     "ReplayLLM",
     "RetryEvent",
     "ScriptError",

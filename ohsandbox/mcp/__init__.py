@@ -11,7 +11,6 @@ from ohsandbox.mcp.content import MCPToolObservation
 from ohsandbox.mcp.definition import MCPAction, MCPToolAction, MCPToolDefinition, MCPToolExecutor
 from ohsandbox.mcp.errors import (
     MCPConfigError,
-    MCPConnectionError,
     MCPError,
     MCPProtocolError,
     MCPRefusedError,
@@ -39,7 +38,6 @@ __all__ = [
     "MCPClient",
     "MCPConfig",
     "MCPConfigError",
-    "MCPConnectionError",
     "MCPError",
     "MCPEvent",
     "MCPProtocolError",

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from mcp_types import Tool
     from rich.text import Text
+
+    from ohsandbox.mcp.servers import MCPServers
 
 __all__ = ["MCPAction", "MCPToolAction", "MCPToolDefinition", "MCPToolExecutor"]
 
@@ -230,26 +232,10 @@ class MCPToolAction(Action):
         return lines_of(self.arguments)
 
 
-class Caller(Protocol):
-    """The interface to the servers."""
-
-    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
-        """See `MCPServers.call`."""
-
-    def interrupt(self, server: str, tool: str) -> None:
-        """See `MCPServers.interrupt`."""
-
-    def last_progress(self, server: str, tool: str) -> str:
-        """See `MCPServers.last_progress`."""
-
-    def close(self) -> None:
-        """End all servers. Safe to call twice."""
-
-
 class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
     """Bound to one tool of one server."""
 
-    def __init__(self, caller: Caller, server: str, tool: str, *, owns_caller: bool = False) -> None:
+    def __init__(self, caller: MCPServers, server: str, tool: str, *, owns_caller: bool = False) -> None:
         """With owns_caller, closing the tool ends all servers."""
         self._caller, self._server, self._tool, self._owns_caller = caller, server, tool, owns_caller
 
@@ -298,7 +284,7 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
         cls,
         server: str,
         listed: ListedTool,
-        caller: Caller,
+        caller: MCPServers,
         *,
         name: str,
         aliases: tuple[str, ...] = (),

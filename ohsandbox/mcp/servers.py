@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import os
 import threading
-from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
@@ -39,13 +38,7 @@ if TYPE_CHECKING:
 CLOSE_S = 15.0
 """Limit for all servers together: each has two seconds to exit by itself."""
 
-MAX_NOTICES = 50
-"""Limit of notices that wait for the model."""
-
 _WITHOUT_CONSEQUENCE = frozenset({"log", "progress", "status"})
-
-_FOR_THE_MODEL = frozenset({"failed", "off", "withheld", "tools_changed"})
-
 
 INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pnpm", "sh", "uv", "uvx", "yarn"})
 """Commands that usually download a server and start it."""
@@ -92,7 +85,6 @@ class MCPServers:
         self._runtime = runtime
         self._reserved, self._foreign = tuple(reserved), frozenset(foreign)
         self._on_event = on_event
-        self._notices: deque[str] = deque(maxlen=MAX_NOTICES)
         self._guard = threading.Lock()
         self._host: Runtime | None = None
         self._started: concurrent.futures.Future[None] | None = None
@@ -352,15 +344,9 @@ class MCPServers:
         absent = [one for one in self.status() if one.state not in (ServerState.READY, ServerState.DISABLED)]
         return "\n".join(f"MCP server {one.name!r} is {one.state.value}: {one.reason}" for one in absent)
 
-    def take_notices(self) -> list[str]:
-        """Return and clear the notices for the model: servers lost, tools changed."""
-        return [self._notices.popleft() for _ in range(len(self._notices))]
-
     def _take_event(self, event: MCPEvent) -> None:
         if event.kind not in _WITHOUT_CONSEQUENCE:
             self.version += 1
-        if event.kind in _FOR_THE_MODEL:
-            self._notices.append(f"MCP server {event.server!r}, {event.kind.replace('_', ' ')}: {event.message}")
         if self._on_event is not None:
             with contextlib.suppress(Exception):  # a listener's error does not end the server
                 self._on_event(event)

@@ -14,6 +14,7 @@ import ohsandbox.tools  # noqa: F401 - registers the built-in tools
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxGone
 from ohsandbox.mcp_server.checkpoints import CheckpointTools
+from ohsandbox.network import loop
 from ohsandbox.runtime.shell.output import printable_end
 from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.state import ConversationState
@@ -63,24 +64,8 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
     Cancelling the future does not end the work; nor does cancelling a wait for it with `asyncio.wait`.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
+    future = asyncio.ensure_future(loop.in_thread(work, "ohsandbox-mcp-server"))
     future.add_done_callback(lambda done: done.cancelled() or done.exception())  # not logged if nobody asks
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if not future.done():
-            future.set_result(result) if error is None else future.set_exception(error)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, name="ohsandbox-mcp-server", daemon=True).start()
     return future
 
 

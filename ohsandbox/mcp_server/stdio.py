@@ -14,6 +14,7 @@ from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
 
 from ohsandbox.mcp.streams import parse_message
 from ohsandbox.mcp_server.session import in_thread
+from ohsandbox.private_files import write_all
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -67,7 +68,7 @@ async def serve_stdio(server: Server[Any]) -> None:
         with contextlib.suppress(OSError):  # nobody reads: the session has ended
             async for message in to_write:
                 line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-                await in_thread(partial(_write_all, sink, line))
+                await in_thread(partial(write_all, sink, line))
         received.close()
         written.set()
 
@@ -92,9 +93,3 @@ def _claim_pipes() -> tuple[BinaryIO, int]:
     os.dup2(STDERR, STDOUT)
     os.close(nothing)
     return open(source, "rb", buffering=READ_BYTES, closefd=False), sink  # never closed: a read may never end
-
-
-def _write_all(sink: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(sink, view) :]

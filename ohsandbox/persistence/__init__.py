@@ -4,17 +4,15 @@ from ohsandbox.errors import LogWriteError
 from ohsandbox.persistence.lock import DirectoryLock, holder_of
 from ohsandbox.persistence.log import EventLog
 from ohsandbox.persistence.reading import LOG_NAME, LogFollower, read_events, stream_events
-from ohsandbox.persistence.records import LOG_VERSION, encode_record
-from ohsandbox.persistence.repair import Repair, repair_log
+from ohsandbox.persistence.records import encode_record
+from ohsandbox.persistence.repair import repair_log
 
 __all__ = [
     "LOG_NAME",
-    "LOG_VERSION",
     "DirectoryLock",
     "EventLog",
     "LogFollower",
     "LogWriteError",
-    "Repair",
     "encode_record",
     "holder_of",
     "read_events",

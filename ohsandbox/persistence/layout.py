@@ -27,13 +27,18 @@ SNAPSHOTS_NAME = "workspace"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
+def is_id(name: str) -> bool:
+    """Whether a conversation may have this id."""
+    return _ID.fullmatch(name) is not None
+
+
 def check_id(conversation_id: str) -> str:
     """Return the id, which names a directory.
 
     Raises:
         UsageError: it is no str, is longer than 128 characters, or holds a character that an id may not hold.
     """
-    if not isinstance(conversation_id, str) or not _ID.fullmatch(conversation_id):
+    if not isinstance(conversation_id, str) or not is_id(conversation_id):
         raise UsageError(
             f"Conversation id {conversation_id!r:.200} is not allowed. "
             "Use letters, digits, '.', '_' and '-', at most 128, the first a letter or digit."

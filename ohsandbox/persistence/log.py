@@ -66,7 +66,8 @@ class EventLog:
         self.conversation_id = conversation_id
         self._guard = threading.Lock()
         self._failure: LogWriteError | None = None
-        self._end = LogPosition(0, 0)
+        self.position = LogPosition(0, 0)
+        """Where the next record goes, and its number."""
         self._blobs = Blobs(self.directory)
         self._take = take or (lambda _: None)
         make_private_dir(self.directory)
@@ -83,16 +84,6 @@ class EventLog:
                 f"Log {str(self.path)!r} cannot be opened: {error.strerror}. Repair the disk, then try again."
             ) from error
 
-    @property
-    def size_bytes(self) -> int:
-        """Where the next record goes."""
-        return self._end.offset
-
-    @property
-    def position(self) -> LogPosition:
-        """Where the next record goes, and its number."""
-        return self._end
-
     def append(self, body: EventBody) -> SDKEvent:
         """Stamp the event and make it durable; when this returns, a power cut does not lose it.
 
@@ -108,7 +99,7 @@ class EventLog:
                 body.type,
                 ts=datetime.now(UTC),
                 conversation_id=self.conversation_id,
-                seq=self._end.seq,
+                seq=self.position.seq,
                 data=body.data,
             )
             self._write(event)
@@ -134,7 +125,7 @@ class EventLog:
             line = encode_record(event, self._blobs)
             write_all(self._descriptor, line)
             sync_data(self._descriptor)
-            self._end = LogPosition(self._end.offset + len(line), self._end.seq + 1)
+            self.position = LogPosition(self.position.offset + len(line), self.position.seq + 1)
         except OSError as error:
             self._failure = LogWriteError(
                 f"Log {str(self.path)!r} cannot be written: {error.strerror}. Free space or repair the disk, "
@@ -156,7 +147,7 @@ class EventLog:
         with contextlib.suppress(OSError), opened_dir(self.directory) as directory:
             named = os.stat(LOG_NAME, dir_fd=directory, follow_symlinks=False)
             is_there = os.path.samestat(found, named)
-        if is_there and found.st_size == self._end.offset:
+        if is_there and found.st_size == self.position.offset:
             return
         harm = "changed by another program" if is_there else "removed, or its directory replaced,"
         self._failure = LogWriteError(
@@ -168,14 +159,14 @@ class EventLog:
     def _cut_back(self) -> None:
         """Drop what a failed write left. The sync is not tried again: after a failed one the kernel reports success."""
         try:
-            os.ftruncate(self._descriptor, self._end.offset)
+            os.ftruncate(self._descriptor, self.position.offset)
         except OSError:
             return  # the next opening finds a torn tail and cuts it
 
     def _recover(self) -> None:
         with os.fdopen(os.dup(self._descriptor), "rb") as file:
             found = check_sound(scan(file, path=self.path, take=self._take), self.path)
-        self._end = LogPosition(found.end_offset, found.records)
+        self.position = LogPosition(found.end_offset, found.records)
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         if found.rest_bytes:
             self._cut_aside(found)

@@ -2,7 +2,6 @@
 
 from ohsandbox.content import Content, ImageContent, TextContent
 from ohsandbox.schema.models import Action, ErrorObservation, Observation, Schema, TextObservation, text_of
-from ohsandbox.schema.provider_schema import plain_schema
 
 __all__ = [
     "Action",
@@ -13,6 +12,5 @@ __all__ = [
     "Schema",
     "TextContent",
     "TextObservation",
-    "plain_schema",
     "text_of",
 ]

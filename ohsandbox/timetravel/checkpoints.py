@@ -58,7 +58,8 @@ class CheckpointIndex:
         """Of the newest event."""
         self.written = False
         """Whether files may have been written since the last checkpoint."""
-        self._is_known = False
+        self.is_known = False
+        """Whether the last checkpoint has the files as they are now."""
         self._quiet_since = 0
         self._said_after: int | None = None
         self._writing: set[str] = set()
@@ -76,11 +77,6 @@ class CheckpointIndex:
         stream_events(directory, files.add)
         return files
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the last checkpoint has the files as they are now."""
-        return self._is_known
-
     def at(self, seq: int) -> CheckpointRange | None:
         """The checkpoint with the files as they were after event seq; None where they were not kept."""
         return next((kept for kept in reversed(self.kept) if kept.covers(seq)), None)
@@ -90,7 +86,7 @@ class CheckpointIndex:
         data, self.last_seq = event.data, event.seq
         if event.type == "checkpoint":
             self.kept.append(CheckpointRange(event.seq, min(self._quiet_since, event.seq), None, data))
-            self._is_known, self.written = True, False
+            self.is_known, self.written = True, False
             return
         if self._released:  # calls that a person has allowed: a checkpoint may come between that and their running
             self._begin(self._released, event.seq)
@@ -117,8 +113,8 @@ class CheckpointIndex:
     def _begin(self, calls: set[str], seq: int) -> None:
         self._writing |= calls
         self.written = True
-        if self._is_known:
-            self._is_known = False
+        if self.is_known:
+            self.is_known = False
             self.kept = [kept if kept.last is not None else kept._replace(last=seq - 1) for kept in self.kept]
 
 

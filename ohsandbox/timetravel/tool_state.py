@@ -17,7 +17,7 @@ from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME, TOOLS_NAME
 from ohsandbox.private_files import make_private_dir
 from ohsandbox.state import ConversationState
 from ohsandbox.timetravel.snapshots import Manifest, SnapshotStore, changes_between, write_changes
-from ohsandbox.tools.task_tracker import TaskTrackerTool
+from ohsandbox.tools.task_tracker import make_task_tracker_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -96,7 +96,7 @@ def put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
         shutil.rmtree(directory / TOOLS_NAME / TASK_LIST, ignore_errors=True)
         return
     state = ConversationState(conversation_id=directory.name, directory=directory / TOOLS_NAME)
-    (tool,) = TaskTrackerTool.create(conv_state=state)
+    tool = make_task_tracker_tool(conv_state=state)
     try:
         tool(tool.action_from_arguments(plan))
     except ToolError as error:

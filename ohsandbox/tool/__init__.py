@@ -5,7 +5,6 @@ from ohsandbox.text import cut_middle
 from ohsandbox.tool.annotations import (
     CallHint,
     Hint,
-    SecurityRisk,
     ToolAnnotations,
     counted_lines,
     take_security_risk,
@@ -35,7 +34,6 @@ __all__ = [
     "Origin",
     "Plugins",
     "RuntimeTool",
-    "SecurityRisk",
     "Tool",
     "ToolAnnotations",
     "ToolBase",

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -140,7 +140,11 @@ class ToolRegistry:
         """
         if is_pattern(spec.name):
             specs = [spec.model_copy(update={"name": name}) for name in self.matching(spec.name)]
-            return [tool for one in specs for tool in self.resolve(one, conv_state)] or self._none_matches(spec.name)
+            found = [tool for one in specs for tool in self.resolve(one, conv_state)]
+            if not found:
+                known = ", ".join(self.names())
+                raise UsageError(f"No registered tool matches {spec.name!r}. Registered are: {known}.")
+            return found
         entry, origin = self._find(spec.name)
         if isinstance(entry, ToolDefinition):
             if spec.params:
@@ -155,9 +159,6 @@ class ToolRegistry:
                 raise UsageError(f"Tool {spec.name!r} made something that is not a ToolDefinition.")
             self._refuse_shadows(spec.name, tools, origin)
         return [replace(tool, require_confirmation=True) for tool in tools] if spec.require_confirmation else tools
-
-    def _none_matches(self, pattern: str) -> NoReturn:
-        raise UsageError(f"No registered tool matches {pattern!r}. Registered are: {', '.join(self.names())}.")
 
     def _find(self, name: str) -> tuple[Registrable, Origin]:
         with self._guard:

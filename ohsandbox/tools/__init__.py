@@ -29,46 +29,44 @@ from ohsandbox.tools import (
     think,
     web_read,
 )
-from ohsandbox.tools.ask_human import AskHumanAction, AskHumanTool
 from ohsandbox.tools.browser import BrowseInteractiveAction, BrowserTool
-from ohsandbox.tools.delegate import AgentDelegateAction, DelegateTool
-from ohsandbox.tools.delegate_to_browsing_agent import DelegateToBrowsingAgentTool
-from ohsandbox.tools.edit_file import EditFileAction, EditFileTool
-from ohsandbox.tools.execute_bash import CmdRunAction, ExecuteBashTool
-from ohsandbox.tools.execute_ipython_cell import ExecuteIPythonCellTool, IPythonRunCellAction
-from ohsandbox.tools.file_editor import FileEditAction, FileEditorTool
-from ohsandbox.tools.file_read import FileReadAction, FileReadTool
-from ohsandbox.tools.file_write import FileWriteAction, FileWriteTool
-from ohsandbox.tools.finish import AgentFinishAction, make_finish_tool
-from ohsandbox.tools.glob import GlobAction, GlobTool
-from ohsandbox.tools.grep import GrepAction, GrepTool
-from ohsandbox.tools.request_condensation import CondensationRequestAction, RequestCondensationTool
-from ohsandbox.tools.task_tracker import TaskTrackerTool, TaskTrackingAction
-from ohsandbox.tools.think import AgentThinkAction, make_think_tool
-from ohsandbox.tools.web_read import WebReadAction, WebReadTool
+from ohsandbox.tools.delegate import AgentDelegateAction
+from ohsandbox.tools.execute_bash import CmdRunAction
+from ohsandbox.tools.execute_ipython_cell import IPythonRunCellAction
+from ohsandbox.tools.file_editor import FileEditAction
+from ohsandbox.tools.file_read import FileReadAction
+from ohsandbox.tools.file_write import FileWriteAction
+from ohsandbox.tools.finish import AgentFinishAction
+from ohsandbox.tools.request_condensation import CondensationRequestAction
+from ohsandbox.tools.task_tracker import TaskTrackingAction
+from ohsandbox.tools.think import AgentThinkAction
 
 DEFAULT_TOOLS = ToolFlags().names()
 """The tools of an agent without a tools argument."""
 
 
 _BUILT_IN: tuple[tuple[tuple[str, ...], Registrable, Hint], ...] = (
-    (("execute_bash", "terminal", "BashTool"), ExecuteBashTool, execute_bash.hint),
-    (("file_editor", "str_replace_editor"), FileEditorTool, file_editor.definition.hint),
-    (("file_read",), FileReadTool, file_read.HINT),
-    (("file_write",), FileWriteTool, file_write.hint),
-    (("glob",), GlobTool, glob.HINT),
-    (("grep",), GrepTool, grep.HINT),
-    (("execute_ipython_cell",), ExecuteIPythonCellTool, execute_ipython_cell.HINT),
-    (("edit_file",), EditFileTool, edit_file.HINT),
-    (("web_read",), WebReadTool, web_read.definition.HINT),
+    (("execute_bash", "terminal", "BashTool"), execute_bash.make_execute_bash_tool, execute_bash.hint),
+    (("file_editor", "str_replace_editor"), file_editor.FileEditorTool, file_editor.definition.hint),
+    (("file_read",), file_read.make_file_read_tool, file_read.HINT),
+    (("file_write",), file_write.make_file_write_tool, file_write.hint),
+    (("glob",), glob.make_glob_tool, glob.HINT),
+    (("grep",), grep.make_grep_tool, grep.HINT),
+    (("execute_ipython_cell",), execute_ipython_cell.make_execute_ipython_cell_tool, execute_ipython_cell.HINT),
+    (("edit_file",), edit_file.make_edit_file_tool, edit_file.HINT),
+    (("web_read",), web_read.make_web_read_tool, web_read.definition.HINT),
     (("browser", "BrowserTool"), BrowserTool, browser.definition.HINT),
-    (("delegate_to_browsing_agent",), DelegateToBrowsingAgentTool, delegate_to_browsing_agent.HINT),
-    (("delegate",), DelegateTool, delegate.HINT),
-    (("task_tracker",), TaskTrackerTool, task_tracker.HINT),
-    (("request_condensation",), RequestCondensationTool, request_condensation.HINT),
-    (("ask_human",), AskHumanTool, ask_human.hint),
-    (("think",), make_think_tool(), think.HINT),
-    (("finish",), make_finish_tool(), finish.HINT),
+    (
+        ("delegate_to_browsing_agent",),
+        delegate_to_browsing_agent.make_delegate_to_browsing_agent_tool,
+        delegate_to_browsing_agent.HINT,
+    ),
+    (("delegate",), delegate.make_delegate_tool, delegate.HINT),
+    (("task_tracker",), task_tracker.make_task_tracker_tool, task_tracker.HINT),
+    (("request_condensation",), request_condensation.make_request_condensation_tool, request_condensation.HINT),
+    (("ask_human",), ask_human.make_ask_human_tool, ask_human.hint),
+    (("think",), think.make_think_tool(), think.HINT),
+    (("finish",), finish.make_finish_tool(), finish.HINT),
 )
 """Each tool's names, what creates it, and its hint."""
 
@@ -115,37 +113,16 @@ __all__ = [
     "AgentDelegateAction",
     "AgentFinishAction",
     "AgentThinkAction",
-    "AskHumanAction",
-    "AskHumanTool",
     "BrowseInteractiveAction",
     "BrowserTool",
     "CmdRunAction",
     "CondensationRequestAction",
-    "DelegateToBrowsingAgentTool",
-    "DelegateTool",
-    "EditFileAction",
-    "EditFileTool",
-    "ExecuteBashTool",
-    "ExecuteIPythonCellTool",
     "FileEditAction",
-    "FileEditorTool",
     "FileReadAction",
-    "FileReadTool",
     "FileWriteAction",
-    "FileWriteTool",
-    "GlobAction",
-    "GlobTool",
-    "GrepAction",
-    "GrepTool",
     "IPythonRunCellAction",
-    "RequestCondensationTool",
-    "TaskTrackerTool",
     "TaskTrackingAction",
     "ToolFlags",
-    "WebReadAction",
-    "WebReadTool",
     "arguments_of",
     "hint_of",
-    "make_finish_tool",
-    "make_think_tool",
 ]

@@ -10,7 +10,7 @@ from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ohsandbox.state import ConversationState
 
@@ -47,20 +47,17 @@ def hint(arguments: Mapping[str, Any]) -> CallHint:
     )
 
 
-class AskHumanTool(ToolDefinition[AskHumanAction, TextObservation]):
-    """The asking tool of a conversation that somebody reads."""
-
-    @classmethod
-    def create(cls, *, conv_state: ConversationState) -> Sequence[AskHumanTool]:  # noqa: ARG003 - every tool has it
-        """One tool; it holds nothing."""
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=DESCRIPTION,
-                action_type=AskHumanAction,
-                observation_type=TextObservation,
-                hint=hint,
-                annotations=ToolAnnotations.reading("Ask the user"),
-                executor=FunctionExecutor(lambda _: TextObservation(text=ASKED)),
-            )
-        ]
+def make_ask_human_tool(
+    *,
+    conv_state: ConversationState,  # noqa: ARG001 - every tool is made with it
+) -> ToolDefinition[AskHumanAction, TextObservation]:
+    """The asking tool of a conversation that somebody reads; it holds nothing."""
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=DESCRIPTION,
+        action_type=AskHumanAction,
+        observation_type=TextObservation,
+        hint=hint,
+        annotations=ToolAnnotations.reading("Ask the user"),
+        executor=FunctionExecutor(lambda _: TextObservation(text=ASKED)),
+    )

@@ -93,34 +93,30 @@ class DelegatingExecutor(ToolExecutor[ActionT, TextObservation]):
         return "\n".join(self._steps.copy()).encode("utf-8", "replace")[-LAST_OUTPUT_BYTES:]
 
 
-class DelegateTool(ToolDefinition[DelegateAction, TextObservation]):
-    """The delegating tool of a conversation that lets its tools delegate."""
+def make_delegate_tool(
+    *, conv_state: ConversationState, tools: Sequence[str] = ()
+) -> ToolDefinition[DelegateAction, TextObservation]:
+    """The delegating tool; tools are the names that sub-agents may be given beyond those of the agent itself.
 
-    @classmethod
-    def create(cls, *, conv_state: ConversationState, tools: Sequence[str] = ()) -> Sequence[DelegateTool]:
-        """One tool. tools are the names that sub-agents may be given beyond those of the agent itself.
+    Raises:
+        UsageError: the conversation cannot delegate.
+    """
+    delegate = delegate_of(conv_state, TOOL_NAME)
 
-        Raises:
-            UsageError: the conversation cannot delegate.
-        """
-        delegate = delegate_of(conv_state, TOOL_NAME)
+    def run(action: DelegateAction, on_step: OnStep) -> TextObservation:
+        task = Delegation(action.task, action.name, action.tools, action.max_iterations, on_step=on_step)
+        return TextObservation(text=delegate(task))
 
-        def run(action: DelegateAction, on_step: OnStep) -> TextObservation:
-            task = Delegation(action.task, action.name, action.tools, action.max_iterations, on_step=on_step)
-            return TextObservation(text=delegate(task))
-
-        more = f"\n\nBeyond your own tools it can be given: {', '.join(tools)}." if tools else ""
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=DESCRIPTION + more,
-                action_type=DelegateAction,
-                observation_type=TextObservation,
-                hint=HINT,
-                annotations=ToolAnnotations(title="Delegate a task"),
-                executor=DelegatingExecutor(run),
-            )
-        ]
+    more = f"\n\nBeyond your own tools it can be given: {', '.join(tools)}." if tools else ""
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=DESCRIPTION + more,
+        action_type=DelegateAction,
+        observation_type=TextObservation,
+        hint=HINT,
+        annotations=ToolAnnotations(title="Delegate a task"),
+        executor=DelegatingExecutor(run),
+    )
 
 
 AGENT_DESCRIPTION = """\

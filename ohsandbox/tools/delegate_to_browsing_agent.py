@@ -31,36 +31,30 @@ told: what to find out or to do, the addresses, and what the answer shall hold. 
 and has no shell. It reaches what the sandbox's network lets through. You wait for it."""
 
 
-class DelegateToBrowsingAgentTool(ToolDefinition[AgentDelegateAction, TextObservation]):
-    """The tool of a conversation that lets its tools delegate."""
+def make_delegate_to_browsing_agent_tool(
+    *, conv_state: ConversationState, tools: Sequence[str] = BROWSING_TOOLS, max_iterations: int | None = None
+) -> ToolDefinition[AgentDelegateAction, TextObservation]:
+    """The tool; tools are the names of the browsing agent's, and max_iterations bounds its requests to the model.
 
-    @classmethod
-    def create(
-        cls, *, conv_state: ConversationState, tools: Sequence[str] = BROWSING_TOOLS, max_iterations: int | None = None
-    ) -> Sequence[DelegateToBrowsingAgentTool]:
-        """One tool. tools are the names of the browsing agent's; max_iterations bounds its requests to the model.
+    Raises:
+        UsageError: the conversation cannot delegate.
+    """
+    delegate, runtime = delegate_of(conv_state, TOOL_NAME), conv_state.runtime
 
-        Raises:
-            UsageError: the conversation cannot delegate.
-        """
-        delegate, runtime = delegate_of(conv_state, TOOL_NAME), conv_state.runtime
+    def run(action: AgentDelegateAction, on_step: OnStep) -> TextObservation:
+        has_browser = "browser" not in tools or runtime is None or find_browser(runtime)
+        offered = tuple(name for name in tools if has_browser or name != "browser")
+        if not offered or {*offered} <= {"think", "finish"}:
+            raise ToolError(f"The sandbox has no browser, so nothing can browse. {REMEDY}")
+        text = delegate(Delegation(action.task, "browsing-agent", offered, max_iterations, on_step=on_step))
+        return TextObservation(text=text if has_browser else f"{text}\n[{NO_BROWSER}]")
 
-        def run(action: AgentDelegateAction, on_step: OnStep) -> TextObservation:
-            has_browser = "browser" not in tools or runtime is None or find_browser(runtime)
-            offered = tuple(name for name in tools if has_browser or name != "browser")
-            if not offered or {*offered} <= {"think", "finish"}:
-                raise ToolError(f"The sandbox has no browser, so nothing can browse. {REMEDY}")
-            text = delegate(Delegation(action.task, "browsing-agent", offered, max_iterations, on_step=on_step))
-            return TextObservation(text=text if has_browser else f"{text}\n[{NO_BROWSER}]")
-
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=DESCRIPTION,
-                action_type=AgentDelegateAction,
-                observation_type=TextObservation,
-                hint=HINT,
-                annotations=ToolAnnotations(title="Delegate to a browsing agent"),
-                executor=DelegatingExecutor(run),
-            )
-        ]
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=DESCRIPTION,
+        action_type=AgentDelegateAction,
+        observation_type=TextObservation,
+        hint=HINT,
+        annotations=ToolAnnotations(title="Delegate to a browsing agent"),
+        executor=DelegatingExecutor(run),
+    )

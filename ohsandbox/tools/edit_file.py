@@ -19,8 +19,6 @@ from ohsandbox.tools.file_editor.definition import FileEditSource
 from ohsandbox.tools.file_editor.lines import Edited, end_near, with_ends_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.state import AskModel, ConversationState
 
@@ -136,40 +134,28 @@ class EditFileAction(Action):
         return self.start == 1 and self.end == LAST_LINE
 
 
-class EditFileTool(ToolDefinition[EditFileAction, TextObservation]):
-    """The drafting editor of a conversation with a runtime and a model."""
+def make_edit_file_tool(*, conv_state: ConversationState) -> ToolDefinition[EditFileAction, TextObservation]:
+    """The drafting editor.
 
-    @classmethod
-    def create(cls, *, conv_state: ConversationState) -> Sequence[EditFileTool]:
-        """One tool.
-
-        Raises:
-            UsageError: the conversation has no runtime, or no model to merge by.
-        """
-        ask_model = conv_state.ask_model
-        if ask_model is None:
-            raise UsageError(
-                f"Tool {TOOL_NAME!r} merges drafts by a model, and this conversation gives its tools none. "
-                "Use 'file_editor' or 'file_write' instead."
-            )
-        runtime, limits = conv_state.require_runtime(), conv_state.output
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=DESCRIPTION,
-                action_type=EditFileAction,
-                observation_type=TextObservation,
-                hint=HINT,
-                annotations=ToolAnnotations(
-                    title="Edit a file from a draft",
-                    readOnlyHint=False,
-                    destructiveHint=True,
-                    idempotentHint=False,
-                    openWorldHint=False,
-                ),
-                executor=FunctionExecutor(lambda action: edit_file(runtime, ask_model, action, limits)),
-            )
-        ]
+    Raises:
+        UsageError: the conversation has no runtime, or no model to merge by.
+    """
+    ask_model = conv_state.ask_model
+    if ask_model is None:
+        raise UsageError(
+            f"Tool {TOOL_NAME!r} merges drafts by a model, and this conversation gives its tools none. "
+            "Use 'file_editor' or 'file_write' instead."
+        )
+    runtime, limits = conv_state.require_runtime(), conv_state.output
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=DESCRIPTION,
+        action_type=EditFileAction,
+        observation_type=TextObservation,
+        hint=HINT,
+        annotations=ToolAnnotations(title="Edit a file from a draft", destructiveHint=True, openWorldHint=False),
+        executor=FunctionExecutor(lambda action: edit_file(runtime, ask_model, action, limits)),
+    )
 
 
 def edit_file(

@@ -11,11 +11,11 @@ from ohsandbox.runtime.tools import IDLE_TIMEOUT_S, YIELD_S, CmdRunAction, Execu
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ohsandbox.state import ConversationState
 
-__all__ = ["CmdRunAction", "ExecuteBashTool", "hint"]
+__all__ = ["CmdRunAction", "hint", "make_execute_bash_tool"]
 
 _BOOL = TypeAdapter(bool)
 
@@ -32,52 +32,43 @@ def hint(arguments: Mapping[str, Any]) -> CallHint:
     return CallHint(sign="$", kind="command", subject="command", note=note)
 
 
-class ExecuteBashTool(ToolDefinition[CmdRunAction, CommandObservation]):
-    """The shell tool of a conversation with a runtime."""
+def make_execute_bash_tool(
+    *,
+    conv_state: ConversationState,
+    session: str = "main",
+    working_dir: str | None = None,
+    timeout: float = YIELD_S,
+    idle_timeout: float = IDLE_TIMEOUT_S,
+) -> ToolDefinition[CmdRunAction, CommandObservation]:
+    """The shell tool, on the named session. The conversation needs a runtime.
 
-    @classmethod
-    def create(
-        cls,
-        *,
-        conv_state: ConversationState,
-        session: str = "main",
-        working_dir: str | None = None,
-        timeout: float = YIELD_S,
-        idle_timeout: float = IDLE_TIMEOUT_S,
-    ) -> Sequence[ExecuteBashTool]:
-        """One tool, on the named shell session. The conversation needs a runtime.
+    Args:
+        conv_state: has the runtime.
+        session: is made by the first command where there is none of that name.
+        working_dir: where such a new shell begins, also after `reset`; None is the sandbox's working directory.
+        timeout: seconds after which a call without a `timeout` of its own returns; the command runs on.
+        idle_timeout: seconds of silence after which it does.
 
-        Args:
-            conv_state: has the runtime.
-            session: is made by the first command where there is none of that name.
-            working_dir: where such a new shell begins, also after `reset`; None is the sandbox's working directory.
-            timeout: seconds after which a call without a `timeout` of its own returns; the command runs on.
-            idle_timeout: seconds of silence after which it does.
-
-        Raises:
-            UsageError: a number of seconds is not between 0 and MAX_TIMEOUT_S, or there is no runtime.
-        """
-        limits = conv_state.output
-        executor = ExecuteBashExecutor(
-            conv_state.require_runtime(),
-            session=session,
-            limits=limits,
-            working_dir=working_dir,
-            yield_s=timeout,
-            idle_timeout_s=idle_timeout,
-        )
-        return [
-            cls(
-                name="execute_bash",
-                description=limits.fill(bash_description(yield_s=timeout, idle_timeout_s=idle_timeout)),
-                short_description=limits.fill(
-                    bash_description(yield_s=timeout, idle_timeout_s=idle_timeout, is_short=True)
-                ),
-                action_type=CmdRunAction,
-                observation_type=CommandObservation,
-                hint=hint,
-                annotations=ToolAnnotations(title="Shell"),
-                executor=executor,
-                aliases=("terminal", "BashTool"),
-            )
-        ]
+    Raises:
+        UsageError: a number of seconds is not between 0 and MAX_TIMEOUT_S, or there is no runtime.
+    """
+    limits = conv_state.output
+    executor = ExecuteBashExecutor(
+        conv_state.require_runtime(),
+        session=session,
+        limits=limits,
+        working_dir=working_dir,
+        yield_s=timeout,
+        idle_timeout_s=idle_timeout,
+    )
+    return ToolDefinition(
+        name="execute_bash",
+        description=limits.fill(bash_description(yield_s=timeout, idle_timeout_s=idle_timeout)),
+        short_description=limits.fill(bash_description(yield_s=timeout, idle_timeout_s=idle_timeout, is_short=True)),
+        action_type=CmdRunAction,
+        observation_type=CommandObservation,
+        hint=hint,
+        annotations=ToolAnnotations(title="Shell"),
+        executor=executor,
+        aliases=("terminal", "BashTool"),
+    )

@@ -143,28 +143,24 @@ class IPythonObservation(Observation):
         return [text, ImageContent(image_urls=self.images)] if self.images else [text]
 
 
-class ExecuteIPythonCellTool(ToolDefinition[IPythonRunCellAction, IPythonObservation]):
-    """The Python tool of a conversation with a runtime."""
+def make_execute_ipython_cell_tool(
+    *, conv_state: ConversationState, python: str = "python3"
+) -> ToolDefinition[IPythonRunCellAction, IPythonObservation]:
+    """The Python tool, with a kernel of its own that the first cell starts. python is found by the sandbox's PATH.
 
-    @classmethod
-    def create(cls, *, conv_state: ConversationState, python: str = "python3") -> Sequence[ExecuteIPythonCellTool]:
-        """One tool, with a kernel of its own that the first cell starts. python is found by the sandbox's PATH.
-
-        Raises:
-            UsageError: the conversation has no runtime.
-        """
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=conv_state.output.fill(DESCRIPTION),
-                short_description=conv_state.output.fill(SHORT_DESCRIPTION),
-                action_type=IPythonRunCellAction,
-                observation_type=IPythonObservation,
-                hint=HINT,
-                annotations=ToolAnnotations(title="Python"),
-                executor=IPythonExecutor(conv_state.require_runtime(), python=python, limits=conv_state.output),
-            )
-        ]
+    Raises:
+        UsageError: the conversation has no runtime.
+    """
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=conv_state.output.fill(DESCRIPTION),
+        short_description=conv_state.output.fill(SHORT_DESCRIPTION),
+        action_type=IPythonRunCellAction,
+        observation_type=IPythonObservation,
+        hint=HINT,
+        annotations=ToolAnnotations(title="Python"),
+        executor=IPythonExecutor(conv_state.require_runtime(), python=python, limits=conv_state.output),
+    )
 
 
 class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):

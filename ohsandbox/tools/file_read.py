@@ -9,30 +9,22 @@ from ohsandbox.schema import TextObservation
 from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ohsandbox.state import ConversationState
 
-__all__ = ["HINT", "FileReadAction", "FileReadSource", "FileReadTool"]
+__all__ = ["HINT", "FileReadAction", "FileReadSource", "make_file_read_tool"]
 
 HINT = CallHint(sign="<", kind="read", subject="path", writes=False)
 
 
-class FileReadTool(ToolDefinition[FileReadAction, TextObservation]):
-    """The reading tool of a conversation with a runtime."""
-
-    @classmethod
-    def create(cls, *, conv_state: ConversationState) -> Sequence[FileReadTool]:
-        """One tool. The conversation needs a runtime."""
-        runtime, limits = conv_state.require_runtime(), conv_state.output
-        return [
-            cls(
-                name="file_read",
-                description=limits.fill(FILE_READ_DESCRIPTION),
-                action_type=FileReadAction,
-                observation_type=TextObservation,
-                hint=HINT,
-                annotations=ToolAnnotations.reading("Read a file"),
-                executor=FunctionExecutor(lambda action: read_file(runtime, action, limits)),
-            )
-        ]
+def make_file_read_tool(*, conv_state: ConversationState) -> ToolDefinition[FileReadAction, TextObservation]:
+    """The reading tool. The conversation needs a runtime."""
+    runtime, limits = conv_state.require_runtime(), conv_state.output
+    return ToolDefinition(
+        name="file_read",
+        description=limits.fill(FILE_READ_DESCRIPTION),
+        action_type=FileReadAction,
+        observation_type=TextObservation,
+        hint=HINT,
+        annotations=ToolAnnotations.reading("Read a file"),
+        executor=FunctionExecutor(lambda action: read_file(runtime, action, limits)),
+    )

@@ -9,11 +9,11 @@ from ohsandbox.schema import TextObservation
 from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition, counted_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ohsandbox.state import ConversationState
 
-__all__ = ["FileWriteAction", "FileWriteTool", "hint"]
+__all__ = ["FileWriteAction", "hint", "make_file_write_tool"]
 
 
 def hint(arguments: Mapping[str, Any]) -> CallHint:
@@ -21,21 +21,15 @@ def hint(arguments: Mapping[str, Any]) -> CallHint:
     return CallHint(sign="+", kind="edit", subject="path", note=counted_lines(arguments.get("content")))
 
 
-class FileWriteTool(ToolDefinition[FileWriteAction, TextObservation]):
-    """The writing tool of a conversation with a runtime."""
-
-    @classmethod
-    def create(cls, *, conv_state: ConversationState) -> Sequence[FileWriteTool]:
-        """One tool. The conversation needs a runtime."""
-        runtime = conv_state.require_runtime()
-        return [
-            cls(
-                name="file_write",
-                description=FILE_WRITE_DESCRIPTION,
-                action_type=FileWriteAction,
-                observation_type=TextObservation,
-                hint=hint,
-                annotations=ToolAnnotations(title="Write a file", idempotentHint=True, openWorldHint=False),
-                executor=FunctionExecutor(lambda action: write_file(runtime, action)),
-            )
-        ]
+def make_file_write_tool(*, conv_state: ConversationState) -> ToolDefinition[FileWriteAction, TextObservation]:
+    """The writing tool. The conversation needs a runtime."""
+    runtime = conv_state.require_runtime()
+    return ToolDefinition(
+        name="file_write",
+        description=FILE_WRITE_DESCRIPTION,
+        action_type=FileWriteAction,
+        observation_type=TextObservation,
+        hint=hint,
+        annotations=ToolAnnotations(title="Write a file", idempotentHint=True, openWorldHint=False),
+        executor=FunctionExecutor(lambda action: write_file(runtime, action)),
+    )

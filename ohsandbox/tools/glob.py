@@ -17,8 +17,6 @@ from ohsandbox.tools.search.show import fitting, left_out, shown_path, warnings
 from ohsandbox.tools.search.walk import Query, absolute, list_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.state import ConversationState
 
@@ -111,20 +109,14 @@ class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
         )  # fmt: skip
 
 
-class GlobTool(ToolDefinition[GlobAction, GlobObservation]):
-    """The file-finding tool of a conversation with a runtime."""
-
-    @classmethod
-    def create(cls, *, conv_state: ConversationState) -> Sequence[GlobTool]:
-        """One tool. The conversation needs a runtime."""
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=DESCRIPTION,
-                action_type=GlobAction,
-                observation_type=GlobObservation,
-                hint=HINT,
-                annotations=ToolAnnotations.reading("Find files"),
-                executor=GlobExecutor(conv_state.require_runtime(), limits=conv_state.output),
-            )
-        ]
+def make_glob_tool(*, conv_state: ConversationState) -> ToolDefinition[GlobAction, GlobObservation]:
+    """The file-finding tool. The conversation needs a runtime."""
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=DESCRIPTION,
+        action_type=GlobAction,
+        observation_type=GlobObservation,
+        hint=HINT,
+        annotations=ToolAnnotations.reading("Find files"),
+        executor=GlobExecutor(conv_state.require_runtime(), limits=conv_state.output),
+    )

@@ -31,8 +31,6 @@ from ohsandbox.tools.search.show import (
 from ohsandbox.tools.search.walk import Listing, Query, absolute, list_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.state import ConversationState
 
@@ -254,21 +252,15 @@ def _narrower(action: GrepAction) -> str:
     return "Narrow `pattern`, `path` or `include`" + (", or use `mode`: files." if action.mode == "lines" else ".")
 
 
-class GrepTool(ToolDefinition[GrepAction, GrepObservation]):
-    """The text-searching tool of a conversation with a runtime."""
-
-    @classmethod
-    def create(cls, *, conv_state: ConversationState) -> Sequence[GrepTool]:
-        """One tool. The conversation needs a runtime."""
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=DESCRIPTION.replace("{max_chars}", f"{conv_state.output.max_chars:,}"),
-                short_description=SHORT_DESCRIPTION.replace("{max_chars}", f"{conv_state.output.max_chars:,}"),
-                action_type=GrepAction,
-                observation_type=GrepObservation,
-                hint=HINT,
-                annotations=ToolAnnotations.reading("Search files"),
-                executor=GrepExecutor(conv_state.require_runtime(), limits=conv_state.output),
-            )
-        ]
+def make_grep_tool(*, conv_state: ConversationState) -> ToolDefinition[GrepAction, GrepObservation]:
+    """The text-searching tool. The conversation needs a runtime."""
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=DESCRIPTION.replace("{max_chars}", f"{conv_state.output.max_chars:,}"),
+        short_description=SHORT_DESCRIPTION.replace("{max_chars}", f"{conv_state.output.max_chars:,}"),
+        action_type=GrepAction,
+        observation_type=GrepObservation,
+        hint=HINT,
+        annotations=ToolAnnotations.reading("Search files"),
+        executor=GrepExecutor(conv_state.require_runtime(), limits=conv_state.output),
+    )

@@ -8,8 +8,6 @@ from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "request_condensation"
@@ -35,25 +33,21 @@ class CondensationRequestAction(Action):
     """The wish for a shorter history."""
 
 
-class RequestCondensationTool(ToolDefinition[CondensationRequestAction, TextObservation]):
-    """The tool of an agent; only useful with a condenser."""
+def make_request_condensation_tool(
+    *,
+    conv_state: ConversationState,  # noqa: ARG001 - every tool is made with it
+    has_condenser: bool | None = None,
+) -> ToolDefinition[CondensationRequestAction, TextObservation]:
+    """The tool of an agent that may ask for a summary; only useful with a condenser.
 
-    @classmethod
-    def create(
-        cls,
-        *,
-        conv_state: ConversationState,  # noqa: ARG003 - every tool is created with it
-        has_condenser: bool | None = None,
-    ) -> Sequence[RequestCondensationTool]:
-        """One tool. has_condenser says whether the agent has one; None leaves it open, and the answer says so."""
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=DESCRIPTION,
-                action_type=CondensationRequestAction,
-                observation_type=TextObservation,
-                hint=HINT,
-                annotations=ToolAnnotations.reading("Ask for a summary"),
-                executor=FunctionExecutor(lambda _: TextObservation(text=ANSWERS[has_condenser])),
-            )
-        ]
+    has_condenser says whether the agent has one; None leaves it open, and the answer says so.
+    """
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=DESCRIPTION,
+        action_type=CondensationRequestAction,
+        observation_type=TextObservation,
+        hint=HINT,
+        annotations=ToolAnnotations.reading("Ask for a summary"),
+        executor=FunctionExecutor(lambda _: TextObservation(text=ANSWERS[has_condenser])),
+    )

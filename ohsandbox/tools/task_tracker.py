@@ -216,27 +216,17 @@ def _notices(tasks: tuple[TaskItem, ...]) -> list[str]:
     return notices
 
 
-class TaskTrackerTool(ToolDefinition[TaskTrackingAction, TaskTrackerObservation]):
-    """The list of a conversation; kept on disk where the conversation has a directory."""
-
-    @classmethod
-    def create(cls, *, conv_state: ConversationState) -> Sequence[TaskTrackerTool]:
-        """One tool."""
-        directory = conv_state.directory
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=DESCRIPTION,
-                action_type=TaskTrackingAction,
-                observation_type=TaskTrackerObservation,
-                hint=HINT,
-                annotations=ToolAnnotations(
-                    title="Task list",
-                    readOnlyHint=False,
-                    destructiveHint=False,
-                    idempotentHint=True,
-                    openWorldHint=False,
-                ),
-                executor=TaskTrackerExecutor(directory / TOOL_NAME if directory else None),
-            )
-        ]
+def make_task_tracker_tool(
+    *, conv_state: ConversationState
+) -> ToolDefinition[TaskTrackingAction, TaskTrackerObservation]:
+    """The task list of a conversation; kept on disk where the conversation has a directory."""
+    directory = conv_state.directory
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=DESCRIPTION,
+        action_type=TaskTrackingAction,
+        observation_type=TaskTrackerObservation,
+        hint=HINT,
+        annotations=ToolAnnotations(title="Task list", destructiveHint=False, idempotentHint=True, openWorldHint=False),
+        executor=TaskTrackerExecutor(directory / TOOL_NAME if directory else None),
+    )

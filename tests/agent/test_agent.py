@@ -11,7 +11,8 @@ from ohsandbox.agent.parsing import parse_arguments
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError, UsageError
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool
-from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction, make_think_tool
+from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction
+from ohsandbox.tools.think import make_think_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, stamp
 
 STATE = ConversationState(conversation_id="c", runtime=RecordingRuntime())

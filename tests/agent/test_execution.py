@@ -20,7 +20,7 @@ from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.schema import Action, ErrorObservation, ImageContent, Observation, TextContent, TextObservation
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor
-from ohsandbox.tools.ask_human import AskHumanTool
+from ohsandbox.tools.ask_human import make_ask_human_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, stamp
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_nothing_runs_after_a_question_and_the_user_has_the_next_word() -> None:
         ran.append(action.name)
         return TextObservation(text="")
 
-    [asking] = AskHumanTool.create(conv_state=ConversationState(conversation_id="c"))
+    asking = make_ask_human_tool(conv_state=ConversationState(conversation_id="c"))
     question = call("ask_human", {"question": "Tea?", "options": ["yes", "no"]}, call_id="q")
     calls = [call("look", {"name": "0"}, call_id="0"), question, call("look", {"name": "1"}, call_id="1")]
     agent = Agent(FakeModel(answer("", *calls)), tools=[tool("look", look, reads=True), asking])

@@ -8,8 +8,8 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.glob import GlobTool
-from ohsandbox.tools.grep import GrepTool
+from ohsandbox.tools.glob import make_glob_tool
+from ohsandbox.tools.grep import make_grep_tool
 from ohsandbox.tools.search.script import engine_of
 from tests.bench.rows import Row, median_s
 
@@ -30,7 +30,7 @@ def search_rows(runtime: Runtime) -> list[Row]:
     """Medians; leaves nothing behind."""
     _make_tree(runtime)
     state = ConversationState(conversation_id="bench", runtime=runtime)
-    [glob], [grep] = GlobTool.create(conv_state=state), GrepTool.create(conv_state=state)
+    glob, grep = make_glob_tool(conv_state=state), make_grep_tool(conv_state=state)
     rg = engine_of(runtime).has_rg
     every = f"find {ROOT} -type f"
     bare = {

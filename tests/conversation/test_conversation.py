@@ -34,7 +34,8 @@ from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.schema import TextObservation
 from ohsandbox.settings import Settings
 from ohsandbox.tool import ToolExecutor
-from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction, make_think_tool
+from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction
+from ohsandbox.tools.think import make_think_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
 BASH = "execute_bash"

@@ -7,7 +7,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from mcp_types import CallToolResult, Tool
@@ -292,7 +292,7 @@ def test_a_typed_model_is_made_when_it_is_asked_for_with_the_tools_description(m
     monkeypatch.setattr(definition, "_create_mcp_action_type", recorded)
     schema = {"type": "object", "properties": {"url": {"type": "string"}}, "required": ["url"]}
     listed = listed_tool("s", tool(schema, name="fetch-url", description="Fetches a page."))
-    [offered] = MCPToolDefinition.create("s", listed, NoCaller(), name="fetch-url")
+    [offered] = MCPToolDefinition.create("s", listed, cast("Any", None), name="fetch-url")
     parameters = offered.to_openai_tool()["function"]["parameters"]
     assert (offered.action_type, made) == (MCPToolAction, [])
     assert {"url", "security_risk"} == {*parameters["properties"]}
@@ -303,19 +303,3 @@ def test_a_typed_model_is_made_when_it_is_asked_for_with_the_tools_description(m
     typed = offered.arguments_type
     assert typed.__name__ == "FetchUrl"
     assert (typed.__doc__ or "").startswith("Fetches a page.")
-
-
-class NoCaller:
-    """Servers that are never called."""
-
-    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> NoReturn:
-        raise AssertionError((server, tool, arguments))
-
-    def interrupt(self, server: str, tool: str) -> None:
-        """Nothing runs."""
-
-    def last_progress(self, server: str, tool: str) -> str:
-        raise AssertionError((server, tool))
-
-    def close(self) -> None:
-        """Nothing is open."""

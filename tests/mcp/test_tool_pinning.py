@@ -25,7 +25,7 @@ def test_a_new_tool_is_told_and_offered_from_then_on(servers: Servers) -> None:
     started = servers.odd()
     call(started, "grow")
     until(servers, "tools_changed")
-    assert started.take_notices() == ["MCP server 'odd', tools changed: new: extra; gone: none"]
+    assert [event.message for event in servers.events if event.kind == "tools_changed"] == ["new: extra; gone: none"]
     assert call(started, "extra") == "extra"
 
 

@@ -13,7 +13,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Plugins, Tool, ToolRegistry
 from ohsandbox.tool.registry import usable
-from ohsandbox.tools import make_think_tool
+from ohsandbox.tools.think import make_think_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,10 @@ from ohsandbox.tool import (
     resolve_tool,
     unregister_tool,
 )
-from ohsandbox.tools import ExecuteBashTool, make_finish_tool, make_think_tool
+from ohsandbox.tools.execute_bash import make_execute_bash_tool
+from ohsandbox.tools.file_editor import FileEditorTool
+from ohsandbox.tools.finish import make_finish_tool
+from ohsandbox.tools.think import make_think_tool
 from tests.fakes import RecordingRuntime
 
 STATE = ConversationState(conversation_id="c", runtime=RecordingRuntime())
@@ -35,11 +38,18 @@ def test_instance_takes_no_params() -> None:
         registry.resolve(Tool(name="t", params={"a": 1}), STATE)
 
 
-def test_class_is_created_with_params_and_state() -> None:
+def test_class_is_created_with_state() -> None:
     registry = ToolRegistry()
-    registry.register("sh", ExecuteBashTool)
-    [tool] = registry.resolve(Tool(name="sh", params={"session": "two"}), STATE)
-    assert isinstance(tool, ExecuteBashTool)
+    registry.register("edit", FileEditorTool)
+    [tool] = registry.resolve(Tool(name="edit"), STATE)
+    assert isinstance(tool, FileEditorTool)
+
+
+def test_factory_is_called_with_params_and_state() -> None:
+    registry = ToolRegistry()
+    registry.register("sh", make_execute_bash_tool)
+    [tool] = registry.resolve(Tool(name="sh", params={"timeout": 7.0}), STATE)
+    assert "7 s" in tool.description
 
 
 def test_factory_may_make_one_tool_or_several() -> None:
@@ -51,7 +61,7 @@ def test_factory_may_make_one_tool_or_several() -> None:
 
 def test_wrong_params_are_a_usage_error() -> None:
     registry = ToolRegistry()
-    registry.register("sh", ExecuteBashTool)
+    registry.register("sh", make_execute_bash_tool)
     with pytest.raises(UsageError, match=r"no params 'shell'. It has: session, working_dir, timeout, idle_timeout\."):
         registry.resolve(Tool(name="sh", params={"shell": "zsh"}), STATE)
     with pytest.raises(UsageError, match=r"params \{'session': 7, 'timeout': 'x'\}|timeout is 'x'"):
@@ -84,7 +94,7 @@ def test_names_are_found_by_pattern() -> None:
 
 def test_spec_can_have_a_person_asked_each_time() -> None:
     registry = ToolRegistry()
-    entries: dict[str, Any] = {"instance": make_think_tool(), "class": ExecuteBashTool}
+    entries: dict[str, Any] = {"instance": make_think_tool(), "class": FileEditorTool}
     for name, entry in entries.items():
         registry.register(name, entry)
         [asking] = registry.resolve(Tool(name=name, require_confirmation=True), STATE)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.glob import GlobTool
-from ohsandbox.tools.grep import GrepTool
+from ohsandbox.tools.glob import make_glob_tool
+from ohsandbox.tools.grep import make_grep_tool
 from ohsandbox.tools.search.script import SearchEngine, use_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
@@ -57,6 +57,6 @@ def send(runtime: Runtime, directory: Path, tree: Mapping[str, str | bytes], fol
 def tool(name: str, runtime: Runtime) -> Any:
     """`tool("glob", runtime)(pattern="*")` is an observation."""
     state = ConversationState(conversation_id="c", runtime=runtime)
-    kinds: dict[str, type[ToolDefinition[Any, Any]]] = {"glob": GlobTool, "grep": GrepTool}
-    [made] = kinds[name].create(conv_state=state)
+    makers: dict[str, Callable[..., ToolDefinition[Any, Any]]] = {"glob": make_glob_tool, "grep": make_grep_tool}
+    made = makers[name](conv_state=state)
     return lambda **arguments: made(made.action_from_arguments(arguments))

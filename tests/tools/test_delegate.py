@@ -8,8 +8,8 @@ from ohsandbox.errors import ToolArgumentsError, ToolError, UsageError
 from ohsandbox.runtime.results import ExecResult
 from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState, Delegation
-from ohsandbox.tools.delegate import AgentDelegateAction, DelegateTool
-from ohsandbox.tools.delegate_to_browsing_agent import BROWSING_TOOLS, DelegateToBrowsingAgentTool
+from ohsandbox.tools.delegate import AgentDelegateAction, make_delegate_tool
+from ohsandbox.tools.delegate_to_browsing_agent import BROWSING_TOOLS, make_delegate_to_browsing_agent_tool
 from tests.fakes import RecordingRuntime
 
 
@@ -36,7 +36,7 @@ def state(recorder: Recorder | None) -> ConversationState:
 
 
 def test_a_task_goes_to_the_conversation_and_its_answer_comes_back(recorder: Recorder) -> None:
-    [tool] = DelegateTool.create(conv_state=state(recorder))
+    tool = make_delegate_tool(conv_state=state(recorder))
     arguments = {"task": "t", "name": "tester", "tools": '["think"]', "max_iterations": "3"}
     assert text_of(tool(tool.action_from_arguments(arguments))) == "the answer"
     assert text_of(tool(tool.action_from_arguments({"task": "u"}))) == "the answer"
@@ -49,13 +49,13 @@ def test_a_task_goes_to_the_conversation_and_its_answer_comes_back(recorder: Rec
 
 
 def test_the_browsing_agent_gets_its_own_tools(recorder: Recorder) -> None:
-    [tool] = DelegateToBrowsingAgentTool.create(conv_state=state(recorder))
+    tool = make_delegate_to_browsing_agent_tool(conv_state=state(recorder))
     action = tool.action_from_arguments({"task": "find it"})
     assert isinstance(action, AgentDelegateAction)
     assert (action.agent, action.inputs) == ("BrowsingAgent", {"task": "find it"})
     tool(action)
     assert recorder.seen[0]._replace(on_step=None) == Delegation("find it", "browsing-agent", BROWSING_TOOLS, None)
-    [tool] = DelegateToBrowsingAgentTool.create(conv_state=state(recorder), tools=["web_read"], max_iterations=5)
+    tool = make_delegate_to_browsing_agent_tool(conv_state=state(recorder), tools=["web_read"], max_iterations=5)
     tool(action)
     assert recorder.seen[1]._replace(on_step=None) == Delegation("find it", "browsing-agent", ("web_read",), 5)
 
@@ -75,20 +75,20 @@ def test_the_browsing_agent_gets_its_own_tools(recorder: Recorder) -> None:
     ],
 )
 def test_wrong_arguments_are_named(recorder: Recorder, arguments: dict[str, Any], said: str) -> None:
-    [tool] = DelegateTool.create(conv_state=state(recorder))
+    tool = make_delegate_tool(conv_state=state(recorder))
     with pytest.raises(ToolArgumentsError) as caught:
         tool.action_from_arguments(arguments)
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [DelegateTool, DelegateToBrowsingAgentTool])
-def test_where_nobody_can_delegate_the_tool_cannot_be_made(kind: Any) -> None:
+@pytest.mark.parametrize("make", [make_delegate_tool, make_delegate_to_browsing_agent_tool])
+def test_where_nobody_can_delegate_the_tool_cannot_be_made(make: Any) -> None:
     with pytest.raises(UsageError, match="is not to be had here"):
-        kind.create(conv_state=state(None))
+        make(conv_state=state(None))
 
 
 def test_what_else_can_be_given_is_told_to_the_model(recorder: Recorder) -> None:
-    [tool] = DelegateTool.create(conv_state=state(recorder), tools=["web_read"])
+    tool = make_delegate_tool(conv_state=state(recorder), tools=["web_read"])
     assert "Beyond your own tools it can be given: web_read." in tool.description
 
 
@@ -102,7 +102,7 @@ def test_the_browsing_agent_is_offered_what_works_in_the_sandbox(recorder: Recor
 
     runtime = Bare()
     with_runtime = ConversationState(conversation_id="c", delegate=recorder, runtime=runtime)
-    [tool] = DelegateToBrowsingAgentTool.create(conv_state=with_runtime)
+    tool = make_delegate_to_browsing_agent_tool(conv_state=with_runtime)
     told = text_of(tool(AgentDelegateAction(task="t")))
     assert recorder.seen[0].tools == ("web_read", "think", "finish")
     assert told.startswith("the answer\n[This sandbox has no browser")
@@ -110,6 +110,6 @@ def test_the_browsing_agent_is_offered_what_works_in_the_sandbox(recorder: Recor
     assert text_of(tool(AgentDelegateAction(task="t"))) == "the answer"
     assert recorder.seen[1].tools == BROWSING_TOOLS
     runtime.exit_code = 1
-    [tool] = DelegateToBrowsingAgentTool.create(conv_state=with_runtime, tools=["browser", "finish"])
+    tool = make_delegate_to_browsing_agent_tool(conv_state=with_runtime, tools=["browser", "finish"])
     with pytest.raises(ToolError, match="nothing can browse"):
         tool(AgentDelegateAction(task="t"))

@@ -9,12 +9,13 @@ import pytest
 from ohsandbox.errors import SandboxFileError, ToolArgumentsError, ToolError, UsageError
 from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.edit_file import EditFileTool
+from ohsandbox.tools.edit_file import make_edit_file_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.tool import ToolDefinition
 
 DRAFT = "# ... existing code ...\nTWO\n# ... existing code ...\n"
 
@@ -53,11 +54,8 @@ def two(piece: str) -> str:
     return piece.replace("two", "TWO")
 
 
-def tool(runtime: Runtime, ask_model: Any) -> EditFileTool:
-    [made] = EditFileTool.create(
-        conv_state=ConversationState(conversation_id="c", runtime=runtime, ask_model=ask_model)
-    )
-    return made
+def tool(runtime: Runtime, ask_model: Any) -> ToolDefinition[Any, Any]:
+    return make_edit_file_tool(conv_state=ConversationState(conversation_id="c", runtime=runtime, ask_model=ask_model))
 
 
 def edit(runtime: Runtime, path: str, content: str, ask_model: Any = None, **span: int) -> str:
@@ -254,4 +252,4 @@ def test_a_directory_is_no_file(sandbox: Runtime, folder: str) -> None:
 def test_without_a_model_the_tool_cannot_be_made(host: Host) -> None:
     state = ConversationState(conversation_id="c", runtime=host.runtime)
     with pytest.raises(UsageError, match="merges drafts by a model"):
-        EditFileTool.create(conv_state=state)
+        make_edit_file_tool(conv_state=state)

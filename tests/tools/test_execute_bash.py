@@ -10,7 +10,7 @@ import pytest
 from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import ToolArgumentsError
 from ohsandbox.schema import text_of
-from ohsandbox.tools import ExecuteBashTool
+from ohsandbox.tools.execute_bash import make_execute_bash_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def bash(
     state: ConversationState, request: pytest.FixtureRequest, folder: str, options: dict[str, float]
 ) -> Iterator[Bash]:
     """`bash(command, **arguments)` is one call of the tool, in a session of the test's own."""
-    [tool] = ExecuteBashTool.create(conv_state=state, session=request.node.name, **options)  # type: ignore[arg-type]
+    tool = make_execute_bash_tool(conv_state=state, session=request.node.name, **options)  # type: ignore[arg-type]
 
     def use(command: str, **arguments: Any) -> CommandObservation:
         return tool(tool.action_from_arguments({"command": command, **arguments}))
@@ -72,7 +72,7 @@ def test_a_chatty_command_is_left_running_and_only_a_timeout_stops_it(bash: Bash
 def test_an_interrupt_ends_a_call_that_ignores_ctrl_c_and_keeps_the_shell(
     state: ConversationState, folder: str
 ) -> None:
-    [tool] = ExecuteBashTool.create(conv_state=state, session="interrupted")
+    tool = make_execute_bash_tool(conv_state=state, session="interrupted")
     told: list[CommandObservation] = []
 
     def use(command: str) -> None:
@@ -191,6 +191,6 @@ def test_long_output_loses_its_middle_and_says_how_much(bash: Bash) -> None:
     ids=str,
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], state: ConversationState) -> None:
-    [tool] = ExecuteBashTool.create(conv_state=state)
+    tool = make_execute_bash_tool(conv_state=state)
     with pytest.raises(ToolArgumentsError, match=f"argument '{next(iter(arguments))}' in tool call execute_bash"):
         tool.action_from_arguments({"command": "x", **arguments})

@@ -9,8 +9,8 @@ import pytest
 
 from ohsandbox.errors import SandboxFileError, ToolError
 from ohsandbox.schema import text_of
-from ohsandbox.tools.file_read import FileReadTool
-from ohsandbox.tools.file_write import FileWriteTool
+from ohsandbox.tools.file_read import make_file_read_tool
+from ohsandbox.tools.file_write import make_file_write_tool
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
@@ -25,8 +25,8 @@ class Files:
     def __init__(self, state: ConversationState, folder: str) -> None:
         self.folder = folder
         self.runtime: Runtime = state.require_runtime()
-        [self._read] = FileReadTool.create(conv_state=state)
-        [self._write] = FileWriteTool.create(conv_state=state)
+        self._read = make_file_read_tool(conv_state=state)
+        self._write = make_file_write_tool(conv_state=state)
 
     def read(self, name: str = "f", **arguments: Any) -> str:
         action = self._read.action_from_arguments({"path": f"{self.folder}/{name}", **arguments})

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ohsandbox import CLIRuntime
 from ohsandbox.errors import SandboxFileNotFoundError, SandboxNotADirectoryError, ToolArgumentsError, ToolError
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.glob import GlobAction, GlobExecutor, GlobTool
+from ohsandbox.tools.glob import GlobAction, GlobExecutor, make_glob_tool
 from ohsandbox.tools.search.script import SearchEngine, use_engine
 from tests.tools.searching import ENGINES, choose, plant, send, tool
 
@@ -226,7 +226,7 @@ def test_a_wrong_argument_is_one_clear_line(arguments: dict[str, Any], error: ty
 
 
 def test_glob_says_that_it_only_reads(cli: Runtime) -> None:
-    [made] = GlobTool.create(conv_state=ConversationState(conversation_id="c", runtime=cli))
+    made = make_glob_tool(conv_state=ConversationState(conversation_id="c", runtime=cli))
     notes = made.annotations
     assert notes is not None
     assert (notes.readOnlyHint, notes.destructiveHint, notes.idempotentHint, notes.openWorldHint) == (

@@ -8,7 +8,7 @@ import pytest
 from ohsandbox.errors import SandboxFileError, SandboxFileNotFoundError, ToolArgumentsError, ToolError
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.grep import GrepAction, GrepExecutor, GrepTool
+from ohsandbox.tools.grep import GrepAction, GrepExecutor, make_grep_tool
 from ohsandbox.tools.search.lines import read_matches
 from tests.tools.searching import ENGINES, choose, send, tool
 
@@ -231,7 +231,7 @@ def test_a_wrong_argument_is_refused(arguments: dict[str, Any], cli: Runtime) ->
 
 
 def test_grep_says_that_it_only_reads(cli: Runtime) -> None:
-    [made] = GrepTool.create(conv_state=ConversationState(conversation_id="c", runtime=cli))
+    made = make_grep_tool(conv_state=ConversationState(conversation_id="c", runtime=cli))
     notes = made.annotations
     assert notes is not None
     assert (notes.readOnlyHint, notes.destructiveHint, notes.idempotentHint, notes.openWorldHint) == (

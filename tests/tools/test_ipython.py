@@ -16,7 +16,7 @@ from ohsandbox.content import ImageContent
 from ohsandbox.errors import SandboxUnavailable, ToolArgumentsError, ToolError, UsageError
 from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.execute_ipython_cell import ExecuteIPythonCellTool, IPythonObservation
+from ohsandbox.tools.execute_ipython_cell import IPythonObservation, make_execute_ipython_cell_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ class Kernel:
 
     def __init__(self, runtime: Runtime) -> None:
         state = ConversationState(conversation_id="c", runtime=runtime)
-        [self.tool] = ExecuteIPythonCellTool.create(conv_state=state)
+        self.tool = make_execute_ipython_cell_tool(conv_state=state)
 
     def cell(self, code: str, **arguments: Any) -> IPythonObservation:
         return self.tool(self.tool.action_from_arguments({"code": code, **arguments}))
@@ -487,7 +487,7 @@ def test_tool_starts_nothing_before_its_first_cell(tmp_path: Path) -> None:
     tool.close()
     tool.close()
     with pytest.raises(UsageError, match="has no runtime"):
-        ExecuteIPythonCellTool.create(conv_state=ConversationState(conversation_id="c"))
+        make_execute_ipython_cell_tool(conv_state=ConversationState(conversation_id="c"))
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 3601, "NaN", "soon"])

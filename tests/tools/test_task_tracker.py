@@ -7,19 +7,20 @@ import pytest
 from ohsandbox.errors import ToolArgumentsError, ToolError
 from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.request_condensation import RequestCondensationTool
-from ohsandbox.tools.task_tracker import TaskTrackerTool
+from ohsandbox.tools.request_condensation import make_request_condensation_tool
+from ohsandbox.tools.task_tracker import make_task_tracker_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-def tracker(directory: Path | None) -> TaskTrackerTool:
-    [tool] = TaskTrackerTool.create(conv_state=ConversationState(conversation_id="c", directory=directory))
-    return tool
+    from ohsandbox.tool import ToolDefinition
 
 
-def use(tool: TaskTrackerTool, **arguments: Any) -> str:
+def tracker(directory: Path | None) -> ToolDefinition[Any, Any]:
+    return make_task_tracker_tool(conv_state=ConversationState(conversation_id="c", directory=directory))
+
+
+def use(tool: ToolDefinition[Any, Any], **arguments: Any) -> str:
     return text_of(tool(tool.action_from_arguments(arguments)))
 
 
@@ -128,6 +129,6 @@ def test_a_person_sees_a_checklist() -> None:
 )
 def test_a_request_for_condensation_says_what_will_come_of_it(said: str, *, has_condenser: bool | None) -> None:
     state = ConversationState(conversation_id="c")
-    [tool] = RequestCondensationTool.create(conv_state=state, has_condenser=has_condenser)
+    tool = make_request_condensation_tool(conv_state=state, has_condenser=has_condenser)
     assert said in text_of(tool(tool.action_from_arguments({})))
     assert tool.to_openai_tool()["function"]["parameters"]["properties"] == {}

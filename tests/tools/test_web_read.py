@@ -14,7 +14,8 @@ from ohsandbox import CLIRuntime
 from ohsandbox.errors import ToolError
 from ohsandbox.schema import text_of
 from ohsandbox.state import ConversationState
-from ohsandbox.tools.web_read import WebReadTool, definition, page
+from ohsandbox.tools.web_read import definition, page
+from ohsandbox.tools.web_read.definition import make_web_read_tool
 from ohsandbox.tools.web_read.impl import Streams, checked, joined, notes_of, parse_heads, split_heads
 from ohsandbox.tools.web_read.page import Fetched, Hop, Page, bare_text, page_of
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.tool import ToolDefinition
 
 BASE = "http://example.org/docs/page"
 
@@ -75,9 +77,8 @@ server.serve_forever()
 CGI = "#!/bin/sh\nprintf 'Status: 302 Found\\r\\nLocation: /docs/end.html\\r\\n\\r\\n'\n"
 
 
-def tool(runtime: Runtime) -> WebReadTool:
-    [made] = WebReadTool.create(conv_state=ConversationState(conversation_id="c", runtime=runtime))
-    return made
+def tool(runtime: Runtime) -> ToolDefinition[Any, Any]:
+    return make_web_read_tool(conv_state=ConversationState(conversation_id="c", runtime=runtime))
 
 
 def read(runtime: Runtime, url: str, **arguments: Any) -> str:

@@ -2,7 +2,6 @@
 
 from ohsandbox.timetravel.snapshots.manifest import (
     FileChange,
-    FileEntry,
     Manifest,
     changes_between,
     is_git,
@@ -13,7 +12,7 @@ from ohsandbox.timetravel.snapshots.manifest import (
     scan,
     worst_first,
 )
-from ohsandbox.timetravel.snapshots.patch import FilePatch, patch_of
+from ohsandbox.timetravel.snapshots.patch import patch_of
 from ohsandbox.timetravel.snapshots.restore import UnappliedChange, write_changes
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.timetravel.snapshots.three_way_merge import Merge, merge, revert_changes
@@ -21,8 +20,6 @@ from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 
 __all__ = [
     "FileChange",
-    "FileEntry",
-    "FilePatch",
     "Manifest",
     "Merge",
     "SnapshotStore",

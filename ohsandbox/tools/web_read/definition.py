@@ -10,8 +10,6 @@ from ohsandbox.schema import Action, TextObservation
 from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "web_read"
@@ -43,26 +41,20 @@ class WebReadAction(Action):
     offset: int = Field(default=0, ge=0, description="The character to start from; of the page's Markdown.")
 
 
-class WebReadTool(ToolDefinition[WebReadAction, TextObservation]):
-    """The page reader of a conversation with a runtime."""
+def make_web_read_tool(*, conv_state: ConversationState) -> ToolDefinition[WebReadAction, TextObservation]:
+    """The page reader.
 
-    @classmethod
-    def create(cls, *, conv_state: ConversationState) -> Sequence[WebReadTool]:
-        """One tool.
+    Raises:
+        UsageError: the conversation has no runtime.
+    """
+    from ohsandbox.tools.web_read.impl import WebReadExecutor  # noqa: PLC0415 - impl is for running only
 
-        Raises:
-            UsageError: the conversation has no runtime.
-        """
-        from ohsandbox.tools.web_read.impl import WebReadExecutor  # noqa: PLC0415 - impl is for running only
-
-        return [
-            cls(
-                name=TOOL_NAME,
-                description=conv_state.output.fill(DESCRIPTION),
-                action_type=WebReadAction,
-                observation_type=TextObservation,
-                hint=HINT,
-                annotations=ToolAnnotations.reading("Read a web page", open_world=True),
-                executor=WebReadExecutor(conv_state.require_runtime(), limits=conv_state.output),
-            )
-        ]
+    return ToolDefinition(
+        name=TOOL_NAME,
+        description=conv_state.output.fill(DESCRIPTION),
+        action_type=WebReadAction,
+        observation_type=TextObservation,
+        hint=HINT,
+        annotations=ToolAnnotations.reading("Read a web page", open_world=True),
+        executor=WebReadExecutor(conv_state.require_runtime(), limits=conv_state.output),
+    )
