@@ -48,15 +48,23 @@ def make_private_dir(directory: Path) -> None:
         ) from error
 
 
-def open_dir(directory: Path, *below: str) -> int:
+def open_dir(directory: Path | int, *below: str, make: int | None = None) -> int:
     """A descriptor of a directory, or of one below it, none of them a symlink; what leads to directory may be one.
+
+    Args:
+        directory: a path, or a descriptor, which stays open.
+        below: names on the way, each in the one before.
+        make: the mode with which those of them are made that are missing; None makes none.
 
     Raises:
         OSError: it does not exist, is not a directory, or is a symlink.
     """
-    here = os.open(directory, DIRECTORY)
+    here = os.dup(directory) if isinstance(directory, int) else os.open(directory, DIRECTORY)
     for name in below:
         try:
+            if make is not None:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, make, dir_fd=here)
             found = os.open(name, DIRECTORY, dir_fd=here)
         finally:
             os.close(here)
@@ -65,9 +73,9 @@ def open_dir(directory: Path, *below: str) -> int:
 
 
 @contextlib.contextmanager
-def opened_dir(directory: Path, *below: str) -> Iterator[int]:
+def opened_dir(directory: Path | int, *below: str, make: int | None = None) -> Iterator[int]:
     """`open_dir`, closed at the end."""
-    descriptor = open_dir(directory, *below)
+    descriptor = open_dir(directory, *below, make=make)
     try:
         yield descriptor
     finally:

@@ -13,7 +13,7 @@ from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.mcp import MCPConfig, MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.config import merged
 from ohsandbox.mcp.content import one_line
-from ohsandbox.mcp.servers import require_library
+from ohsandbox.mcp.servers import PASSING, require_library
 from ohsandbox.paths import state_dir
 
 if TYPE_CHECKING:
@@ -42,9 +42,6 @@ FEWER = "Leave some out by `include` and `exclude` of a server, or by `disabled`
 
 CODE = "MCP"
 """Of the notice events."""
-
-_PASSING = frozenset({"log", "progress", "status"})
-"""For a person who looks on; not kept."""
 
 _UNASKED = frozenset({"ready", "failed", "off", "withheld", "tools_changed"})
 """What the model is told when it happens during the conversation; the ends of a server it hears from its calls."""
@@ -197,7 +194,7 @@ class ConversationServers:
 
     def _hear(self, event: MCPEvent) -> None:
         """On the servers' own thread: nothing here waits for anything."""
-        if event.kind in _PASSING:
+        if event.kind in PASSING:
             self._say(f"{event.server}: {one_line(event.message, limit_chars=200)}")
         else:
             self._news.append(event)

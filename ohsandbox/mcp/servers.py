@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 CLOSE_S = 15.0
 """Limit for all servers together: each has two seconds to exit by itself."""
 
-_WITHOUT_CONSEQUENCE = frozenset({"log", "progress", "status"})
+PASSING = frozenset({"log", "progress", "status"})
+"""Kinds of events for a person who looks on: they change nothing."""
 
 INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pnpm", "sh", "uv", "uvx", "yarn"})
 """Commands that usually download a server and start it."""
@@ -345,7 +346,7 @@ class MCPServers:
         return "\n".join(f"MCP server {one.name!r} is {one.state.value}: {one.reason}" for one in absent)
 
     def _take_event(self, event: MCPEvent) -> None:
-        if event.kind not in _WITHOUT_CONSEQUENCE:
+        if event.kind not in PASSING:
             self.version += 1
         if self._on_event is not None:
             with contextlib.suppress(Exception):  # a listener's error does not end the server

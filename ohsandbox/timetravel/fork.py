@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import events
 from ohsandbox.arguments import expect
@@ -211,9 +211,18 @@ def restore_workspace(forked: Fork) -> list[UnappliedChange]:
         more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         shown = f"The snapshot did not hold {', '.join(missing[:MAX_NAMED])}{more}"
         message = f"{shown}: copy that from the original directory if it is needed."
-        with EventLog(forked.directory, conversation_id=forked.id) as log:
-            log.append(events.notice(code=NOT_KEPT, message=message))
+        append_notice(forked.directory, code=NOT_KEPT, message=message)
     return workspace.write(changes_between(workspace.scan(store), wanted), store, git=True)
+
+
+def append_notice(directory: Path, *, code: str, message: str, **facts: Any) -> None:
+    """Store a notice in the log of a conversation that is not open.
+
+    Raises:
+        ConversationOpenError: a process has it open.
+    """
+    with EventLog(directory, conversation_id=directory.name) as log:
+        log.append(events.notice(code=code, message=message, **facts))
 
 
 def not_kept(forked: Fork) -> dict[str, str]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox import events
 from ohsandbox.errors import UsageError
-from ohsandbox.persistence import EventLog, stream_events
+from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
-from ohsandbox.timetravel.fork import FORKED, MAX_NAMED, fork, seq_before_turns
+from ohsandbox.timetravel.fork import FORKED, MAX_NAMED, append_notice, fork, seq_before_turns
 from ohsandbox.timetravel.snapshots import (
     SnapshotStore,
     Workspaces,
@@ -143,8 +142,8 @@ def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
     if not older.is_dir():
         raise UsageError(f"Conversation {older.name!r} was deleted, so there is nothing to go back to.")
     message = f"What {plan.directory.name!r} had taken back is there again."
-    with EventLog(older, conversation_id=older.name) as log:  # first: nothing is written where it is open elsewhere
-        log.append(events.notice(code=REDONE, message=message, conversation_id=plan.directory.name))
+    # first: nothing is written where it is open elsewhere
+    append_notice(older, code=REDONE, message=message, conversation_id=plan.directory.name)
     if plan.workspace is None:
         return older, []
     store = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
@@ -204,8 +203,7 @@ def _steps_of_redo(undone: dict[str, Any], store: SnapshotStore) -> _Steps:
 
 def _note_undone(directory: Path, older: str, **facts: Any) -> None:
     message = f"What the agent did later in {older!r} was taken back. `ohsandbox redo` brings it back."
-    with EventLog(directory, conversation_id=directory.name) as log:
-        log.append(events.notice(code=UNDONE, message=message, conversation_id=older, **facts))
+    append_notice(directory, code=UNDONE, message=message, conversation_id=older, **facts)
 
 
 def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> None:
@@ -213,8 +211,7 @@ def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> Non
         return
     named = ", ".join(f"{path!r} ({why})" for path, why in refused[:MAX_NAMED])
     more = f" and {len(refused) - MAX_NAMED} more" if len(refused) > MAX_NAMED else ""
-    with EventLog(directory, conversation_id=directory.name) as log:
-        log.append(events.notice(code=LEFT_ALONE, message=f"Left as it is in the workspace: {named}{more}."))
+    append_notice(directory, code=LEFT_ALONE, message=f"Left as it is in the workspace: {named}{more}.")
 
 
 def _undone(directory: Path) -> dict[str, Any]:

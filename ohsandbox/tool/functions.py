@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.tool.annotations import ToolAnnotations
 
-_BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 def function_tool(
@@ -52,7 +52,7 @@ def function_tool(
     parameters = inspect.signature(function).parameters
     if "conv_state" in parameters:
         raise UsageError(f"{what} makes tools (it takes conv_state). Register it with register_tool, and name it.")
-    if wrong := [parameter.name for parameter in parameters.values() if parameter.kind not in _BY_NAME]:
+    if wrong := [parameter.name for parameter in parameters.values() if parameter.kind not in BY_NAME]:
         raise UsageError(f"{what} takes {', '.join(wrong)}, which a model cannot name. Give each parameter a name.")
     attributes = {one: f"arg_{one}" if one.startswith("_") or hasattr(Action, one) else one for one in parameters}
     try:

@@ -20,7 +20,7 @@ from ohsandbox.state import ConversationState
 from ohsandbox.text import did_you_mean
 from ohsandbox.tool.annotations import ToolAnnotations  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.tool.definition import ToolBase, ToolDefinition
-from ohsandbox.tool.functions import function_tool
+from ohsandbox.tool.functions import BY_NAME, function_tool
 from ohsandbox.tool.plugins import Origin, Plugins
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ Registrable = AnyTool | type[ToolBase[Any, Any]] | Callable[..., Any]
 OWN = "ohsandbox"
 STATE_PARAMETER = "conv_state"
 """By which a function is a factory of tools, and no tool itself."""
-
-_BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
 
 
 class Tool(ConfigModel):
@@ -250,7 +248,7 @@ def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) ->
     except ValueError:  # of a builtin
         return True
     if name in parameters:
-        return (any_name or name != STATE_PARAMETER) and parameters[name].kind in _BY_NAME
+        return (any_name or name != STATE_PARAMETER) and parameters[name].kind in BY_NAME
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
 
 

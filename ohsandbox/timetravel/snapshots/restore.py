@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY, open_directory
-from ohsandbox.private_files import NEW_FILE
+from ohsandbox.private_files import NEW_FILE, opened_dir
 from ohsandbox.timetravel.snapshots.manifest import is_git
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ohsandbox.timetravel.snapshots.manifest import FileChange, FileEntry
@@ -87,7 +87,7 @@ class _Writer:
             self.refused.append(UnappliedChange(change.path, "no such name is written"))
             return
         try:
-            with _opened(self._root, parents, make=change.new is not None) as directory:
+            with opened_dir(self._root, *parents, make=None if change.new is None else 0o777) as directory:
                 act(directory, name, change)
         except FileNotFoundError:
             if change.new is not None:
@@ -179,20 +179,3 @@ def _dress(descriptor: int, wanted: FileEntry) -> None:
     os.fchmod(descriptor, stat.S_IMODE(wanted.mode) & 0o777)
     if wanted.kind == "file" and wanted.mtime_ns:
         os.utime(descriptor, ns=(wanted.mtime_ns, wanted.mtime_ns))
-
-
-@contextlib.contextmanager
-def _opened(root: int, parents: Sequence[str], *, make: bool) -> Iterator[int]:
-    """Open the directory below root step by step, following no symlink."""
-    here = os.dup(root)
-    try:
-        for name in parents:
-            if make:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o777, dir_fd=here)
-            below = os.open(name, DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = below
-        yield here
-    finally:
-        os.close(here)

@@ -17,14 +17,13 @@ import time
 from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import DIRECTORY
-from ohsandbox.private_files import NEW_FILE, new_file, open_dir, open_regular
+from ohsandbox.private_files import NEW_FILE, PRIVATE_DIR_MODE, new_file, open_regular, opened_dir
 from ohsandbox.runtime import disk_space
 from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, FileEntry, Manifest
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
 MAX_SNAPSHOTS = 50
@@ -230,20 +229,9 @@ class SnapshotStore:
         with os.fdopen(open_regular(source, os.O_RDONLY, name="Kept file"), "rb") as file:
             self._store(file, limit_bytes=MAX_GIT_BYTES)
 
-    @contextlib.contextmanager
-    def _opened(self, *below: str) -> Iterator[int]:
+    def _opened(self, *below: str) -> contextlib.AbstractContextManager[int]:
         """Open a directory of the store, created if missing; a symlink in its place is not followed."""
-        here = open_dir(self.directory.parent)
-        try:
-            for name in (self.directory.name, *below):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=here)
-                found = os.open(name, DIRECTORY, dir_fd=here)
-                os.close(here)
-                here = found
-            yield here
-        finally:
-            os.close(here)
+        return opened_dir(self.directory.parent, self.directory.name, *below, make=PRIVATE_DIR_MODE)
 
     def _write(self, name: str, tree: Manifest) -> None:
         try:
