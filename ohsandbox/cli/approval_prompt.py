@@ -20,15 +20,15 @@ from ohsandbox.cli.prompt import Typed, answer_to
 from ohsandbox.cli.rendering.lines import CONTEXT_LINES, TAB_COLUMNS, Change, changes
 from ohsandbox.cli.rendering.tables import open_console, print_wrapped
 from ohsandbox.cli.rendering.text import masked, safe, safe_line
-from ohsandbox.conversation.approvals import AnyCall, Decision, EditsUnder, ExactCall
-from ohsandbox.conversation.approvals.scopes import offers
+from ohsandbox.conversation.approvals.decisions import Decision
+from ohsandbox.conversation.approvals.scopes import AnyCall, EditsUnder, ExactCall, offers
 from ohsandbox.review_text import visible
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ohsandbox.conversation.approvals import PendingCall
+    from ohsandbox.conversation.approvals.scopes import PendingCall
 
 MAX_ROWS = 200
 """Of one question so much is shown at once: about five screens, which a person still scrolls through."""

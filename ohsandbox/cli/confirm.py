@@ -13,8 +13,9 @@ from ohsandbox.cli.entrypoint import WAITING
 from ohsandbox.cli.prompt import AnsweredElsewhere, Typed, answer_to, person_present
 from ohsandbox.cli.rendering.tables import print_json
 from ohsandbox.cli.rendering.text import safe_line, say
-from ohsandbox.conversation.approvals import POLICIES, Approvals, Decision, ExactCall, PendingCall, pending_of
-from ohsandbox.conversation.approvals.scopes import StandingApprovals
+from ohsandbox.conversation.approvals.decisions import Approvals, Decision, pending_of
+from ohsandbox.conversation.approvals.policy import POLICIES
+from ohsandbox.conversation.approvals.scopes import ExactCall, PendingCall, StandingApprovals
 from ohsandbox.conversation.log import ConversationLog
 from ohsandbox.conversation.storage import find_stored
 from ohsandbox.errors import OhsandboxError, UsageError
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options_commands import ConfirmOptions
     from ohsandbox.conversation import Conversation
-    from ohsandbox.conversation.approvals import Approval
     from ohsandbox.conversation.approvals.policy import PolicyName
+    from ohsandbox.conversation.approvals.scopes import Approval
 
 POLICY_NAME = "confirm"
 """Beside the log."""

@@ -17,7 +17,7 @@ from ohsandbox.cli.ports import forward_command, port_words
 from ohsandbox.cli.prompt import ask_yes_no, pick
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import cut, safe_line
-from ohsandbox.conversation.approvals import POLICIES
+from ohsandbox.conversation.approvals.policy import POLICIES
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import state_dir

@@ -27,15 +27,11 @@ from ohsandbox.runtime.workspace.changes import compare, scan
 from ohsandbox.text import counted
 from ohsandbox.timetravel import undo
 from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, not_kept, restore_workspace
-from ohsandbox.timetravel.snapshots import (
-    Workspaces,
-    is_git,
-    is_over_limit,
-    is_too_large,
-    merge,
-    patch_of,
-    write_changes,
-)
+from ohsandbox.timetravel.snapshots.manifest import is_git, is_over_limit, is_too_large
+from ohsandbox.timetravel.snapshots.patch import patch_of
+from ohsandbox.timetravel.snapshots.restore import write_changes
+from ohsandbox.timetravel.snapshots.three_way_merge import merge
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 from ohsandbox.timetravel.workspace_diff import (
     BEFORE,
     IGNORED,
@@ -48,8 +44,8 @@ from ohsandbox.timetravel.workspace_diff import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ohsandbox.timetravel.snapshots import FileChange, UnappliedChange
-    from ohsandbox.timetravel.snapshots.manifest import FileEntry
+    from ohsandbox.timetravel.snapshots.manifest import FileChange, FileEntry
+    from ohsandbox.timetravel.snapshots.restore import UnappliedChange
     from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
 
 MAX_LINES = 20

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.agent import Agent
-    from ohsandbox.conversation.approvals import ApprovalCallback, ConfirmationPolicy, SecurityAnalyzer
+    from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer
+    from ohsandbox.conversation.approvals.decisions import ApprovalCallback
+    from ohsandbox.conversation.approvals.policy import ConfirmationPolicy
     from ohsandbox.conversation.limits import RunLimits
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.conversation.metadata import ConversationStore

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from ohsandbox.agent import ActionEvent
     from ohsandbox.agent.held import Screen, Verdict
-    from ohsandbox.conversation.approvals import Approvals, SecurityAnalyzer
+    from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer
+    from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.skill_servers import SkillServersPolicy
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime

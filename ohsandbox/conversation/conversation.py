@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Self, Unpack
 from ohsandbox import events
 from ohsandbox.arguments import check_wait, expect, expect_method, suggests_names
 from ohsandbox.conversation.aio import AsyncConversation
-from ohsandbox.conversation.approvals import Approvals, Decision, policy_given
+from ohsandbox.conversation.approvals.decisions import Approvals, Decision
+from ohsandbox.conversation.approvals.policy import policy_given
 from ohsandbox.conversation.autoresume import ResumeOptions, adopt, class_or_instance
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment, check_place
@@ -31,15 +32,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.agent import Agent
-    from ohsandbox.conversation.approvals import (
-        AnyScope,
-        Approval,
-        ApprovalCallback,
-        CallScope,
-        ConfirmationPolicy,
-        PendingCall,
-        SecurityAnalyzer,
-    )
+    from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer
+    from ohsandbox.conversation.approvals.decisions import ApprovalCallback
+    from ohsandbox.conversation.approvals.policy import ConfirmationPolicy
+    from ohsandbox.conversation.approvals.scopes import AnyScope, Approval, CallScope, PendingCall
     from ohsandbox.conversation.environment import ResumeState
     from ohsandbox.conversation.skill_servers import ProposedServers, SkillServersPolicy
     from ohsandbox.runtime.base import Runtime

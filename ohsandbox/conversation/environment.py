@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.agent import History
     from ohsandbox.agent.agent import ToolsMap
-    from ohsandbox.conversation.approvals import Approvals
+    from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog, Listeners
     from ohsandbox.conversation.skill_servers import ProposedServers

@@ -25,7 +25,7 @@ from ohsandbox.timetravel.checkpoints import CheckpointRecorder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.conversation.approvals import Approvals
+    from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.environment import Environment
     from ohsandbox.conversation.log import ConversationLog, StreamRelay

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ohsandbox import events
-from ohsandbox.conversation.approvals import StartServers
+from ohsandbox.conversation.approvals.scopes import StartServers
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp.skills import SkillServer, SkillServers, find_skill_servers
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ohsandbox.conversation.approvals import Approvals
+    from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.mcp import ServerConfig
     from ohsandbox.runtime.base import Runtime

@@ -12,7 +12,8 @@ from ohsandbox.events import ConversationStatus, SDKEvent
 from ohsandbox.timetravel import undo as undoing
 from ohsandbox.timetravel.checkpoints import CheckpointIndex, keep_now
 from ohsandbox.timetravel.fork import find_checkpoint, fork_into
-from ohsandbox.timetravel.snapshots import Workspaces, patch_of
+from ohsandbox.timetravel.snapshots.patch import patch_of
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 from ohsandbox.timetravel.workspace_diff import diff_workspace
 
 if TYPE_CHECKING:

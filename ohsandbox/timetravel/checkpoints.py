@@ -9,7 +9,8 @@ from ohsandbox.errors import LogWriteError, OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
-from ohsandbox.timetravel.snapshots import SnapshotStore, Workspaces
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
 from ohsandbox.tools import hint_of
 

@@ -21,13 +21,9 @@ from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME
 from ohsandbox.private_files import NEW_FILE, make_private_dir
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, CheckpointRange
-from ohsandbox.timetravel.snapshots import (
-    SnapshotStore,
-    UnappliedChange,
-    Workspaces,
-    changes_between,
-    worst_first,
-)
+from ohsandbox.timetravel.snapshots.manifest import changes_between, worst_first
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 from ohsandbox.timetravel.tool_state import ToolStateSnapshots
 
 if TYPE_CHECKING:
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.events import SDKEvent
+    from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
 _FROM_US = "[From ohsandbox, not the user:"
 """The beginning of a message that nobody typed: it does not count as a turn."""

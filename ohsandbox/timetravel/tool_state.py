@@ -16,7 +16,9 @@ from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME, TOOLS_NAME
 from ohsandbox.private_files import make_private_dir
 from ohsandbox.state import ConversationState
-from ohsandbox.timetravel.snapshots import Manifest, SnapshotStore, changes_between, write_changes
+from ohsandbox.timetravel.snapshots.manifest import Manifest, changes_between
+from ohsandbox.timetravel.snapshots.restore import write_changes
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.tools.task_tracker import make_task_tracker_tool
 
 if TYPE_CHECKING:

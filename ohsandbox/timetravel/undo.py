@@ -14,13 +14,10 @@ from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
 from ohsandbox.timetravel.fork import FORKED, MAX_NAMED, append_notice, fork, seq_before_turns
-from ohsandbox.timetravel.snapshots import (
-    SnapshotStore,
-    Workspaces,
-    changes_between,
-    revert_changes,
-    worst_first,
-)
+from ohsandbox.timetravel.snapshots.manifest import changes_between, worst_first
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
+from ohsandbox.timetravel.snapshots.three_way_merge import revert_changes
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +25,8 @@ if TYPE_CHECKING:
 
     from ohsandbox.events import SDKEvent
     from ohsandbox.timetravel.fork import Fork
-    from ohsandbox.timetravel.snapshots import FileChange, Manifest, UnappliedChange
+    from ohsandbox.timetravel.snapshots.manifest import FileChange, Manifest
+    from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
 UNDONE = "Undone"
 """The code of the notice in a fork that says what was taken back, and from which conversation."""

@@ -19,19 +19,19 @@ from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, RuntimeSettings
 from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex
 from ohsandbox.timetravel.fork import find_checkpoint
-from ohsandbox.timetravel.snapshots import (
+from ohsandbox.timetravel.snapshots import manifest
+from ohsandbox.timetravel.snapshots.manifest import (
     FileChange,
     Manifest,
-    SnapshotStore,
-    Workspaces,
     changes_between,
     is_git,
-    manifest,
     outside_git,
     parents_of,
     scan,
     worst_first,
 )
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ohsandbox.agent.calls import ActionSecurityRisk
 from ohsandbox.cli.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, shown
-from ohsandbox.conversation.approvals import PendingCall
+from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.tool import CallHint
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "", "  c", "d e"]), max_size=12).map("\n".join)

@@ -13,7 +13,8 @@ import pytest
 from ohsandbox.agent.calls import ActionSecurityRisk
 from ohsandbox.cli.confirm import settle
 from ohsandbox.cli.prompt import Typed
-from ohsandbox.conversation.approvals import Decision, PendingCall
+from ohsandbox.conversation.approvals.decisions import Decision
+from ohsandbox.conversation.approvals.scopes import PendingCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

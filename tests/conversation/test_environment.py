@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.agent import Agent
-from ohsandbox.conversation.approvals import Approvals
+from ohsandbox.conversation.approvals.decisions import Approvals
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment import Environment
 from ohsandbox.conversation.log import ConversationLog, Listeners

@@ -7,7 +7,7 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import FileConversationStore
-from ohsandbox.conversation.approvals import Approvals
+from ohsandbox.conversation.approvals.decisions import Approvals
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.log import ConversationLog
 from ohsandbox.conversation.runner import RunThread

@@ -13,7 +13,7 @@ import pytest
 
 from ohsandbox import Agent, CLIRuntime, Conversation, DockerRuntime, Settings, UsageError
 from ohsandbox.conversation import mcp_servers
-from ohsandbox.conversation.approvals import StartServers
+from ohsandbox.conversation.approvals.scopes import StartServers
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.mcp import MCPConfig, MCPServers
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of

@@ -12,23 +12,18 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime import disk_space
 from ohsandbox.runtime.workspace import git
-from ohsandbox.timetravel.snapshots import (
-    SnapshotStore,
-    changes_between,
-    manifest,
-    merge,
-    outside_git,
-    patch_of,
-    scan,
-    worst_first,
-    write_changes,
-)
+from ohsandbox.timetravel.snapshots import manifest
 from ohsandbox.timetravel.snapshots import store as stores
+from ohsandbox.timetravel.snapshots.manifest import changes_between, outside_git, scan, worst_first
+from ohsandbox.timetravel.snapshots.patch import patch_of
+from ohsandbox.timetravel.snapshots.restore import write_changes
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
+from ohsandbox.timetravel.snapshots.three_way_merge import merge
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.timetravel.snapshots import Merge
+    from ohsandbox.timetravel.snapshots.three_way_merge import Merge
 
 HOSTILE = ["a b", "q\"uo'te", "new\nline", "-rf", "$(id)", os.fsdecode(b"\xff\xfe"), "é", "tab\t", "back\\slash"]
 

@@ -10,7 +10,10 @@ from ohsandbox.errors import UsageError
 from ohsandbox.persistence import read_events
 from ohsandbox.runtime.mount_text import moved_places
 from ohsandbox.timetravel import fork as forks
-from ohsandbox.timetravel.snapshots import SnapshotStore, Workspaces, changes_between, patch_of
+from ohsandbox.timetravel.snapshots.manifest import changes_between
+from ohsandbox.timetravel.snapshots.patch import patch_of
+from ohsandbox.timetravel.snapshots.store import SnapshotStore
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 from ohsandbox.timetravel.undo import plan_redo, plan_undo, redo, undo
 from ohsandbox.timetravel.workspace_diff import diff_workspace
 from tests.fakes import FakeModel, answer, call

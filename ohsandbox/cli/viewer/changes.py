@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.cli.rendering.lines import BlockLine
-    from ohsandbox.timetravel.snapshots import FileChange
+    from ohsandbox.timetravel.snapshots.manifest import FileChange
     from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
 
 MAX_FILES = 300
@@ -49,7 +49,7 @@ def _looked_at(directory: Path) -> dict[str, Any]:
 
 def _block(work: WorkspaceDiff) -> dict[str, Any]:
     from ohsandbox.cli.time_travel import sizes_of, split_binaries  # noqa: PLC0415 - as above
-    from ohsandbox.timetravel.snapshots import patch_of  # noqa: PLC0415 - as above
+    from ohsandbox.timetravel.snapshots.patch import patch_of  # noqa: PLC0415 - as above
 
     texts, binaries = split_binaries(work)
     shown = texts[:MAX_FILES]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.conversation import Conversation
-    from ohsandbox.conversation.approvals import PendingCall
+    from ohsandbox.conversation.approvals.scopes import PendingCall
 
 MAX_SCOPE_CHARS = 1000
 

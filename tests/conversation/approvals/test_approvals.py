@@ -8,21 +8,25 @@ import sys
 import threading
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox.agent import ActionSecurityRisk, Agent, History
 from ohsandbox.agent.history import OUTCOME_UNKNOWN
 from ohsandbox.conversation import Conversation, RunLimits
-from ohsandbox.conversation.approvals import ConfirmRisky, Decision, ModelsWord, PendingCall, pending_of
-from ohsandbox.conversation.approvals.analysis import conceals
+from ohsandbox.conversation.approvals.analysis import ModelsWord, conceals
+from ohsandbox.conversation.approvals.decisions import Decision, pending_of
+from ohsandbox.conversation.approvals.policy import ConfirmRisky
 from ohsandbox.errors import SandboxGone, UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.persistence import read_events
 from ohsandbox.settings import Settings
 from ohsandbox.testing import FakeRuntime
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
+
+if TYPE_CHECKING:
+    from ohsandbox.conversation.approvals.scopes import PendingCall
 
 BASH = "execute_bash"
 WAITING = Status.WAITING_FOR_CONFIRMATION

@@ -12,8 +12,16 @@ import pytest
 from ohsandbox import DockerRuntime
 from ohsandbox.agent import ActionSecurityRisk, Agent
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.approvals import AnyCall, Decision, EditsUnder, ExactCall, PendingCall
-from ohsandbox.conversation.approvals.scopes import StandingApprovals, covers, offers
+from ohsandbox.conversation.approvals.decisions import Decision
+from ohsandbox.conversation.approvals.scopes import (
+    AnyCall,
+    EditsUnder,
+    ExactCall,
+    PendingCall,
+    StandingApprovals,
+    covers,
+    offers,
+)
 from ohsandbox.conversation.storage import delete_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus as Status
