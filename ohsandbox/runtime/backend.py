@@ -1,39 +1,13 @@
-"""`Backend`: the methods that a kind of sandbox implements, recovery of a failed sandbox, and calls through workers."""
+"""`Backend`: the methods that a kind of sandbox implements, and the changes in a directory that is bound into it."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import threading
-import time
 from abc import ABC, abstractmethod
-from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
-from ohsandbox.errors import (
-    EngineUnavailable,
-    OhsandboxError,
-    SandboxGone,
-    SandboxPaused,
-    SandboxRefused,
-    SandboxUnavailable,
-    UsageError,
-)
+from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
-from ohsandbox.runtime.process.cancellation import ProcessTree
-from ohsandbox.runtime.process.run import FIRST_SIGNAL_CODE
-from ohsandbox.runtime.process.worker import (
-    UNCOUNTED,
-    CallCancelled,
-    CallInterrupted,
-    CallResult,
-    CallTimedOut,
-    Exchange,
-    WorkerCall,
-    WorkerPool,
-    WorkerUnusable,
-)
 from ohsandbox.runtime.workspace.changes import ChangeTracker, WorkspaceReport, merged
 from ohsandbox.secrets import Secrets
 
@@ -44,32 +18,11 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.channel import Channel
-    from ohsandbox.runtime.process.worker import Worker
     from ohsandbox.runtime.results import Checkpoint, ResumeReport
-
-T = TypeVar("T")
-
-_COUNT = re.compile(rb"\d{1,18}")
-
-SNIPPET_TIMEOUT_S = 30.0
-"""Time limit of the runtime's own calls: even a frozen sandbox then gives an error in bounded time."""
-
-STARVED_S = 1.0
-"""How long a sandbox at its limit of processes or memory may fail to start one before it is restarted: a restart takes
-0.3 s and ends all that runs, and the peak of a parallel build may pass meanwhile."""
-STARVED_PAUSE_S = 0.1
-KILL_PATIENCE_S = 10.0
-"""How long the processes of a call may take to be killed one by one, from a shell of the sandbox, before it is
-restarted: it takes 10 ms, but where a fork bomb left no room for that shell, it took up to 160 s."""
-
-REAP_S = 5.0
-"""An engine knows the exit code of a process some milliseconds after its streams have ended, a busy one a second."""
-LOSS_SETTLES_S = 0.3
-"""Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
 
 
 class Backend(ABC):
-    """A sandbox in which processes can be started; it recovers from failures and runs lines of shell for us."""
+    """A sandbox in which processes can be started."""
 
     outside_secrets: Mapping[str, str] = MappingProxyType({})
     """Values by name that never enter the sandbox, as those of its credentials; they are masked in its output, too."""
@@ -94,19 +47,6 @@ class Backend(ABC):
         """Variables of every shell and every `run`; see `give_secrets`."""
         self._added_env: dict[str, str] = {}
         """Variables of `set_env`."""
-        self._pool = WorkerPool(lambda argv, user: self.channel(argv, env=self.environment(), user=user))
-        self._running: dict[Worker, Exchange] = {}
-        """Calls of processes that run now, and when they began."""
-        self._ended: set[Worker] = set()
-        """Those of them that `close` has ended."""
-        self._lock = threading.RLock()
-        self._notices: list[str] = []
-        self._oom_kills = 0
-        self._generation = 0
-        self._served = False
-        """A process has been started in the sandbox, so its image can run one."""
-        self._damage = ""
-        """The message given when no process started even after a restart."""
 
     # --- what a backend implements -----------------------------------------------------------------
 
@@ -170,11 +110,6 @@ class Backend(ABC):
     def _loss(self) -> SandboxUnavailable | None:
         """The error that says why the sandbox is not usable now, or None."""
         return None
-
-    def check_alive(self) -> None:
-        """Raise SandboxUnavailable if the sandbox has ended; for the end of its processes, which may come before."""
-        if (loss := self._loss_soon()) is not None:
-            raise loss
 
     def _revive(self) -> str:
         """Start a dead sandbox again with its files; returns what happened, as a sentence, or raises."""
@@ -274,6 +209,13 @@ class Backend(ABC):
     def _without_checkpoints(self, which: str) -> UsageError:
         return UsageError(f"{type(self).__name__} does not support checkpoints ({which}). Use a DockerRuntime.")
 
+    def connect_proxy(self) -> socket.socket | None:
+        """A connection to the proxy of the sandbox's allowlist, as programs inside have one; None without a list."""
+        return None
+
+    def prepare_browser(self) -> None:  # noqa: B027 - most have nothing to do
+        """Let browsers of the sandbox use its network; call it before one is started."""
+
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt, name to value."""
         return {"working directory": self.workdir}
@@ -295,18 +237,6 @@ class Backend(ABC):
                         f"Variable {name!r} has the value of credential {known!r}, which never enters a sandbox. "
                         "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
                     )
-
-    def give_secrets(self, secrets: Secrets) -> None:
-        """From now on new shells and `run` have these variables, and the output of shells is masked.
-
-        They are passed to each process when it starts, and never stored in an image, label, argument or container.
-        The results of `run` and `read_bytes` are not masked: they may be written back.
-        """
-        secrets = secrets.hiding(self.outside_secrets)
-        changed = secrets.environment() != self.secrets.environment()
-        self.secrets = secrets
-        if changed:
-            self._pool.discard_all()
 
     # --- changes in a bound directory ------------------------------------------------------------------
 
@@ -347,273 +277,3 @@ class Backend(ABC):
     def previous_was_killed(self) -> bool:
         """Whether an earlier session on the directory was killed and its changes have not been reported."""
         return any(one.previous_was_killed for one in self._trackers)
-
-    # --- recovery of a failed sandbox ------------------------------------------------------------------
-
-    def channel(
-        self,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-    ) -> Channel:
-        """`open_channel`, after recovering a sandbox that is dead or cannot start a process.
-
-        Raises:
-            SandboxUnavailable: it cannot be brought back, or starts no process even then; its files are kept.
-        """
-        return self.with_recovery(partial(self.open_channel, argv, tty=tty, env=env, user=user), SandboxUnavailable)
-
-    def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
-        """Call attempt(); retry while the sandbox may only be short of processes, and again after recovering it.
-
-        Raises:
-            SandboxUnavailable: it cannot be brought back, or `failing` is raised even then.
-        """
-        generation, until = self._generation, time.monotonic() + STARVED_S
-        recovered, restarted = False, False
-        while True:
-            try:
-                result = attempt()
-            except SandboxRefused:
-                raise
-            except failing as failure:
-                # runc was seen to fail at the first process of a container just started
-                patient = time.monotonic() < until and (recovered or (self._served and self._loss() is None))
-                if not patient:
-                    with self._lock:  # another thread may be bringing it back just now, after this attempt began
-                        is_stale = recovered and generation != self._generation
-                        generation = self._generation if recovered else generation
-                    if is_stale:
-                        until = time.monotonic() + STARVED_S
-                        continue
-                    if recovered and (restarted or self._loss() is not None):
-                        raise self._damaged(failure) from failure
-                    # recovered but only joined: after `docker restart` engine 20.10 was seen to have unmounted the
-                    # files, and each exec fails until the container is killed and started
-                    restarted = self.recover_from(failure, generation)
-                    recovered, until, generation = True, time.monotonic() + STARVED_S, self._generation
-                    continue
-            else:
-                if not recovered:
-                    self._served, self._damage = True, ""
-                return result
-            time.sleep(STARVED_PAUSE_S)
-
-    def recover_from(self, failure: SandboxUnavailable, generation: int) -> bool:
-        """Recover from a failure in generation `generation`: a dead sandbox, or one that cannot start a process.
-
-        Returns:
-            Whether we restarted it: a sandbox that another party has started again is only joined.
-
-        Raises:
-            SandboxUnavailable: it cannot be restarted, or an earlier restart did not help; or failure itself, if the
-                sandbox has never started a process, so that its image is at fault.
-        """
-        with self._lock:
-            if generation != self._generation:  # another thread has brought it back meanwhile
-                return False
-            alive = self._loss() is None
-            if alive and self._damage:
-                raise SandboxUnavailable(self._damage) from failure
-            if alive and not self._served and not self._generation:  # one that was brought back did start once
-                raise failure
-            self._notices.append(self.restart(failure))
-            return alive
-
-    def _damaged(self, failure: SandboxUnavailable) -> SandboxUnavailable:
-        """The error after a restart that did not help: the sandbox's current `_loss`, or failure with a remedy."""
-        if isinstance(loss := self._loss(), SandboxGone | SandboxPaused | EngineUnavailable):
-            return loss
-        why = str(failure).partition(" Remedy:")[0]
-        self._damage = (
-            f"The sandbox {self.id[:12]} was restarted and still cannot start a process: {why} Its files are kept, but "
-            "what a process needs was removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a "
-            "new sandbox."
-        )
-        return SandboxUnavailable(self._damage)
-
-    @property
-    def generation(self) -> int:
-        """How often the sandbox was brought back: what was started in an earlier generation has ended with it."""
-        return self._generation
-
-    def recover(self, failure: SandboxUnavailable, generation: int | None = None) -> str:
-        """Bring the sandbox back after failure; returns what happened, as a sentence.
-
-        generation is that in which what failed was started; None: the current one.
-
-        Raises:
-            SandboxUnavailable: it cannot be brought back; or failure itself, if nothing is wrong with it.
-        """
-        with self._lock:
-            if generation is not None and generation != self.generation:  # another thread has brought it back
-                return "The sandbox was restarted: files are kept; processes, variables and /run are lost."
-            if self._loss() is None:
-                raise failure
-            notice = self._revive()
-            self._forget()
-            return notice
-
-    def restart(self, failure: SandboxUnavailable) -> str:
-        """Restart a sandbox in which no shell starts; returns what was lost, as a sentence."""
-        with self._lock:
-            notice = self._restart() if self._loss() is None else self.recover(failure)
-            self._forget()
-            return notice
-
-    def _forget(self) -> None:
-        """Discard the state of the sandbox's previous run: its workers and the counters of its cgroup."""
-        self._pool.discard_all()
-        self._oom_kills = 0
-        self._generation += 1
-
-    def _loss_soon(self) -> SandboxUnavailable | None:
-        """`_loss`, polled for LOSS_SETTLES_S: a container's processes end before the engine reports that it ended."""
-        deadline = time.monotonic() + LOSS_SETTLES_S
-        while (loss := self._loss()) is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return loss
-
-    def connect_proxy(self) -> socket.socket | None:
-        """A connection to the proxy of the sandbox's allowlist, as programs inside have one; None without a list."""
-        return None
-
-    def prepare_browser(self) -> None:  # noqa: B027 - most have nothing to do
-        """Let browsers of the sandbox use its network; call it before one is started."""
-
-    def take_notices(self) -> str | None:
-        """Take the notices about the sandbox for the next result; None if there are none."""
-        notices, self._notices = self._notices, []
-        return "; ".join(notices) or None
-
-    def ran_out_of_memory(self) -> bool:
-        """Whether the OOM killer has killed a process of the sandbox since the last call."""
-        if not self.private_processes:
-            return False
-        with contextlib.suppress(SandboxUnavailable), self._lock:
-            said = _COUNT.match(self.snippet(b"ohs_oom").stdout)
-            count, before = int(said[0]) if said else 0, self._oom_kills
-            self._oom_kills = count
-            return count > before
-        return False
-
-    # --- calls --------------------------------------------------------------------------------
-
-    def snippet(
-        self,
-        body: bytes,
-        *,
-        user: str | int | None = None,
-        limit_bytes: int = 65536,
-        timeout_s: float = SNIPPET_TIMEOUT_S,
-    ) -> CallResult:
-        """Run a line of worker shell for the runtime itself.
-
-        Raises:
-            SandboxUnavailable: the sandbox did not answer.
-        """
-        try:
-            return self._call(WorkerCall(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s))
-        except CallTimedOut:
-            raise self._loss() or SandboxUnavailable(
-                f"The sandbox {self.id} did not answer in {timeout_s:g} s; look at it with `ohsandbox ps`"
-            ) from None
-
-    def _begin_call(self, call: WorkerCall) -> Exchange | None:
-        """Send a call from an event loop's thread, for `_call`; None, and nothing was sent, where that might block."""
-        if (exchange := self._pool.begin(call._replace(user=self._worker_user(call.user)))) is not None:
-            self._running[exchange.worker] = exchange
-        return exchange
-
-    def _call(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
-        """Run a call to its end; begun: it is sent already."""
-        first = [begun]
-        outcome = self.with_recovery(lambda: self._call_once(call, first.pop() if first else None), WorkerUnusable)
-        return self._call_once(call._replace(to_end=True)) if outcome.status == UNCOUNTED else outcome
-
-    def _call_once(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
-        call = call._replace(user=self._worker_user(call.user))
-        exchange = begun or Exchange(self._pool.take(call.user, wait_s=self._worker_wait_s(call)), call)
-        worker = exchange.worker
-        if call.mark:
-            self._running[worker] = exchange
-        try:
-            if begun is None:
-                worker.send(exchange)
-            outcome = worker.finish(exchange)
-        except (CallTimedOut, CallCancelled):
-            self._kill_call(exchange)
-            raise
-        except CallInterrupted as died:
-            if loss := self._loss_soon():
-                raise loss from None
-            self._check_not_ended(worker)
-            if (code := self._exit_code(exchange)) < FIRST_SIGNAL_CODE:  # else it was killed
-                raise worker.not_served(code, died.outcome) from None
-            return died.outcome._replace(status=str(code))
-        except SandboxUnavailable as failure:
-            worker.retired = True
-            raise self._loss() or failure from None
-        except BaseException:
-            worker.retired = True
-            self._kill_call(exchange)
-            raise
-        else:
-            self._check_not_ended(worker)
-            return outcome
-        finally:
-            self._running.pop(worker, None)
-            self._ended.discard(worker)
-            self._pool.give_back(worker, call.user)
-
-    def _exit_code(self, exchange: Exchange) -> int:
-        """Of a worker whose streams have ended. One that goes on lost its connection: it is killed with its call."""
-        try:
-            return exchange.worker.channel.wait(REAP_S)
-        except TimeoutError:
-            exchange.worker.retired = True
-            self._kill_call(exchange)
-            raise SandboxUnavailable(
-                "The connection to a process in the sandbox was lost, so it was ended, and what it has done is not "
-                "known. Remedy: look at it."
-            ) from None
-
-    def _check_not_ended(self, worker: Worker) -> None:
-        if worker in self._ended:
-            raise SandboxUnavailable(f"The sandbox {self.id} was closed while the process ran.") from None
-
-    def _end_calls(self) -> None:
-        """End the processes of calls in flight; each is an error of its own thread then."""
-        for worker, exchange in self._running.copy().items():
-            self._ended.add(worker)
-            self._kill_call(exchange)
-
-    def _worker_user(self, user: str | int | None) -> str | int | None:
-        """The name under which the pool keeps a user's workers; None is the sandbox's own user."""
-        return user
-
-    def _worker_wait_s(self, call: WorkerCall) -> float:  # noqa: ARG002 - for backends
-        """How long a call waits for a worker that is in use before it starts another; its user is `_worker_user`'s."""
-        return 0.0
-
-    def _kill_call(self, exchange: Exchange) -> None:
-        """SIGKILL a call's processes and its worker. One without a mark, as our own, has none to kill."""
-        if not exchange.call.mark:
-            return
-        generation = self._generation
-        killer = threading.Thread(target=self._kill_tree, args=(exchange,), name="ohsandbox-kill", daemon=True)
-        killer.start()
-        killer.join(KILL_PATIENCE_S)
-        if killer.is_alive():
-            with contextlib.suppress(OhsandboxError):
-                failure = SandboxUnavailable(f"The processes of a call are not killed after {KILL_PATIENCE_S:g} s")
-                self.recover_from(failure, generation)
-
-    def _kill_tree(self, exchange: Exchange) -> None:
-        call = exchange.call
-        ask, pid = partial(self.snippet, user=call.user), exchange.worker.channel.pid
-        with contextlib.suppress(OhsandboxError):
-            ProcessTree(ask, pid, call.mark, began=exchange.began, limit_kib=call.limit_kib).kill()
-            ask(b"kill -KILL %d" % pid)

@@ -7,36 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.arguments import expect
-from ohsandbox.errors import UnknownSessionError, UsageError
 from ohsandbox.runtime import tools
 from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.files import operations, transfer
-from ohsandbox.runtime.ports import PortForwarding
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.cancellation import killing
 from ohsandbox.runtime.process.run import AT_ONCE_OPTIONS, Process
-from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES, WorkerCall
+from ohsandbox.runtime.process.worker import DEFAULT_LIMIT_BYTES
 from ohsandbox.runtime.registered_tools import RegisteredTools
-from ohsandbox.runtime.results import CommandObservation, DirEntry, ExecResult, LeftOut, ResumeReport
-from ohsandbox.runtime.shell.shell import SessionOptions, Shell
-from ohsandbox.runtime.shell.wait import WaitOptions, expectation
+from ohsandbox.runtime.results import DirEntry, ExecResult, LeftOut, ResumeReport
+from ohsandbox.runtime.sessions import ShellSessions
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
     from ohsandbox.runtime.process.worker import OnBytes
     from ohsandbox.runtime.results import Checkpoint
     from ohsandbox.runtime.tools import MCPAction, MCPToolCaller
     from ohsandbox.schema import Observation
-    from ohsandbox.secrets import Secrets
-
-MAIN = "main"
 
 
-class Runtime(PortForwarding, AsyncLifecycle):
+class Runtime(ShellSessions, AsyncLifecycle):
     """A sandbox in which commands run and files are stored.
 
     A backend implements `open_channel` and the lifecycle (see `Backend`); everything else is implemented here. All
@@ -48,9 +42,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
 
     def __init__(self) -> None:
         super().__init__()
-        self._shells: dict[str, Shell] = {}
-        self._warmed: Shell | None = None
-        """The shell that `warm_up` started, until something makes it the caller's."""
         self.registered_tools = RegisteredTools(self)
 
     # --- lifecycle ----------------------------------------------------------------------------
@@ -82,35 +73,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
         if not self.reports_changes_later:
             self.discard_changes()
 
-    def set_env(self, env: Mapping[str, str]) -> None:
-        """Add variables, or give them other values, for every process from now on, while this runtime is open.
-
-        Those that `run` starts and new sessions have them at once; an open session exports them before its next
-        command, so what runs in it now keeps what it has. They outlast a restart of the sandbox. A Python kernel or a
-        browser that runs already, and MCP servers, do not get them.
-
-        Raises:
-            UsageError: a name or value is invalid, reserved, or a secret's name; nothing has changed.
-        """
-        invocation.check_settable(env, self.secrets.names)
-        self.keep_outside(env)
-        with self._lock:
-            self._added_env.update(env)
-            self._lead_processes(env)
-
-    def _lead_processes(self, env: Mapping[str, str]) -> None:
-        """Have open shells export env before their next command, and workers started anew."""
-        with self._lock:
-            for shell in self._shells.values():
-                shell.set_env(env)
-        self._pool.discard_all()
-
-    def _drop_shells(self, *, kill: bool) -> None:
-        with self._lock:
-            shells, self._shells = [*self._shells.values()], {}
-        for shell in shells:
-            shell.close(kill=kill)
-
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:  # noqa: ARG002 - for those that keep some
         """Like `start`, but in the sandbox that an earlier process of the same conversation left, if it exists.
 
@@ -136,204 +98,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
         with self._lock:
             self._forget()
             self._drop_shells(kill=False)
-
-    # --- shells -------------------------------------------------------------------------------
-
-    def execute(
-        self,
-        command: str,
-        *,
-        timeout_s: float | None = None,
-        idle_timeout_s: float | None = None,
-        yield_s: float | None = None,
-        session: str = MAIN,
-        is_input: bool = False,
-        expect: str | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        user: str | int | None = None,
-        on_output: Callable[[str], object] | None = None,
-        cancel: threading.Event | None = None,
-    ) -> CommandObservation:
-        """Run command in the named shell, which is made on first use and keeps its state between commands.
-
-        timeout_s ends the command and all it started (`timed_out`), and so does another thread that sets cancel
-        (`cancelled`). After yield_s, after idle_timeout_s of silence, at a match of the regular expression `expect`,
-        and where a program waits for input, the call only returns (`running`), and an empty command then waits on.
-        is_input types command to the running program: a key name (`C-c`, `ENTER`, `UP`) or a line.
-
-        Calls of several threads in one session queue (`queued_s`); timeout_s counts from the command's start, yield_s
-        from the call. Behind a command that was left running a new one is refused at once, with `running` and a notice.
-
-        With env or workdir the command runs in a subshell: it sees the session's state, and what it changes of its
-        environment, variables and directory ends with it. With user it runs in a shell of that user's own, the session
-        `SESSION@USER`, which begins in `workdir`, keeps its state and is polled and closed by that name.
-
-        `on_output(text)` hears the output as it comes: masked, without escapes, with carriage returns and with what the
-        shell says of background jobs. It is called in this thread, and the command waits while it is slow; what it
-        raises ends the command and is raised here. It may use other sessions, but not this one.
-
-        Raises:
-            UsageError: an option is invalid, expect is not a valid pattern, or command contains a NUL; nothing ran.
-            UnknownUserError, WorkdirError: as `run`.
-            SandboxUnavailable: the sandbox cannot serve and could not be brought back.
-        """
-        invocation.check_seconds(timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, yield_s=yield_s)
-        invocation.check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
-        self.keep_outside(env)
-        invocation.check_command(command, session, expect, is_input)
-        wait = WaitOptions(timeout_s, idle_timeout_s, expect and expectation(expect).pattern, yield_s, cancel)
-        if user is not None:
-            session = self._session_of(session, user)
-        text = ""
-        if env or workdir:
-            workdir = self._enterable(workdir, user)
-            text = invocation.in_subshell(command, env or {}, workdir) if command.strip() else ""
-        if text and is_input:
-            raise UsageError("env and workdir apply to a new command only. Leave them out with is_input")
-        return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
-
-    def _begin_execute(self, *words: Any, **options: Any) -> Begun[CommandObservation] | None:
-        """`execute`, begun in an event loop's thread; None where that might block."""
-        if len(words) != 1 or options.keys() - {"session", "timeout_s", "cancel"} or options["cancel"].is_set():
-            return None
-        session, wait = options.pop("session", MAIN), WaitOptions(**options)
-        invocation.check_seconds(timeout_s=wait.timeout_s)
-        invocation.check_command(words[0], session, None, is_input=False)
-        shell = self._shells.get(session)
-        return None if shell is None else shell.begin(words[0], wait)
-
-    def _session_of(self, session: str, user: str | int) -> str:
-        """The session of that user beside this one, opened where it is not; this one where it is the user's."""
-        with self._lock:
-            shell = self._shells.get(session)
-        if shell is not None and shell.user == user:
-            return session
-        name = f"{session}@{user}"
-        if name not in self._shells:
-            try:
-                self.open_session(name, user=user)
-            except UsageError:
-                if name not in self._shells:  # else another thread has opened it meanwhile
-                    raise
-        return name
-
-    def _enterable(self, workdir: str | None, user: str | int | None) -> str | None:
-        """The absolute path of workdir, once it has been entered. Raises WorkdirError."""
-        if workdir is not None:
-            workdir = self._absolute(workdir)
-            invocation.check_entered(self._call(WorkerCall(b":", workdir, user=user)).status, workdir)
-        return workdir
-
-    def interrupt(self, session: str = MAIN) -> None:
-        """Send Ctrl-C to the command that runs in the session, from any thread; does nothing when none runs."""
-        with self._lock:
-            shell = self._shells.get(session)
-        if shell is not None:
-            shell.interrupt()
-
-    def last_output(self, session: str = MAIN, *, limit_bytes: int = 4096) -> bytes:
-        """The last unread output of the session's running command, at most limit_bytes; not masked."""
-        shell = self._shells.get(session)
-        return b"" if shell is None else shell.last_output(limit_bytes)
-
-    def open_session(
-        self,
-        name: str,
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        user: str | int | None = None,
-    ) -> None:
-        """Open a shell session with options; a session opened by its first `execute` has the defaults.
-
-        Raises:
-            UsageError: a session of that name is open, or an option is invalid.
-            UnknownUserError, WorkdirError: as `run`.
-        """
-        invocation.check_session(name)
-        invocation.check_call(env=env, user=user, workdir=workdir)
-        self.keep_outside(env)
-        self._drop_warmed()
-        workdir = self._enterable(workdir, user)
-        with self._lock:
-            if name in self._shells:
-                raise UsageError(f"Session {name!r} is open already; close it first or choose another name")
-            shell = self._shell(name, env=env or {}, workdir=workdir, user=user)
-        try:
-            shell.start()
-        except BaseException:
-            with self._lock:
-                self._shells.pop(name, None)
-            raise
-
-    def warm_up(self) -> None:
-        """Start the main session's shell, and a process for short calls, before their first use.
-
-        Secrets that are given later, and options of `open_session`, still reach that shell: it is started again.
-        """
-        self._warmed = self._shell(MAIN)
-        self._warmed.start()
-        self.snippet(b":")
-
-    def is_warm(self) -> bool:
-        """Whether the main session has a live shell."""
-        shell = self._shells.get(MAIN)
-        return shell is not None and shell.is_open
-
-    def give_secrets(self, secrets: Secrets) -> None:
-        """See `Backend.give_secrets`; a shell that was only warmed up is started anew with them."""
-        super().give_secrets(secrets)
-        self._drop_warmed()
-
-    def _drop_warmed(self) -> None:
-        with self._lock:
-            shell, self._warmed = self._warmed, None
-            if shell is None or shell is not self._shells.get(MAIN) or not shell.is_unused:
-                return
-            del self._shells[MAIN]
-        shell.close()
-
-    def reopen_session(self, name: str, *, workdir: str) -> None:
-        """Have the session's next command run where an earlier process left it; its result tells what is lost.
-
-        The exported environment comes back where the sandbox still has it. Nothing is started before that command.
-        """
-        with self._lock:
-            if name not in self._shells:
-                self._shell(name).take_over(workdir)
-
-    def list_sessions(self) -> list[str]:
-        """Names of the open sessions, in the order in which they were opened."""
-        with self._lock:
-            return [*self._shells]
-
-    def close_session(self, name: str) -> None:
-        """End a session and what it runs.
-
-        Raises:
-            UnknownSessionError: no session of that name is open.
-        """
-        with self._lock:
-            shell = self._shells.pop(name, None)
-        if shell is None:
-            raise UnknownSessionError(f"Unknown session {name!r}. Open sessions: {', '.join(self._shells) or 'none'}")
-        shell.close()
-
-    def _shell(
-        self,
-        name: str,
-        *,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        user: str | int | None = None,
-    ) -> Shell:
-        """The session's shell, not started; the options are those of a new one."""
-        with self._lock:
-            if name not in self._shells:
-                options = SessionOptions({**self.environment(), **(env or {})}, workdir or self.workdir, user)
-                self._shells[name] = Shell(self, name, options)
-            return self._shells[name]
 
     # --- processes ----------------------------------------------------------------------------
 
@@ -510,13 +274,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
         operations.check_path(path)
         return self._absolute(path)
 
-    def _absolute(self, path: str) -> str:
-        if path.startswith("/"):
-            return path
-        return self.workdir if path == "." else f"{self.workdir.rstrip('/')}/{path}"
-
-    # --- ports --------------------------------------------------------------------------------
-
     # --- tools --------------------------------------------------------------------------------
 
     def get_tools(self) -> list[dict[str, Any]]:
@@ -539,7 +296,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
 
     # --- async: each method awaited; see `aio` ----------------------------------------------------
 
-    aexecute = cancellable(execute, _begin_execute)
     arun = cancellable(run, _begin_run)
     aread_bytes = waited(read_bytes)
     awrite_bytes = waited(write_bytes)
@@ -548,10 +304,6 @@ class Runtime(PortForwarding, AsyncLifecycle):
     adownload = cancellable(download)
     aexecute_tool = cancellable(execute_tool)
     acall_tool_mcp = waited(call_tool_mcp)
-    aopen_session = waited(open_session)
-    aclose_session = waited(close_session)
-    ainterrupt = waited(interrupt)
-    aset_env = waited(set_env)
     aresume = waited(resume)
     acheckpoint = waited(Backend.checkpoint)
     arestore = waited(restore)

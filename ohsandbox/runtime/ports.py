@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 from ohsandbox.errors import OhsandboxError, SandboxFileError, SandboxPaused, SandboxUnavailable
 from ohsandbox.runtime.aio import waited
-from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, MAX_LISTENERS_BYTES, parse_listeners
+from ohsandbox.runtime.recovery import RecoveringBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ PLACES = ("/dev/shm", "/var/tmp", "/tmp")  # noqa: S108 - in the sandbox, and be
 """Where programs can be run in most containers, if not in `Runtime.state_dir`."""
 
 
-class PortForwarding(Backend):
+class PortForwarding(RecoveringBackend):
     """Ports of the sandbox: those of its servers, on this machine, and services of this machine in it."""
 
     connector_dir: str | None = None

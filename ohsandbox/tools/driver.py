@@ -17,10 +17,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, ToolError, UsageError
-from ohsandbox.runtime.backend import LOSS_SETTLES_S
 from ohsandbox.runtime.channel import KILLED, Chunk, Stream
 from ohsandbox.runtime.process.cancellation import SWEEPS, ProcessTree
 from ohsandbox.runtime.process.invocation import quote
+from ohsandbox.runtime.recovery import LOSS_SETTLES_S
 from ohsandbox.runtime.shell.terminal import clean
 
 if TYPE_CHECKING:

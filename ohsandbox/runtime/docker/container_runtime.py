@@ -18,7 +18,7 @@ from ohsandbox.runtime.docker.engine import connect
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.channel import DockerChannel
@@ -274,20 +274,12 @@ class ContainerRuntime(Runtime):
 
     # --- processes find their network from their first moment on ---
 
-    def channel(
-        self,
-        argv: Sequence[str],
-        *,
-        tty: bool = False,
-        env: Mapping[str, str] | None = None,
-        user: str | int | None = None,
-    ) -> Channel:
-        """See `Backend.channel`. It is for shells and workers, which run nothing before they are told to."""
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
         self._check_before_network()
         with self._network.starting():
-            opened = super().channel(argv, tty=tty, env=env, user=user)
+            yield
         self._wait_for_network()
-        return opened
 
     def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
         """See `Backend.with_recovery`; the connector, which is started again and again, restarts no sandbox."""
