@@ -21,7 +21,7 @@ from ohsandbox.runtime.docker import (
     guard,
     lease,
     open_network,
-    services,
+    service_inventory,
     setups,
     shipped_images,
 )
@@ -71,12 +71,12 @@ class DockerInventory(Inventory):
         records = (lease.read(one) for one in lease.all_ids())
         here = self._engine.address.url
         return sorted(
-            info for one in records if one and one.engine == here for info in services.infos(self._engine, one)
+            info for one in records if one and one.engine == here for info in service_inventory.infos(self._engine, one)
         )
 
     def service_log(self, service_id: str, *, lines: int | None = None) -> str:
         """See `Inventory.service_log`."""
-        return services.read_log(self._engine, service_id, lines=lines)
+        return service_inventory.read_log(self._engine, service_id, lines=lines)
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:
         """See `Inventory.usage`. At most timeout_s and the time of one request, for any number of them."""
@@ -309,7 +309,7 @@ def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> 
             return False
         if container is not None:
             remove(engine, container)
-        services.remove(engine, record)
+        service_inventory.remove(engine, record)
         if record.network_owner is not None:
             open_network.remove_owner(engine, record.network_owner, record.id)
         lease.remove_file(record.id)

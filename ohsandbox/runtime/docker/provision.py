@@ -29,6 +29,7 @@ from ohsandbox.runtime.docker import (
     mounts,
     open_network,
     service_images,
+    service_inventory,
     services,
     setups,
 )
@@ -257,7 +258,7 @@ class _JoinedNetwork:
 
 def release_network(engine: Engine, held: lease.Lease) -> None:
     """Remove the services of a sandbox that is gone, and the container that holds its network."""
-    services.remove(engine, held.record)
+    service_inventory.remove(engine, held.record)
     if held.record.network_owner is not None:
         open_network.remove_owner(engine, held.record.network_owner, held.id)
 

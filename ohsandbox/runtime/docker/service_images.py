@@ -1,25 +1,21 @@
-"""The images of services: pulled, built, or of a checkpoint; and the label that describes a service's container."""
+"""The images of services: pulled, built, or of a checkpoint."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.errors import ImageUnavailable, SandboxRefused, UsageError
+from ohsandbox.errors import ImageUnavailable, SandboxRefused
 from ohsandbox.runtime.docker import build, images, service_checkpoints
 from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.docker.service_options import Service
+from ohsandbox.runtime.docker.service_inventory import described_service
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.service_options import Service
     from ohsandbox.runtime.results import PullProgress
-
-SERVICE_LABEL = "ohsandbox.service"
-"""Its description in JSON, without the values of secrets."""
 
 
 class ServiceImage(NamedTuple):
@@ -108,10 +104,3 @@ def image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
             check = ()
     own = ports if service.ports is None else service.ports
     return ServiceImage(images.facts_of_image(described), own, check)
-
-
-def described_service(labels: Mapping[str, str]) -> Service | None:
-    """The service that a container's label describes; None where it describes none."""
-    with contextlib.suppress(UsageError, ValueError, TypeError):
-        return Service(**json.loads(labels.get(SERVICE_LABEL) or ""))
-    return None

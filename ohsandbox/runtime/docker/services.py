@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ohsandbox.errors import OhsandboxError, SandboxRefused, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker import selfcheck, service_checkpoints
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.container_config import ContainerConfig, SandboxLimits, create_payload, podman_payload
@@ -23,14 +22,12 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.options import hostile_names, open_files, processors
 from ohsandbox.runtime.docker.proxy_variables import PROXY_PORT, proxy_environment
 from ohsandbox.runtime.docker.service_images import (
-    SERVICE_LABEL,
     ServiceImage,
-    described_service,
     images_of_checkpoint,
 )
+from ohsandbox.runtime.docker.service_inventory import SERVICE_LABEL, SERVICE_OF_LABEL, found_services, read_log
 from ohsandbox.runtime.docker.service_options import Service, check_ports
 from ohsandbox.runtime.docker.wire import wrap
-from ohsandbox.runtime.inventory import ServiceInfo
 from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress
 from ohsandbox.secrets import Secrets
@@ -45,12 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SERVICE_OF_LABEL = "ohsandbox.service-of"
-"""Of a service: the id of the lease that it shares with its sandbox."""
 LOG_LINES = 8
 """Of a service that failed, in the message."""
 MAX_LOG_CHARS = 800
-EACH_NAME = ". Each name is 127.0.0.1, which they share with the sandbox"
 STOP_S = 10
 """For a service to write what it holds in memory, as databases do on their stop signal."""
 _LOG_DRIVER = "json-file"
@@ -116,7 +110,7 @@ class Pod:
         resolved = service.model_copy(update={"ports": image.ports, "healthcheck": image.healthcheck})
         described = resolved.model_dump(mode="json", exclude_defaults=True)
         return ContainerConfig(
-            name=container_name(self.sandbox, service.name), image=facts.id, workdir="/", env=env,
+            name=f"{self.sandbox}-{service.name}", image=facts.id, workdir="/", env=env,
             user=facts.user if service.user is None else service.user,
             unset=tuple(name for name in hostile_names(facts.env) if name not in env),
             network=options.network, network_owner=self.owner, limits=limits,
@@ -167,15 +161,11 @@ class Pod:
         return {*one.ports} <= {*listening()}
 
     def _failure(self, one: ServiceContainer, how: str, remedy: str = "") -> SandboxUnavailable:
-        said = quoted_line(self.log(one.service.name, lines=LOG_LINES), limit_chars=MAX_LOG_CHARS)
+        said = quoted_line(read_log(self.engine, one.container.id, lines=LOG_LINES), limit_chars=MAX_LOG_CHARS)
         told = f" It printed: {said}" if said else " It printed nothing."
         return SandboxUnavailable(
             f"Service {one.service.name!r} {how}.{told} Remedy: {remedy}correct its image, command or environment."
         )
-
-    def log(self, name: str, *, lines: int | None = None) -> str:
-        """What a service printed: the last lines; at most 2 MB are kept."""
-        return read_log(self.engine, self.running[name].container.id, lines=lines)
 
     @property
     def ports(self) -> frozenset[int]:
@@ -184,7 +174,11 @@ class Pod:
 
     def describe(self) -> str:
         """Names and ports, for a system prompt."""
-        return describe_services({name: one.ports for name, one in self.running.items()})
+        told = [
+            f"{name} at {', '.join(f'{name}:{port}' for port in one.ports)}" if one.ports else f"{name} (no port)"
+            for name, one in self.running.items()
+        ]
+        return f"{'; '.join(told)}. Each name is 127.0.0.1, which they share with the sandbox"
 
     def ended(self) -> list[str]:
         """The services that do not run, and should.
@@ -255,13 +249,9 @@ def find(engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:
         SandboxUnavailable: the engine fails.
     """
     pod = Pod(engine, record.id, sandbox=record.container, owner=owner)
-    for one in found_services(engine, record):
-        service = described_service(one.get("Labels") or {})
-        if service is not None:
-            container = Container(engine, str(one["Id"]), name=str(one["Names"][0]).lstrip("/"))
-            pod.running[service.name] = ServiceContainer(
-                service, container, service.ports or (), service.healthcheck or ()
-            )
+    for service, one in found_services(engine, record):
+        container = Container(engine, str(one["Id"]), name=str(one["Names"][0]).lstrip("/"))
+        pod.running[service.name] = ServiceContainer(service, container, service.ports or (), service.healthcheck or ())
     return pod
 
 
@@ -361,60 +351,6 @@ def service_payload(config: ContainerConfig, service: Service) -> dict[str, Any]
         "Volumes": {path: {} for path in service.volumes} or None,
     }
     return payload | {name: value for name, value in own.items() if value is not None} | {"HostConfig": host}
-
-
-def container_name(sandbox: str, service: str) -> str:
-    """The name of a service's container."""
-    return f"{sandbox}-{service}"
-
-
-def describe_services(ports: Mapping[str, tuple[int, ...]]) -> str:
-    """Names and ports of services, for a model or a person."""
-    told = [
-        f"{name} at {', '.join(f'{name}:{port}' for port in own)}" if own else f"{name} (no port)"
-        for name, own in ports.items()
-    ]
-    return f"{'; '.join(told)}{EACH_NAME}"
-
-
-def found_services(engine: Engine, record: LeaseRecord) -> list[dict[str, Any]]:
-    """The engine's descriptions of the containers of a lease's services, running or not."""
-    if not record.services:
-        return []
-    with engine_errors("looking for the services of a sandbox"):
-        listed = engine.api.containers(all=True, filters={"label": f"{SERVICE_OF_LABEL}={record.id}"})
-    prefix = f"{record.container}-"  # an image committed from a service has its label as well
-    return [one for one in listed if str((one.get("Names") or ["/"])[0]).lstrip("/").startswith(prefix)]
-
-
-def remove(engine: Engine, record: LeaseRecord) -> None:
-    """Remove all services of a lease, with their volumes.
-
-    Raises:
-        SandboxUnavailable: the engine fails.
-    """
-    _at_once(lambda one: containers.remove(engine, str(one["Id"])), found_services(engine, record))
-
-
-def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:
-    """How each service of a lease is."""
-    found = []
-    for one in found_services(engine, record):
-        if (service := described_service(one.get("Labels") or {})) is None:
-            continue
-        image = service.image or f"built from {service.build.context if service.build else ''}"
-        state = str(one.get("State") or "")
-        detail = "" if state == "running" else str(one.get("Status") or "")
-        place = record.container, service.name, image, state
-        found.append(ServiceInfo(*place, service.ports or (), record.conversation, str(one["Id"]), detail))
-    return found
-
-
-def read_log(engine: Engine, container: str, *, lines: int | None = None) -> str:
-    """What a container printed: its last lines, or all that the engine keeps."""
-    with engine_errors(f"reading the log of {container[:64]!r}"):
-        text = engine.api.logs(container, tail="all" if lines is None else lines)
-    return bytes(text).decode(errors="replace")
 
 
 def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> int | None:

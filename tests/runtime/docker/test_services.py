@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import checkpoints, service_watch, services
+from ohsandbox.runtime.docker import checkpoints, monitors, service_inventory, services
 from ohsandbox.runtime.docker.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.runtime.docker.service_options import Service
@@ -101,7 +101,7 @@ def test_garbage_collection_takes_services_whose_owner_is_dead(
     ours = runtime._the_sandbox()
     assert ours.lease is not None
     record = ours.lease.record
-    assert [one.name for one in services.infos(engine, record)] == ["web"]
+    assert [one.name for one in service_inventory.infos(engine, record)] == ["web"]
     with DockerInventory(engine) as inventory:
         inventory.collect_garbage()
         assert len(containers_of(engine, runtime.name)) == 3, "its owner is alive"
@@ -225,10 +225,10 @@ def test_services_are_watched_again_after_an_engine_that_failed(monkeypatch: pyt
                 raise SandboxUnavailable("The engine failed.")
             return []
 
-    monkeypatch.setattr(service_watch, "connect", lambda: engine)
-    monkeypatch.setattr(service_watch, "AGAIN_S", 0.01)
+    monkeypatch.setattr(monitors, "connect", lambda: engine)
+    monkeypatch.setattr(monitors, "AGAIN_S", 0.01)
     pod = Ended(engine, "lease", sandbox="s", owner="")  # type: ignore[arg-type]
-    watch = service_watch.ServiceWatch(pod, listening=tuple, tell=lambda _: None)
+    watch = monitors.ServiceWatch(pod, listening=tuple, tell=lambda _: None)
     assert all(looked.acquire(timeout=30) for _ in range(3)), "after one that failed, and one whose stream ended"
     watch.leave()
 
