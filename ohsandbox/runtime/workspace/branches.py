@@ -23,63 +23,17 @@ from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir, subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.mount_text import WORKSPACE
-from ohsandbox.runtime.workspace import git, git_layout
+from ohsandbox.runtime.workspace import branch_git, git, git_layout
+from ohsandbox.runtime.workspace.branch_git import BRANCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
-BRANCHES = "branches"
-"""Below the state directory: a directory for each tree, with its record."""
 _RECORD = "branch.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _MAX_NAME_CHARS = 100
 _STAT_COLUMNS, _STAT_FILES = 120, 200
-_CONFIG = b"""[safe]
-\tdirectory = *
-[core]
-\thooksPath = /dev/null
-\tfsmonitor = false
-\tattributesFile = /dev/null
-\tuntrackedCache = false
-\tbigFileThreshold = 32m
-[protocol]
-\tallow = never
-[protocol "file"]
-\tallow = always
-[submodule]
-\trecurse = false
-[fetch]
-\trecurseSubmodules = false
-\tfsckObjects = true
-[gc]
-\tauto = 0
-[maintenance]
-\tauto = false
-[commit]
-\tgpgSign = false
-[advice]
-\tdetachedHead = false
-"""
-"""The configuration of each git of ours, in the place of the person's and the system's. A file above the threshold is
-read piece by piece, and compared as a whole."""
-_OVERRIDE = {
-    "core.hooksPath": "/dev/null", "core.fsmonitor": "false", "submodule.recurse": "false",
-    "diff.ignoreSubmodules": "all", "diff.external": "", "commit.gpgSign": "false", "gc.auto": "0",
-    "maintenance.auto": "false", "fetch.fsckObjects": "true", "log.showSignature": "false",
-    "merge.verifySignatures": "false", "core.alternateRefsCommand": "false", "gpg.program": "false",
-    "gpg.openpgp.program": "false", "gpg.x509.program": "false", "gpg.ssh.program": "false",
-    "gpg.ssh.defaultKeyCommand": "false",
-}  # fmt: skip
-"""Over the configuration of the person's own repository, where git has to read it: somebody else may have made that."""
-_NAMES_PROGRAM = (
-    (re.compile(r"filter\..*\.(?:clean|smudge|process)", re.DOTALL), ""),
-    (re.compile(r"filter\..*\.required|merge\..*\.driver", re.DOTALL), "false"),
-    (re.compile(r"branch\..*\.mergeoptions", re.DOTALL), ""),
-)
-"""The same for settings with names of somebody's choice. A merge driver that fails is a conflict."""
-_PARTIAL = re.compile(r"extensions\.partialclone|remote\..*\.(?:promisor|partialclonefilter)", re.DOTALL)
-"""git fetches what such a repository lacks by itself, with the programs that its configuration names."""
 
 
 class Branch(NamedTuple):
@@ -145,7 +99,7 @@ def open_branch(repository: Path, name: str) -> Branch:
     directory = subdirectory(BRANCHES) / key
     if (found := _read(directory)) is not None:
         return found
-    _tamed(top)  # a partial clone is refused
+    branch_git.tamed(top)  # a partial clone is refused
     shutil.rmtree(directory, ignore_errors=True)  # of one that was killed while it was made
     directory.mkdir(mode=0o700)
     try:
@@ -175,7 +129,7 @@ def work_of(branch: Branch) -> Iterator[BranchWork]:
     """
     with tempfile.TemporaryDirectory(prefix="ohsandbox-branch-") as name:
         gitdir = Path(name) / "git"
-        _git(["init", "-q", "--bare", "--template=", str(gitdir)], Path(name))
+        branch_git.text(["init", "-q", "--bare", "--template=", str(gitdir)], Path(name))
         _copy_objects(branch.tree, gitdir / "objects")
         (gitdir / "objects/info").mkdir(exist_ok=True)
         (gitdir / "objects/info/alternates").write_bytes(os.fsencode(branch.objects) + b"\n")
@@ -183,7 +137,7 @@ def work_of(branch: Branch) -> Iterator[BranchWork]:
         where = {"GIT_DIR": str(gitdir), "GIT_WORK_TREE": str(branch.tree), "GIT_INDEX_FILE": str(gitdir / "index")}
         tree = _tree_of_files(branch, committed, where)
         commit = _with_files(branch, committed, tree, where)
-        count = _git(["rev-list", "--count", f"{branch.base}..{committed}"], Path(name), where)
+        count = branch_git.text(["rev-list", "--count", f"{branch.base}..{committed}"], Path(name), where)
         yield BranchWork(gitdir, committed, commit, int(count))
 
 
@@ -192,28 +146,29 @@ def _with_files(branch: Branch, committed: str, tree: str, where: dict[str, str]
     above, brought = branch.directory, _brought(branch)
     parents = [brought or committed]
     if brought:
-        since = _git(["rev-list", brought, f"^{branch.base}"], above, where).split()
+        since = branch_git.text(["rev-list", brought, f"^{branch.base}"], above, where).split()
         parents = parents if committed in {*since, branch.base} else [committed, brought]
-    if len(parents) == 1 and tree == _git(["rev-parse", "--verify", f"{parents[0]}^{{tree}}"], above, where):
+    if len(parents) == 1 and tree == branch_git.text(["rev-parse", "--verify", f"{parents[0]}^{{tree}}"], above, where):
         return parents[0]
-    facts = {**_WHO, "DATE": _git(["log", "-1", "--format=%ct +0000", committed], above, where)}
-    who = {f"GIT_{role}_{what}": text for role in ("AUTHOR", "COMMITTER") for what, text in facts.items()}
+    facts = {
+        **branch_git.OWN_AUTHOR,
+        "DATE": branch_git.text(["log", "-1", "--format=%ct +0000", committed], above, where),
+    }
     named = [word for one in parents for word in ("-p", one)]
     message = f"What was not committed on {branch.name}"
-    return _git(["commit-tree", tree, *named, "-m", message], above, where | who)
+    return branch_git.text(["commit-tree", tree, *named, "-m", message], above, where | branch_git.authorship(facts))
 
 
 def _brought(branch: Branch) -> str:
     """The commit of ours that the person's branch is at; "" where it is another's."""
     try:
-        said = _in_repository(branch, ["log", "-1", "--format=%H %ae", f"refs/heads/{branch.name}", "--"])
+        said = branch_git.in_repository(
+            branch.repository, ["log", "-1", "--format=%H %ae", f"refs/heads/{branch.name}", "--"]
+        )
     except UsageError:
         return ""
     commit, _, mail = said.partition(" ")
-    return commit if mail == _WHO["EMAIL"] else ""
-
-
-_WHO = {"NAME": "ohsandbox", "EMAIL": "ohsandbox@localhost"}
+    return commit if mail == branch_git.OWN_AUTHOR["EMAIL"] else ""
 
 
 def diff(branch: Branch, work: BranchWork, take: Callable[[bytes], bool], *, stat_only: bool = False) -> None:
@@ -224,9 +179,9 @@ def diff(branch: Branch, work: BranchWork, take: Callable[[bytes], bool], *, sta
     """
     how = [f"--stat={_STAT_COLUMNS}", f"--stat-count={_STAT_FILES}"] if stat_only else ["--binary"]
     words = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", *how, branch.base, work.commit, "--"]
-    environment = _environment({"GIT_DIR": str(work.gitdir)})
+    environment = branch_git.environment({"GIT_DIR": str(work.gitdir)})
     if git.run(words, take, directory=work.gitdir.parent, environment=environment):
-        raise _failed("diff", work.gitdir.parent)
+        raise branch_git.failed("diff", work.gitdir.parent)
 
 
 def bring(branch: Branch, work: BranchWork) -> None:
@@ -235,11 +190,11 @@ def bring(branch: Branch, work: BranchWork) -> None:
     Raises:
         UsageError: the branch there has other commits, or is what the person works on.
     """
-    _run(["update-ref", "refs/heads/work", work.commit], work.gitdir, {"GIT_DIR": str(work.gitdir)})
+    branch_git.run(["update-ref", "refs/heads/work", work.commit], work.gitdir, {"GIT_DIR": str(work.gitdir)})
     head = f"refs/heads/{branch.name}"
     try:
         how = ["-q", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"]
-        _in_repository(branch, ["fetch", *how, str(work.gitdir), f"refs/heads/work:{head}"])
+        branch_git.in_repository(branch.repository, ["fetch", *how, str(work.gitdir), f"refs/heads/work:{head}"])
     except UsageError as error:
         raise UsageError(
             f"Branch {branch.name!r} of {str(branch.repository)!r} has other commits, is checked out there, or the "
@@ -253,10 +208,12 @@ def merge(branch: Branch) -> bool:
     It is undone where files conflict, and left where files of the person are not committed.
     """
     try:
-        _in_repository(branch, ["merge", "-q", "--no-edit", "--no-verify", f"refs/heads/{branch.name}"])
+        branch_git.in_repository(
+            branch.repository, ["merge", "-q", "--no-edit", "--no-verify", f"refs/heads/{branch.name}"]
+        )
     except UsageError:
         if (branch.repository / ".git" / "MERGE_HEAD").exists():
-            _in_repository(branch, ["merge", "--abort"])
+            branch_git.in_repository(branch.repository, ["merge", "--abort"])
         return False
     return True
 
@@ -264,7 +221,9 @@ def merge(branch: Branch) -> bool:
 def is_in_repository(branch: Branch, work: BranchWork) -> bool:
     """Whether the person's repository has the work on a branch of its own."""
     try:
-        listed = _in_repository(branch, ["branch", "--all", "--format=%(refname)", "--contains", work.commit])
+        listed = branch_git.in_repository(
+            branch.repository, ["branch", "--all", "--format=%(refname)", "--contains", work.commit]
+        )
     except UsageError:  # it does not know the commit
         return False
     return bool(listed.strip())
@@ -317,30 +276,23 @@ def _read(directory: Path) -> Branch | None:
 def _make_tree(branch: Branch) -> str:
     """Clone into the tree; the commit that it begins with."""
     url, tree = str(branch.repository), str(branch.tree)
-    _git(["clone", "-q", "--shared", "--no-checkout", "--template=", "--no-tags", "--", url, tree], branch.directory)
-    names = _git(["for-each-ref", "--format=%(refname)"], branch.tree).split()
+    branch_git.text(
+        ["clone", "-q", "--shared", "--no-checkout", "--template=", "--no-tags", "--", url, tree], branch.directory
+    )
+    names = branch_git.text(["for-each-ref", "--format=%(refname)"], branch.tree).split()
     known = f"refs/remotes/origin/{branch.name}"
     start = known if known in names else "HEAD"
     if start not in {*names, "HEAD"} or git.call(["rev-parse", "-q", "--verify", start], directory=branch.tree)[0]:
         raise UsageError(
             f"{str(branch.repository)!r} has no commit for a branch to begin with. Remedy: `git commit` there first."
         )
-    base = _git(["rev-parse", "--verify", f"{start}^{{commit}}"], branch.tree)
-    _git(["checkout", "-q", "--no-track", "-B", branch.name, base], branch.tree)
-    _git(["remote", "remove", "origin"], branch.tree)
+    base = branch_git.text(["rev-parse", "--verify", f"{start}^{{commit}}"], branch.tree)
+    branch_git.text(["checkout", "-q", "--no-track", "-B", branch.name, base], branch.tree)
+    branch_git.text(["remote", "remove", "origin"], branch.tree)
     for key in ("user.name", "user.email"):
-        if value := _of_person(key):
-            _git(["config", key, value], branch.tree)
+        if value := branch_git.of_person(key):
+            branch_git.text(["config", key, value], branch.tree)
     return base
-
-
-def _of_person(key: str) -> str:
-    """A value of the person's own configuration, so that commits of the sandbox have their name."""
-    home = str(Path.home())
-    own = {"HOME": home, "XDG_CONFIG_HOME": os.environ.get("XDG_CONFIG_HOME", f"{home}/.config")}
-    own["GIT_CONFIG_GLOBAL"] = os.environ.get("GIT_CONFIG_GLOBAL", f"{home}/.gitconfig")
-    code, output = git.call(["config", "--global", "--get", key], directory=Path("/"), environment=own)
-    return output.decode("utf-8", "replace").strip() if code == 0 else ""
 
 
 def _commit_of(branch: Branch) -> str:
@@ -386,20 +338,22 @@ def _tree_of_files(branch: Branch, committed: str, where: dict[str, str]) -> str
     The index begins empty, so that git looks into no submodule.
     """
     top = branch.tree
-    _run(["add", "-A", "--", "."], top, where)
-    listed = _run(["ls-tree", "-r", "-z", "--full-tree", committed], top, where).split(b"\0")
+    branch_git.run(["add", "-A", "--", "."], top, where)
+    listed = branch_git.run(["ls-tree", "-r", "-z", "--full-tree", committed], top, where).split(b"\0")
     entries = [line.partition(b"\t") for line in listed if line]
-    added = {*_run(["ls-files", "-z"], top, where).split(b"\0")}
+    added = {*branch_git.run(["ls-files", "-z"], top, where).split(b"\0")}
     missing = [(facts, path) for facts, _, path in entries if path not in added]
     lines = [
         facts.replace(b" blob ", b" ").replace(b" commit ", b" ") + b"\t" + path
         for facts, path in missing
         if facts.startswith(b"160000")
     ]
-    _run(["update-index", "-z", "--index-info"], top, where, stdin=b"".join(line + b"\0" for line in lines))
+    branch_git.run(["update-index", "-z", "--index-info"], top, where, stdin=b"".join(line + b"\0" for line in lines))
     ignored = [path for facts, path in missing if not facts.startswith(b"160000") and _is_there(top, path)]
-    _run(["update-index", "--add", "-z", "--stdin"], top, where, stdin=b"".join(path + b"\0" for path in ignored))
-    return _git(["write-tree"], top, where)
+    branch_git.run(
+        ["update-index", "--add", "-z", "--stdin"], top, where, stdin=b"".join(path + b"\0" for path in ignored)
+    )
+    return branch_git.text(["write-tree"], top, where)
 
 
 def _is_there(top: Path, path: bytes) -> bool:
@@ -415,71 +369,3 @@ def _is_there(top: Path, path: bytes) -> bool:
         return False
     finally:
         os.close(directory)
-
-
-def _in_repository(branch: Branch, arguments: Sequence[str]) -> str:
-    """Run git in the person's repository, without hooks and what its configuration would have it run."""
-    who = {f"GIT_{role}_{what}": text for role in ("AUTHOR", "COMMITTER") for what, text in _person().items()}
-    return _git(arguments, branch.repository, _tamed(branch.repository) | who)
-
-
-def _tamed(repository: Path) -> dict[str, str]:
-    """Variables with which git works in that tree, and its configuration runs nothing.
-
-    Raises:
-        UsageError: it is a partial clone, or its configuration cannot be read.
-    """
-    where = {"GIT_DIR": str(repository / ".git"), "GIT_WORK_TREE": str(repository)}  # whatever core.worktree says
-    names = [
-        os.fsdecode(one) for one in _run(["config", "--list", "--name-only", "-z"], repository, where).split(b"\0")
-    ]
-    if any(_PARTIAL.fullmatch(name) for name in names):
-        raise UsageError(
-            f"A branch of {str(repository)!r} cannot be shared: it is a partial clone. Remedy: clone it whole."
-        )
-    settings = [*_OVERRIDE.items()]
-    settings += [(name, value) for name in names for pattern, value in _NAMES_PROGRAM if pattern.fullmatch(name)]
-    for number, (name, value) in enumerate(settings):
-        where |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
-    return where | {"GIT_CONFIG_COUNT": str(len(settings))}
-
-
-def _person() -> dict[str, str]:
-    found = {"NAME": _of_person("user.name"), "EMAIL": _of_person("user.email")}
-    return {name: value or _WHO[name] for name, value in found.items()}
-
-
-def _git(arguments: Sequence[str], directory: Path, where: dict[str, str] | None = None) -> str:
-    return _run(arguments, directory, where).decode("utf-8", "surrogateescape").strip()
-
-
-def _run(
-    arguments: Sequence[str], directory: Path, where: dict[str, str] | None = None, *, stdin: bytes = b""
-) -> bytes:
-    """The output of git with our configuration alone.
-
-    Raises:
-        UsageError: it failed.
-    """
-    code, output = git.call(arguments, directory=directory, environment=_environment(where or {}), stdin=stdin)
-    if code:
-        words = next((word for word in arguments if re.fullmatch(r"[a-z][a-z-]+", word)), "git")
-        raise _failed(words, directory)
-    return output
-
-
-def _environment(where: Mapping[str, str]) -> dict[str, str]:
-    config = subdirectory(BRANCHES) / "gitconfig"
-    if not config.is_file() or config.read_bytes() != _CONFIG:
-        write_atomically(config, _CONFIG)
-    return {
-        "GIT_CONFIG_GLOBAL": str(config),
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ALLOW_PROTOCOL": "file",  # over what a repository's own configuration allows
-        "GIT_NO_LAZY_FETCH": "1",
-        **where,
-    }
-
-
-def _failed(words: str, directory: Path) -> UsageError:
-    return UsageError(f"`git {words}` failed in {str(directory)!r}. Remedy: look at it there.")

@@ -79,22 +79,19 @@ def run(
     """
     if not is_here():
         raise UsageError("This needs git, which is not installed on this machine. Install git.")
-    full = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    full |= {
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_ATTR_NOSYSTEM": "1",
-        "GIT_CEILING_DIRECTORIES": str(directory.parent),
-        "HOME": str(directory),
-        "XDG_CONFIG_HOME": str(directory),
-        "LC_ALL": "C",
-    } | dict(environment or {})
     words = ["/bin/sh", "-c", _BOUNDED, "sh", str(MEMORY_BYTES >> 10), *arguments]
     late = threading.Event()
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         given.write(stdin)
         given.seek(0)
-        with subprocess.Popen(words, cwd=directory, env=full, stdin=given, stdout=subprocess.PIPE, stderr=said) as git:
+        with subprocess.Popen(
+            words,
+            cwd=directory,
+            env=_environment(directory, environment or {}),
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=said,
+        ) as git:
 
             def end() -> None:
                 late.set()
@@ -123,3 +120,18 @@ def run(
                 f"{str(directory)!r}. Remedy: look for what is as large."
             )
     return git.returncode
+
+
+def _environment(directory: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """The variables of git: none of those that reach it here, and no configuration, but more."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_CEILING_DIRECTORIES": str(directory.parent),
+        "HOME": str(directory),
+        "XDG_CONFIG_HOME": str(directory),
+        "LC_ALL": "C",
+        **more,
+    }
