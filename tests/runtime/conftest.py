@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import CLIRuntime
-from ohsandbox.runtime.shell import shell
+from ohsandbox.runtime.shell import running
 from ohsandbox.runtime.ssh import SshRuntime
 from ohsandbox.testing.runtime import DescriptorlessRuntime, FakeRuntime
 from tests.runtime.engines import IMAGE, podman
@@ -33,7 +33,7 @@ def flavour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
     """`flavour(name)` is that runtime, started."""
     started: dict[str, Runtime] = {}
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shell, "RUNG_S", RUNG_S)
+        patch.setattr(running, "RUNG_S", RUNG_S)
 
         def get(name: str) -> Runtime:
             if name not in started:

@@ -22,6 +22,7 @@ from ohsandbox.private_files import NEW_FILE
 from ohsandbox.runtime.docker.mount_policy import path_directories
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.workspace import git_layout
+from ohsandbox.runtime.workspace.git_layout import opened_below
 from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
         if content is None or git_layout.read_small(workspace, path) != content.decode():
             continue
         if name in _LOCKS or _kind(workspace, f"{parent}/HEAD" if parent else "HEAD"):
-            with contextlib.suppress(OSError), _opened(workspace, parent) as directory:
+            with contextlib.suppress(OSError), opened_below(workspace, parent) as directory:
                 os.unlink(name, dir_fd=directory)
 
 
@@ -354,7 +355,11 @@ class _MountPlan:
     def _run_by_hooks(self, hooks: str, trees: Iterable[str]) -> Iterator[str]:
         """Yield the targets of hooks that are links, and the executable files that scripts among the hooks name."""
         names: list[str] = []
-        with contextlib.suppress(OSError), _opened(self.root, hooks) as directory, os.scandir(directory) as entries:
+        with (
+            contextlib.suppress(OSError),
+            opened_below(self.root, hooks) as directory,
+            os.scandir(directory) as entries,
+        ):
             names = [entry.name for entry in entries if not entry.name.endswith(".sample")]
         for name in names:
             path = git_layout.inside(self.root, os.path.realpath(f"{self.root}/{hooks}/{name}"))
@@ -381,21 +386,12 @@ def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
 # --- files of the workspace, reached through no link ---
 
 
-@contextlib.contextmanager
-def _opened(workspace: str, path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[int]:
-    descriptor = git_layout.open_below(workspace, path or ".", flags)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _kind(workspace: str, path: str) -> str:
     """Return "file", "directory", "other", or "" for a path that does not exist or is absolute."""
     if path.startswith("/"):
         return ""
     try:
-        with _opened(workspace, path, os.O_RDONLY) as descriptor:
+        with opened_below(workspace, path, os.O_RDONLY) as descriptor:
             mode = os.fstat(descriptor).st_mode
     except FileNotFoundError:
         return ""
@@ -406,7 +402,7 @@ def _kind(workspace: str, path: str) -> str:
 
 def _is_empty(workspace: str, path: str) -> bool:
     """Whether it is empty, or cannot be reached without a link."""
-    with contextlib.suppress(OSError), _opened(workspace, path) as directory, os.scandir(directory) as entries:
+    with contextlib.suppress(OSError), opened_below(workspace, path) as directory, os.scandir(directory) as entries:
         return next(entries, None) is None
     return True
 
@@ -423,7 +419,7 @@ def _answers(workspace: str, path: str) -> bool:
     Neither a network namespace nor a read-only mount prevents a container from connecting to a socket by its path.
     """
     parent, _, name = path.rpartition("/")
-    with contextlib.suppress(OSError), _opened(workspace, parent) as directory:
+    with contextlib.suppress(OSError), opened_below(workspace, parent) as directory:
         try:
             if not stat.S_ISSOCK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
                 return False
@@ -449,7 +445,7 @@ def _make(workspace: str, path: str, content: bytes | None) -> bool:
     try:
         if parent and not _kind(workspace, parent):
             _make(workspace, parent, None)
-        with _opened(workspace, parent) as directory:
+        with opened_below(workspace, parent) as directory:
             try:
                 made = _make_in(directory, name, content)
             except PermissionError:

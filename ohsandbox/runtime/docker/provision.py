@@ -39,8 +39,9 @@ from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.container_config import CACHE_DIR, MAPPED_HOME, PRIVATE_DIR
 from ohsandbox.runtime.docker.inventory import WORKSPACE_LABEL, DockerInventory, of_workspace, orphans_here
 from ohsandbox.runtime.docker.inventory import digest as workspace_digest
-from ohsandbox.runtime.docker.options import CA_FILE_VARIABLES, CA_PATH, resolve
+from ohsandbox.runtime.docker.options import CA_FILE_VARIABLES, CA_PATH
 from ohsandbox.runtime.docker.profiles import is_root
+from ohsandbox.runtime.docker.resolve import resolve
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.files import transfer
 from ohsandbox.runtime.mount_text import WORKSPACE

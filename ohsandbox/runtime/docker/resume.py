@@ -15,8 +15,9 @@ from ohsandbox.runtime.docker.error_mapping import engine_errors
 from ohsandbox.runtime.docker.guard import GuardMount
 from ohsandbox.runtime.docker.inventory import own_record
 from ohsandbox.runtime.docker.mounts import Bind
-from ohsandbox.runtime.docker.options import BINDS_LABEL, LABELS_LABEL, resolve, workdir_of
+from ohsandbox.runtime.docker.options import BINDS_LABEL, LABELS_LABEL, workdir_of
 from ohsandbox.runtime.docker.own_container import as_we_name
+from ohsandbox.runtime.docker.resolve import resolve
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.results import ResumeReport

@@ -19,8 +19,8 @@ from ohsandbox.runtime.docker import selfcheck, service_checkpoints
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.container_config import ContainerConfig, SandboxLimits, create_payload, podman_payload
 from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.docker.options import hostile_names, open_files, processors
 from ohsandbox.runtime.docker.proxy_variables import PROXY_PORT, proxy_environment
+from ohsandbox.runtime.docker.resolve import hostile_names, open_files, processors
 from ohsandbox.runtime.docker.service_images import (
     ServiceImage,
     images_of_checkpoint,

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.process.cancellation import ProcessTree
 from ohsandbox.runtime.process.invocation import quote
+from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ohsandbox.runtime.process.worker import CallResult
     from ohsandbox.runtime.shell.session import ShellCommand, ShellSession
 
+RUNG_S = 2.0
+"""How long a command has to end after one rung of the kill ladder."""
+CANCEL_RUNG_S = 0.4
+"""The same for a cancelled command: its caller waits, and it has to be gone within a second."""
 UNANSWERED_S = 30.0
 """A sandbox that cannot run a line of shell for this long, as under a fork bomb, is restarted."""
 BEGINS_S = 5.0
@@ -70,3 +76,30 @@ class RunningCommand(ProcessTree):
         self.session.terminal.write(data)
         if front.isdigit():
             self._snippet(b"ohs_insist %s %d" % (self._shell, int(front)))
+
+    def end(self, *, quickly: bool = False) -> None:
+        """Climb the ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, the shell.
+
+        Quickly: without SIGTERM, with one pass of SIGKILL before the last one, and each rung is short.
+
+        Raises:
+            SandboxUnavailable: no process can be started in the sandbox to do it.
+        """
+        self.session.relay_to(None)  # a full relay would stop the reader before the command's end
+        rungs: Sequence[Callable[[], object]] = (self.interrupt, partial(self.signal, "TERM"), self.kill)
+        if quickly:
+            rungs = (self.interrupt, partial(self.signal, "KILL"))
+        for rung in rungs:
+            rung()
+            if self._ends(quickly=quickly):
+                break
+        else:
+            self.session.terminal.kill()
+            self._ends(quickly=quickly)  # it may start another process until then
+        self.kill()
+
+    def _ends(self, *, quickly: bool) -> bool:
+        """Whether it has ended after a rung."""
+        options = WaitOptions(CANCEL_RUNG_S if quickly else RUNG_S)
+        watch = CommandWait(self.session, self.call, self.probe, options, ignore_input=True)
+        return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)

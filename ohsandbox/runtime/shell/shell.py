@@ -26,17 +26,13 @@ from ohsandbox.runtime.shell.terminal import clean, keystrokes
 from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.process.worker import CallResult
 
 UNSEEN_BYTES = 4096
 """How much of the output since the last result is checked: a question is shorter."""
-RUNG_S = 2.0
-"""How long a command has to end after one rung of the kill ladder."""
-CANCEL_RUNG_S = 0.4
-"""The same for a cancelled command: its caller waits, and it has to be gone within a second."""
 TOLD_QUEUE_S = 1.0
 """The shortest wait behind another call that gives a notice."""
 COMMAND_BY_FILE_BYTES = 16 * 1024
@@ -333,30 +329,9 @@ class Shell:
         return outcome
 
     def _kill(self, running: RunningCommand, *, quickly: bool = False) -> None:
-        """Climb the ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, the shell, the whole sandbox.
-
-        Quickly: without SIGTERM, with one pass of SIGKILL before the last one, and each rung is short.
-        """
-        running.session.relay_to(None)  # a full relay would stop the reader before the command's end
-        rungs: Sequence[Callable[[], object]] = (running.interrupt, partial(running.signal, "TERM"), running.kill)
-        rung_s = RUNG_S
-        if quickly:
-            rungs, rung_s = (running.interrupt, partial(running.signal, "KILL")), CANCEL_RUNG_S
-
-        def ends() -> bool:
-            options = WaitOptions(rung_s)
-            watch = CommandWait(running.session, running.call, running.probe, options, ignore_input=True)
-            return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)
-
+        """`RunningCommand.end`, and the whole sandbox where that cannot be done."""
         try:
-            for rung in rungs:
-                rung()
-                if ends():
-                    break
-            else:
-                running.session.terminal.kill()
-                ends()  # it may start another process until then
-            running.kill()
+            running.end(quickly=quickly)
         except SandboxUnavailable as failure:  # no process can be started: pids are used up, or it is frozen
             self._notices.append(self._host.restart(failure))
 

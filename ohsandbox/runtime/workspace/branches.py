@@ -8,6 +8,7 @@ alone, beside a configuration of ours, and its files are added to an index of ou
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +16,6 @@ import re
 import shutil
 import stat
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,7 +120,7 @@ def find_branches(repository: Path | None = None) -> list[Branch]:
     return sorted(one for one in found if top is None or one.repository == top)
 
 
-@contextmanager
+@contextlib.contextmanager
 def work_of(branch: Branch) -> Iterator[BranchWork]:
     """What was done on a branch, committed or not.
 
@@ -359,13 +359,6 @@ def _tree_of_files(branch: Branch, committed: str, where: dict[str, str]) -> str
 def _is_there(top: Path, path: bytes) -> bool:
     """Whether a file or a link is there, reached through no link."""
     parent, _, name = os.fsdecode(path).rpartition("/")
-    try:
-        directory = git_layout.open_below(str(top), parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
+    with contextlib.suppress(OSError), git_layout.opened_below(str(top), parent) as directory:
         return not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
-    finally:
-        os.close(directory)
+    return False

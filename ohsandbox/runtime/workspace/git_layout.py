@@ -6,6 +6,7 @@ directory with HEAD, objects and refs (a bare repository), or with HEAD and comm
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -111,20 +112,22 @@ def open_below(root: str, path: str, flags: int) -> int:
         os.close(directory)
 
 
-def read_small(root: str, path: str) -> str | None:
-    """Return the text of a small regular file below root; None if it does not exist or cannot be read."""
+@contextlib.contextmanager
+def opened_below(root: str, path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[int]:
+    """Context with a descriptor of path, "" for root itself; raises as `open_below`."""
+    descriptor = open_below(root, path or ".", flags)
     try:
-        descriptor = open_below(root, path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        return os.read(descriptor, MAX_SMALL_FILE).decode("utf-8", "surrogateescape")
-    except OSError:
-        return None
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def read_small(root: str, path: str) -> str | None:
+    """Return the text of a small regular file below root; None if it does not exist or cannot be read."""
+    with contextlib.suppress(OSError), opened_below(root, path, os.O_RDONLY) as descriptor:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.read(descriptor, MAX_SMALL_FILE).decode("utf-8", "surrogateescape")
+    return None
 
 
 def is_repository(names: set[str]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker import options
+from ohsandbox.runtime.docker import options, resolve
 from ohsandbox.runtime.docker.profiles import is_root
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
@@ -87,7 +87,7 @@ def test_hostile_variables_of_an_image_are_named() -> None:
         "JAVA_HOME=/jdk",
         "LANG=C",
     ]
-    assert options.hostile_names(env) == ("BASH_FUNC_ls%%", "ENV", "LD_PRELOAD", "PS1")
+    assert resolve.hostile_names(env) == ("BASH_FUNC_ls%%", "ENV", "LD_PRELOAD", "PS1")
 
 
 @pytest.mark.parametrize(
