@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def _files_of(cell: str) -> list[Path]:
     return found
 
 
+@functools.cache
 def _defined() -> set[str]:
     """The names of all tests and conformance cases."""
     texts = (path.read_text(encoding="utf-8") for base in WHERE_TESTS_ARE for path in base.rglob("*.py"))

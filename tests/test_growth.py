@@ -115,4 +115,4 @@ def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
 
 
 def test_a_quadratic_function_is_seen() -> None:
-    assert _grows_too_fast(lambda text: [text[at:].upper() * 2 for at in range(len(text))], {"letters": "a"})
+    assert _grows_too_fast(lambda text: sum(len(text[at:].upper()) for at in range(0, len(text), 2)), {"letters": "a"})

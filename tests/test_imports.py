@@ -1,6 +1,7 @@
 """The architecture, held: imports point down, and the slow libraries wait until they are needed."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -77,12 +78,17 @@ class Import(NamedTuple):
     imported: str
 
 
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _imports() -> Iterator[Import]:
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts == ("__init__",):
             continue  # the public names come from every layer
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_parsed(path)):
             for module in _modules(node):
                 names = module.split(".")
                 if names[0] == "ohsandbox":
@@ -133,7 +139,7 @@ def test_the_test_above_sees_imports_inside_functions() -> None:
 def test_modules_of_the_command_line_import_each_other_in_no_circle() -> None:
     graph: dict[str, set[str]] = {}
     for path in (ROOT / "cli").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = _parsed(path)
         typing = {id(one) for node in ast.walk(tree) if _is_for_types(node) for one in ast.walk(node)}
         name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
         found = [one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and id(one) not in typing]
@@ -206,7 +212,7 @@ def test_docker_is_imported_in_its_own_package_the_factory_and_the_doctor_only()
         name = path.relative_to(ROOT).as_posix()
         if name.startswith("runtime/docker/") or name in allowed or name == "__init__.py":
             continue
-        modules = {one for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for one in _modules(node)}
+        modules = {one for node in ast.walk(_parsed(path)) for one in _modules(node)}
         used = {one for one in modules if re.match(r"(ohsandbox\.runtime\.)?docker(\.|$)", one)}
         assert not used, f"{name} imports {used}"
 
