@@ -134,7 +134,7 @@ def test_a_command_of_the_persons_own_is_a_message(talk: Turns, home: Path) -> N
     (own / "empty.md").write_text("")
     terminal = talk(("I looked.", None))
     terminal.type("/rev").wait("Review $ARGUMENTS").type(CTRL_C).wait("your turn")
-    terminal.type(f"/empty{ENTER}").wait("is empty").type(f"/status{ENTER}").wait("asks about")
+    terminal.type(f"/empty{ENTER}").wait("be told.").type(f"/status{ENTER}").wait("asks about")
     terminal.type(f"/help{ENTER}").wait("Your own:").wait("/review")
     terminal.type(f"/review src/a.py{ENTER}").wait("I looked.").wait("your turn").type(CTRL_D)
     assert terminal.end() == 0
