@@ -64,7 +64,7 @@ def expect(
 
 
 def expect_method(name: str, value: object, method: str, expected: str, remedy: str = "") -> None:
-    """Refuse an argument that is neither None nor an object with that method, as a class has that is no object yet.
+    """Refuse an argument that is neither None nor an object with that method, as a class has that is not an object yet.
 
     Raises:
         UsageError: as `expect`.

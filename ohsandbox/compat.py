@@ -165,7 +165,7 @@ def FileReadAction(
         impl_source: what reads it.
 
     Raises:
-        ValidationError: path is empty, or view_range is no range.
+        ValidationError: path is empty, or view_range is not a range.
     """
     fields = {"path": path} | ({} if view_range is None else {"view_range": tuple(view_range)})
     if impl_source is FileReadSource.OH_ACI:
@@ -287,7 +287,7 @@ def response_to_actions(response: Any, mcp_tool_names: Sequence[str] | None = No
         mcp_tool_names: names of MCP tools; a call of one is an `MCPAction`.
 
     Raises:
-        FunctionCallValidationError: arguments are no JSON object, or one is missing, unknown or wrong.
+        FunctionCallValidationError: arguments are not a JSON object, or one is missing, unknown or wrong.
         FunctionCallNotExistsError: there is no tool of that name.
     """
     if not isinstance(response, ChatResponse):

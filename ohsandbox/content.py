@@ -79,14 +79,14 @@ class OutputLimits(ConfigModel):
         """Check images that go with a message of the user.
 
         Raises:
-            UsageError: one is no data URL of an image that models read, or they are too many, or one is too large.
+            UsageError: one is not a data URL of an image that models read, or they are too many, or one is too large.
         """
         expect_texts("images", urls)
         if len(urls) > self.max_images:
             raise UsageError(f"{len(urls)} images, more than {self.max_images}. Send fewer in one message.")
         for url in urls:
             if not _IMAGE_URL.match(url):
-                raise UsageError(f"images: {url[:40]!r} is no data URL of a PNG, JPEG, GIF or WebP image.")
+                raise UsageError(f"images: {url[:40]!r} is not a data URL of a PNG, JPEG, GIF or WebP image.")
             if len(url) > self.max_image_chars:
                 size = f"{len(url) / 1024 / 1024:.1f} MiB as text, more than {self.max_image_chars / 1024 / 1024:g}"
                 raise UsageError(f"An image has {size} MiB. Make it smaller.")

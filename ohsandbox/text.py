@@ -94,7 +94,7 @@ def byte_size(text: str) -> int:
     """The bytes that a size such as `512m` or `2g` says; a number without a unit is bytes.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: it is not a size.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:

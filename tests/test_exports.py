@@ -77,7 +77,7 @@ def test_a_class_is_exported_under_the_name_that_it_has(door: str) -> None:
 
 def test_no_two_classes_of_the_package_share_a_name() -> None:
     texts = [path.read_text(encoding="utf-8") for path in (PAGE.parents[1] / "ohsandbox").rglob("*.py")]
-    classes = Counter(name for text in texts for name in re.findall(r"^class (\w+)", text, re.MULTILINE))
+    classes = Counter(name for text in texts for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE))
     assert [name for name, count in classes.items() if count > 1] == []
 
 

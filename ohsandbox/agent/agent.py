@@ -102,7 +102,7 @@ class Agent:
 
         Raises:
             TypeError: a switch has the name of nothing.
-            UsageError: an argument is of another type, such as an llm that is no model; a switch is unknown, or both
+            UsageError: an argument is of another type, such as an llm that is not a model; a switch is unknown, or both
                 tools and switches are given; a tool cannot be one; the name has other characters than letters, digits,
                 _ and -, or more than 40.
             MCPConfigError: a UsageError: the configuration of MCP servers is wrong, or its file cannot be read.

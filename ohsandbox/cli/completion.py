@@ -48,7 +48,7 @@ def sandbox_names(incomplete: str) -> list[tuple[str, str]]:
 
 
 def answer(app: Callable[..., Any]) -> None:
-    """Answer the shell's question, which stands in the environment. An error is no answer: it would be in the way."""
+    """Print the candidates that the shell asks for in its environment variables. Errors are not printed."""
     from typer.completion import get_completion_inspect_parameters  # noqa: PLC0415 - for Tab
 
     get_completion_inspect_parameters()  # has typer know the shells

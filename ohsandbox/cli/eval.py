@@ -182,7 +182,7 @@ def take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> N
     """Give the agent the network that the options say.
 
     Raises:
-        UsageError: a host is no rule of an allowlist, or they say two things.
+        UsageError: a host is not a rule of an allowlist, or they say two things.
     """
     if how.agent_allow and how.agent_network == "none":
         raise UsageError(f"--agent-allow and --agent-network {how.agent_network} exclude each other. Leave one out.")

@@ -159,7 +159,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
     """Run the program, or a shell, at our terminal until it ends; its exit code.
 
     Raises:
-        UsageError: our stdin or stdout is no terminal, or an option is wrong; nothing ran.
+        UsageError: our stdin or stdout is not a terminal, or an option is wrong; nothing ran.
         SandboxUnavailable: the sandbox does not start, or went away.
     """
     if missing := [name for name in ("stdin", "stdout") if not getattr(sys, name).isatty()]:

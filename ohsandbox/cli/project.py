@@ -216,7 +216,7 @@ def trust_directory(directory: Path | None, *, yes: bool) -> int:
     """Show what the project file of a directory asks for, and trust it after a person's yes."""
     where = directory or Path.cwd()
     if not where.is_dir():
-        raise UsageError(f"{str(where)!r} is no directory. Name one with a project file.")
+        raise UsageError(f"{str(where)!r} is not a directory. Name one with a project file.")
     if (found := look_for_project(where)) is None:
         raise UsageError(
             f"No .ohsandbox.toml, [tool.ohsandbox] or devcontainer.json was found from {str(where.resolve())!r} upward."

@@ -107,7 +107,7 @@ def answer_yes_no(question: str) -> bool | None:
 
 
 def _word(question: str) -> str | None:
-    """What was typed, in small letters; None where that is no answer."""
+    """What was typed, in small letters; None where that is not an answer."""
     try:
         said = answer_to(question)
     except EOFError:

@@ -223,7 +223,7 @@ def prune_caches(names: Sequence[str], *, yes: bool) -> int:
         found = [*inventory.list_caches(), *inventory.orphaned_caches()]
         named = {name: [one for one in found if _is_cache_meant(name, one)] for name in names}
         if unknown := [name for name in names if not named[name]]:
-            raise UsageError(f"{unknown[0]!r} is no cache of yours. Choose one that `ohsandbox cache list` shows.")
+            raise UsageError(f"{unknown[0]!r} is not a cache of yours. Choose one that `ohsandbox cache list` shows.")
         meant = {one.name: one for caches in named.values() for one in caches}
         doomed = [*meant.values()] if names else [one for one in found if not one.in_use]
         if not doomed:

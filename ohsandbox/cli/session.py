@@ -441,7 +441,7 @@ class RunSession:
     def say(self, text: str, images: Sequence[str] = (), *, in_talk: bool) -> int:
         """Say text to the agent and show what comes of it until the run has ended; returns its exit code.
 
-        In a talk the person reads of an error and may go on, and stopping a run is no failure.
+        In a talk the person reads of an error and may go on, and stopping a run is not a failure.
 
         Raises:
             OhsandboxError: what ended the run; in a talk only where the sandbox is gone.

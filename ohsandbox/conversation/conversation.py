@@ -257,7 +257,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
         Raises:
             LogWriteError: the message could not be stored; nothing is started.
-            UsageError: text is not a str, or is blank; an image is no data URL of a PNG, JPEG, GIF or WebP, or the
+            UsageError: text is not a str, or is blank; an image is not a data URL of a PNG, JPEG, GIF or WebP, or the
                 images are more or larger than the settings' `output` lets a model see.
             OhsandboxError: as `start`.
         """

@@ -60,7 +60,7 @@ class LiveOutput:
         """Call callback with every event from now on, in a thread of its own.
 
         Raises:
-            UsageError: it is no function.
+            UsageError: it is not a function.
         """
         self._listeners.register(callback)
         with self._changed:

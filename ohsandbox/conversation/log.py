@@ -53,7 +53,7 @@ class Listeners(Generic[T]):
         """Call callback with every item from now on, in the thread that flushes.
 
         Raises:
-            UsageError: it is no function.
+            UsageError: it is not a function.
         """
         if not callable(callback):
             raise wrong("callback", callback, "give a function")

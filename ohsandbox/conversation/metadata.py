@@ -147,7 +147,7 @@ def root_of(name: str, given: Path | str | None) -> Path:
     """The directory of all conversations that an argument of that name gives; None is `paths.conversations_dir()`.
 
     Raises:
-        UsageError: it is no path; or it is None and there is no state directory.
+        UsageError: it is not a path; or it is None and there is no state directory.
     """
     expect_path(name, given)
     return conversations_dir() if given is None else Path(given)
@@ -160,7 +160,7 @@ class FileConversationStore:
         """Create nothing yet. root None is `paths.conversations_dir()`.
 
         Raises:
-            UsageError: root is no path; or it is None and there is no state directory.
+            UsageError: root is not a path; or it is None and there is no state directory.
         """
         self.root = root_of("root", root)
 

@@ -48,7 +48,7 @@ class ModelSide(ABC):
         """Go on with another model, from the next request on; the log says so, and a resumed conversation asks it.
 
         Raises:
-            UsageError: it is no model, its price is unknown and the cost is limited, or the conversation runs.
+            UsageError: it is not a model, its price is unknown and the cost is limited, or the conversation runs.
             OhsandboxError: as `start`.
         """
         expect_method("model", model, "send", "a model")

@@ -324,7 +324,7 @@ class Run:
 
 
 def _was_ended_by_agent(fault: Fault | None) -> bool:
-    """Whether a sandbox ended under an agent's hands while the engine answered; on every try, that is no accident.
+    """Whether a sandbox ended under an agent's hands while the engine answered; on every try, that is not an accident.
 
     Otherwise an agent that wrecks its sandbox, as `rm /bin/sh; kill -9 -1` does, would count in no rate.
     """

@@ -122,7 +122,7 @@ def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
     Raises:
         SandboxFileError: the sandbox cannot store them, or this machine cannot read them.
         SandboxUnavailable: the sandbox went away.
-        UsageError: the owner that the files name is no user of the sandbox.
+        UsageError: the owner that the files name is not a user of the sandbox.
     """
     if files.owner is not None:
         put(runtime, files.model_copy(update={"owner": None}), user="root")

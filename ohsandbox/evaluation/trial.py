@@ -397,7 +397,7 @@ class Trial:
 
 @contextlib.contextmanager
 def _as_the_agent_left_it() -> Iterator[None]:
-    """A user whom an agent has removed from its sandbox is no fault of the task, whose trials count in no rate."""
+    """A user whom an agent has removed from its sandbox is not a fault of the task, whose trials count in no rate."""
     try:
         yield
     except UnknownUserError as error:

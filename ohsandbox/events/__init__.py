@@ -157,7 +157,7 @@ class ToolCallData(_ResponseData):
     thought: str | None = None
     security_risk: str | None = None
     raw_arguments: str | None = None
-    """What the model sent where it was no JSON object."""
+    """What the model sent where it was not a JSON object."""
     raw_name: str | None = None
     approval: int | None = None
     """The number of the standing approval without which a person would be asked."""

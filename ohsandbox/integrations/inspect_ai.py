@@ -275,7 +275,7 @@ def _config(config: SandboxEnvironmentConfigType | None) -> InspectSandboxConfig
             return InspectSandboxConfig(build=config)
         return InspectSandboxConfig(image=config.removeprefix(f"{Path.cwd()}{os.sep}"))
     if config is not None and not isinstance(config, InspectSandboxConfig):
-        raise ValueError(f"{type(config).__name__} is no configuration of ohsandbox. Pass an InspectSandboxConfig")
+        raise ValueError(f"{type(config).__name__} is not a configuration of ohsandbox. Pass an InspectSandboxConfig")
     return config or InspectSandboxConfig()
 
 

@@ -107,7 +107,7 @@ class OhsandboxRuntime(AbstractRuntime):
 
         Raises:
             SessionDoesNotExistError: no session of that name is open.
-            BashIncorrectSyntaxError: the command is no shell input; nothing ran.
+            BashIncorrectSyntaxError: the command is not shell input; nothing ran.
             CommandTimeoutError: it has not ended in time, and goes on; interrupt it.
             NonZeroExitCodeError: it failed, and check is "raise".
             NoExitCodeError: an expected text came while it runs, and check is "raise".

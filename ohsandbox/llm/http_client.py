@@ -144,7 +144,7 @@ class _Body(httpx.SyncByteStream):
         left = self._limit_bytes
         for raw in self._received():
             data = self._decoder.decompress(raw, left + 1) if self._decoder else raw
-            left -= max(len(raw), len(data))  # what follows the compressed data is no data
+            left -= max(len(raw), len(data))  # what follows the compressed data is not data
             if left < 0:
                 self._attempt.refusal = error_mapping.TOO_LARGE
                 raise ResponseRefused("body")

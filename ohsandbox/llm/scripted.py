@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import resources
@@ -89,7 +90,7 @@ class ModelScript(_ScriptPart):
     note: str = ""
 
 
-class _RecordedLLM:
+class _RecordedLLM(ABC):
     """A `ChatModel` whose answers are known: nothing is slow, under way or ever too long."""
 
     context_tokens: int | None = None
@@ -108,10 +109,10 @@ class _RecordedLLM:
         """A note that no model is asked."""
         return self._note
 
-    def preload(self) -> None:
+    def preload(self) -> None:  # noqa: B027 - nothing to load
         """Do nothing."""
 
-    def cancel(self) -> None:
+    def cancel(self) -> None:  # noqa: B027 - no request to break off
         """Do nothing."""
 
     def send(
@@ -135,9 +136,9 @@ class _RecordedLLM:
             on_event(DeltaEvent(text=response.message.content))
         return response
 
+    @abstractmethod
     def _answer(self, index: int, messages: Sequence[Message]) -> dict[str, Any]:
         """The assistant message, in OpenAI form, after index others."""
-        raise NotImplementedError
 
 
 class ScriptedLLM(_RecordedLLM):

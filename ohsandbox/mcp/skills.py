@@ -352,7 +352,7 @@ class _Nodes:
         while not isinstance(key := self._next(), self._yaml.MappingEndEvent):
             line = key.start_mark.line + 1
             if not isinstance(key, self._yaml.ScalarEvent) or key.value in made:
-                raise ValueError(f"line {line}: a key stands twice, or is no text")
+                raise ValueError(f"line {line}: a key stands twice, or is not text")
             self.lines[*path, key.value] = line
             made[key.value] = self.build((*path, key.value))
         return made

@@ -38,7 +38,7 @@ and measurements, which sites and local resolvers give out as well."""
 
 
 class HostNameError(ValueError):
-    """A text is no name of a host; `str(error)` says what it is, after the words "the host ..."."""
+    """A text is not a name of a host; `str(error)` says what it is, after the words "the host ..."."""
 
 
 def normalized_host(text: str) -> str:
@@ -59,7 +59,7 @@ def normalized_host(text: str) -> str:
     if "/" in name and _NUMBER.fullmatch(labels[-1].partition("/")[0]):
         raise HostNameError("is a range of addresses; hosts are allowed by name")
     if len(name) > MAX_HOST_CHARS or not all(map(_LABEL.fullmatch, labels)):
-        raise HostNameError("is no host name")
+        raise HostNameError("is not a host name")
     return name
 
 
@@ -67,7 +67,7 @@ def _encoded(text: str) -> str:
     try:
         return idna.encode(text, uts46=True, transitional=False).decode("ascii")
     except UnicodeError as error:  # IDNAError is one
-        raise HostNameError("is no host name") from error
+        raise HostNameError("is not a host name") from error
 
 
 def is_local_name(host: str) -> bool:

@@ -92,7 +92,7 @@ class AuditLog:
             MAX_FILE_BYTES large; the one before it is `NAME.1.jsonl`. None keeps no file.
 
     Raises:
-        UsageError: the name is no name of a file, or the directory cannot be made.
+        UsageError: the name is not a name of a file, or the directory cannot be made.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -255,7 +255,7 @@ def audit_path(name: str) -> Path:
     """Where the decisions about the sandbox of that name are kept.
 
     Raises:
-        UsageError: it is no name of a file, or the directory cannot be made.
+        UsageError: it is not a name of a file, or the directory cannot be made.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"Invalid name of a sandbox {name[:80]!r}: expected letters, digits, '_', '.' and '-'")

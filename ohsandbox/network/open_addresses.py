@@ -60,7 +60,7 @@ def parse_exception(text: str) -> AddressException:
     except ValueError:
         is_port = False
     if not is_port:
-        raise UsageError(f"{quoted_line(text, limit_chars=80)!r} is no address. {_FORM}")
+        raise UsageError(f"{quoted_line(text, limit_chars=80)!r} is not an address. {_FORM}")
     return AddressException(network, int(port) if colon else _NO_PORT)
 
 

@@ -92,11 +92,11 @@ def parse_rule(text: str) -> NetworkRule:
     except HostNameError as error:
         raise _invalid(text, f"it {error}") from None
     except ValueError:
-        raise _invalid(text, "what follows the colon is no port") from None
+        raise _invalid(text, "what follows the colon is not a port") from None
     if is_local_name(host):
         raise _invalid(text, "it is this machine, of which a single port is opened by --expose-host PORT")
     if below and "." not in host and not private:
-        raise _invalid(text, "so much is no list")
+        raise _invalid(text, "it would allow a whole top-level domain")
     if "." not in host and not private and nearest(host, [PACKAGES]):
         raise _invalid(text, f"no public host has a name without a dot, and {PACKAGES!r} is like it")
     shown = f"{_PRIVATE * private}{'*.' * below}{host}{'' if port is None else f':{port}'}"
@@ -171,7 +171,7 @@ class NetworkPolicy:
         """Take rules back. Connections that none of the rest allows end (see `on_change`).
 
         Raises:
-            UsageError: one is not there, or is no rule, and none is taken back; one line for each.
+            UsageError: one is not there, or is not a rule, and none is taken back; one line for each.
         """
         parsed = _all_parsed(rules)
         with self._guard:

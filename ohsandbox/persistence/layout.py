@@ -36,7 +36,7 @@ def check_id(conversation_id: str) -> str:
     """Return the id, which names a directory.
 
     Raises:
-        UsageError: it is no str, is longer than 128 characters, or holds a character that an id may not hold.
+        UsageError: it is not a str, is longer than 128 characters, or holds a character that an id may not hold.
     """
     if not isinstance(conversation_id, str) or not is_id(conversation_id):
         raise UsageError(

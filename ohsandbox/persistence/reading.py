@@ -46,7 +46,7 @@ def stream_events(path: Path | str, take: Callable[[SDKEvent], None]) -> Scan:
 def tail_events(directory: Path, *, limit_bytes: int) -> list[SDKEvent]:
     """The whole events in the last bytes of a log, for a look at it: neither order nor checksums are checked.
 
-    A line that is no event is left out, and so are texts that stand in files of their own. Empty where there is no log.
+    Lines that are not events, and texts that have files of their own, are left out. Empty where there is no log.
     """
     try:
         with os.fdopen(open_regular(directory / LOG_NAME, os.O_RDONLY, name="Log"), "rb") as file:

@@ -149,7 +149,7 @@ def find_devcontainer(directory: Path, named: str | None = None) -> DevContainer
     """The file of a project's directory, or the one that is named relative to it; None where there is none.
 
     Raises:
-        UsageError: it is no regular file, no JSON with comments, or says something of the wrong kind.
+        UsageError: it is not a regular file or not JSON with comments, or says something of the wrong kind.
     """
     if named is not None:
         return _read(directory / named, directory)

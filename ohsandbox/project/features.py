@@ -104,7 +104,7 @@ def feature_of(files: tuple[FeatureFile, ...], reference: str, given: object, us
     environment = _object(said, "containerEnv", reference)
     for name, value in environment.items():
         if not _NAME.fullmatch(name) or not isinstance(value, str) or _CONTROL.search(value):
-            raise UsageError(f"feature {reference!r}: containerEnv {name!r} is no variable of one line. Correct it.")
+            raise UsageError(f"feature {reference!r}: containerEnv {name!r} is not a variable of one line. Correct it.")
     after = said.get("installsAfter", [])
     if not isinstance(after, list):
         raise UsageError(f"feature {reference!r}: 'installsAfter' is not a list. Correct it.")
@@ -199,7 +199,7 @@ def _files(devcontainer: Path, reference: str) -> tuple[FeatureFile, ...]:
                     with os.fdopen(os.open(name, _FILE, dir_fd=descriptor), "rb") as file:
                         facts = os.fstat(file.fileno())
                         if not stat.S_ISREG(facts.st_mode):
-                            raise UsageError(f"feature {reference!r}: {path!r} is no regular file. Remove it.")
+                            raise UsageError(f"feature {reference!r}: {path!r} is not a regular file. Remove it.")
                         content = file.read(MAX_BYTES + 1 - total)
                     total += len(content)
                     found.append(FeatureFile(path, bool(facts.st_mode & stat.S_IXUSR), content))
@@ -229,7 +229,7 @@ def _variables(known: dict[str, Any], given: object, reference: str) -> dict[str
     """The options as variables: what is given, or else the default."""
     chosen = given if isinstance(given, dict) else {"version": given}
     if not isinstance(given, dict | str | bool):
-        raise UsageError(f"feature {reference!r}: its options are no object. Correct them.")
+        raise UsageError(f"feature {reference!r}: its options are not an object. Correct them.")
     if given in ("", True) or (isinstance(given, str) and "version" not in known):
         chosen = {}
     found: dict[str, str] = {}
@@ -240,7 +240,7 @@ def _variables(known: dict[str, Any], given: object, reference: str) -> dict[str
         value: object = chosen.get(name, told.get("default", False if told.get("type") == "boolean" else ""))
         wanted = bool if told.get("type") == "boolean" else str
         if not isinstance(value, wanted) and str(value).lower() not in {"true", "false"}:
-            raise UsageError(f"feature {reference!r}: option {name!r} is no {told.get('type')}. Correct it.")
+            raise UsageError(f"feature {reference!r}: option {name!r} is not a {told.get('type')}. Correct it.")
         if isinstance(told.get("enum"), list) and value not in told["enum"]:
             raise UsageError(f"feature {reference!r}: option {name!r} is none of {told['enum']}. Correct it.")
         text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -232,7 +232,7 @@ def find_project(start: Path) -> Project | None:
     """The nearest project file from a directory upward to its repository's root; outside a repository only there.
 
     Raises:
-        UsageError: a file is a link or no regular file, is no TOML, or says what is unknown, wrong or never taken.
+        UsageError: a file is a link, is not a regular file, is not TOML, or says what is unknown, wrong or never taken.
     """
     start = start.resolve()
     root = next((above for above in (start, *start.parents) if (above / ".git").exists()), start)
@@ -324,7 +324,7 @@ def _table(path: Path) -> dict[str, Any] | None:
         raise _fault(path, f"not TOML: {told}. Correct it.") from None
     found = parsed if is_ours else parsed.get("tool", {}).get(TABLE)
     if found is not None and not isinstance(found, dict):
-        raise _fault(path, f"[tool.{TABLE}] is no table. Correct it.")
+        raise _fault(path, f"[tool.{TABLE}] is not a table. Correct it.")
     return found
 
 
@@ -346,7 +346,7 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
             )
     for name, reference in values.get("secrets", {}).items():
         if not reference.startswith("env:"):
-            raise _fault(path, f"secret {name!r} is no env:NAME; other files of yours are named on the command line.")
+            raise _fault(path, f"secret {name!r} is not env:NAME; other files of yours are named on the command line.")
     for name in _FILES:
         if name in values:
             values[name] = _below(values[name], name, path, root)

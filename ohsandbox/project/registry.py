@@ -59,7 +59,7 @@ class Reference(NamedTuple):
 
 
 def parse_reference(text: str) -> Reference | None:
-    """What a devcontainer.json names; None where it is no feature of a registry."""
+    """What a devcontainer.json names; None where it is not a feature of a registry."""
     found = _REFERENCE.fullmatch(text)
     if found is None or "//" in found[2] or ".." in found[2]:
         return None
@@ -70,11 +70,11 @@ def fetch_feature(project: Path, text: str) -> tuple[FeatureFile, ...]:
     """The files of a feature: as they were when the project had them first, else from the registry.
 
     Raises:
-        UsageError: it is no reference, the registry does not answer or wants a password, or what it sends is no
-            feature, too large, or not what its digest says.
+        UsageError: it is not a reference, the registry does not answer or wants a password, or what it sends is not
+            a feature, too large, or not what its digest says.
     """
     if (reference := parse_reference(text)) is None:
-        raise UsageError(f"feature {text!r} is no HOST/PATH:TAG of a registry. Correct it.")
+        raise UsageError(f"feature {text!r} is not a HOST/PATH:TAG of a registry. Correct it.")
     try:
         kept = subdirectory(KEPT)
         pin = kept / f"{hashlib.sha256(os.fsencode(project) + b'//' + text.encode()).hexdigest()}.json"
@@ -178,7 +178,7 @@ class _Registry:
         found = [one for one in layers if isinstance(one, dict)] if isinstance(layers, list) else []
         digests = [one.get("digest") for one in found if one.get("mediaType") == _LAYER]
         if len(digests) != 1 or not isinstance(digests[0], str) or not _DIGEST.fullmatch(digests[0]):
-            raise self.fault("what its registry has is no feature. Correct its name.")
+            raise self.fault("what its registry has is not a feature. Correct its name.")
         return digests[0]
 
     def _json(self, data: bytes) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class _Registry:
         except (ValueError, RecursionError):
             said = None
         if not isinstance(said, dict):
-            raise self.fault("its registry sends what is no JSON object. Try again.")
+            raise self.fault("its registry sends what is not a JSON object. Try again.")
         return said
 
     def _body(self, answer: httpx.Response, limit_bytes: int) -> bytes:
@@ -202,7 +202,7 @@ class _Registry:
 
 
 def _files_in(layer: bytes, text: str) -> tuple[FeatureFile, ...]:
-    """The files in a tar, in memory; a member that is no plain file or directory below the top is refused."""
+    """The files in a tar, in memory; a member that is not a plain file or directory below the top is refused."""
     found: dict[str, FeatureFile] = {}
     left = MAX_BYTES
     try:
@@ -217,7 +217,7 @@ def _files_in(layer: bytes, text: str) -> tuple[FeatureFile, ...]:
             else:
                 why = None
     except (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError):
-        why = "what its registry sends is no tar"
+        why = "what its registry sends is not a tar"
     if why is not None:
         raise UsageError(f"feature {text!r}: {why}. Leave it out.")
     return tuple(sorted(found.values()))
@@ -225,7 +225,7 @@ def _files_in(layer: bytes, text: str) -> tuple[FeatureFile, ...]:
 
 def _refused(member: tarfile.TarInfo, path: str, *, left_bytes: int, files: int) -> str | None:
     if path.startswith(("/", "..")) or "\0" in path or not (member.isreg() or member.isdir()) or member.issparse():
-        return f"{member.name[:200]!r} is no plain file of its own"
+        return f"{member.name[:200]!r} is not a plain file of its own"
     if left_bytes < 0 or files >= MAX_FILES:
         return f"it has over {MAX_FILES} files or {MAX_BYTES} bytes"
     return None

@@ -98,5 +98,5 @@ def _read() -> dict[str, Any]:
         isinstance(one, dict) and isinstance(one.get("digest"), str) and isinstance(one.get("at"), str)
         for one in entries.values()
     ):
-        raise UsageError(f"{str(file)!r} is no record of trust. Remove it to trust nothing.")
+        raise UsageError(f"{str(file)!r} is not a record of trust. Remove it to trust nothing.")
     return entries

@@ -27,7 +27,7 @@ MAX_DIGITS = 5
 
 
 def parse_listeners(listed: bytes, *, without: Collection[int] = ()) -> tuple[int, ...]:
-    """The ports in the output of `LIST_LISTENERS`, in order, but for those of without. What is no address is skipped.
+    """The ports in the output of `LIST_LISTENERS`, in order, except those in without. Malformed lines are skipped.
 
     The output comes from the sandbox: a program there can make it say anything.
     """

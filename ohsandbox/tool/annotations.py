@@ -26,7 +26,7 @@ class ToolAnnotations(ConfigModel):
     openWorldHint: bool = True  # noqa: N815 - the protocol's spelling
     """It interacts with external entities: networks, other programs."""
     progressEnabled: bool | None = Field(default=None, exclude=True)  # noqa: N815 - the spelling of older pages
-    """Accepted and ignored: it is no hint of the protocol. Progress that a server reports is shown without it."""
+    """Accepted and ignored: it is not a hint of the protocol. Progress that a server reports is shown without it."""
 
     @classmethod
     def reading(cls, title: str, *, open_world: bool = False) -> Self:

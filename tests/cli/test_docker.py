@@ -133,7 +133,7 @@ def test_caches_are_listed_and_pruned_but_not_while_a_sandbox_has_them(
         assert (told.code, told.out.splitlines()[-1]) == (1, kept)
     refused = invoke("cache", "prune")
     assert (refused.code, "Use --yes." in refused.err) == (2, True)
-    assert "is no cache of yours" in invoke("cache", "prune", "ohsandbox-cache-other", "--yes").err
+    assert "is not a cache of yours" in invoke("cache", "prune", "ohsandbox-cache-other", "--yes").err
     # as one that was deleted: what it made is found all the same
     home.joinpath(".ohsandbox").rename(home / "elsewhere")
     gone = invoke("cache", "prune", "--yes").out

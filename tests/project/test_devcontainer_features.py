@@ -110,11 +110,11 @@ def test_what_raises_rights_and_what_is_no_feature_is_told_and_left_out(project:
         ({"options": {"a": 3}}, {}, "no option 'a'"),
         ({}, {"b": "x"}, "no option 'b'"),
         ({"options": {"a": {"type": "string", "enum": ["x"]}}}, {"a": "y"}, "none of"),
-        ({"options": {"a": {"type": "string"}}}, {"a": ["y"]}, "is no string"),
+        ({"options": {"a": {"type": "string"}}}, {"a": ["y"]}, "is not a string"),
         ({"options": {"a": {"type": "string"}}}, {"a": "\0"}, "NUL byte"),
-        ({}, 3, "options are no object"),
-        ({"containerEnv": {"A": "x\nRUN touch /owned"}}, {}, "no variable of one line"),
-        ({"containerEnv": {"A B": "x"}}, {}, "no variable of one line"),
+        ({}, 3, "options are not an object"),
+        ({"containerEnv": {"A": "x\nRUN touch /owned"}}, {}, "not a variable of one line"),
+        ({"containerEnv": {"A B": "x"}}, {}, "not a variable of one line"),
         ({"installsAfter": "x"}, {}, "not a list"),
     ],
 )
@@ -143,7 +143,7 @@ def test_nothing_outside_is_read_through_names_links_or_kinds_and_no_bomb(projec
         lambda path: path.write_bytes(b"x" * MAX_BYTES),
     ):
         make(here / "more")
-        with pytest.raises(UsageError, match=r"through no link|no regular file|has over"):
+        with pytest.raises(UsageError, match=r"through no link|not a regular file|has over"):
             found(project, {"./a": {}})
         (here / "more").unlink()
     (here / "/".join("d" * 40)).mkdir(parents=True)

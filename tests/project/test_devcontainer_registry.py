@@ -146,12 +146,12 @@ def test_a_token_for_everybody_is_sent_to_the_registry_alone(registry: Registry,
 @pytest.mark.parametrize(
     ("layer", "told"),
     [
-        (tar(("../x", b"")), "'../x' is no plain file"),
-        (tar(("/x", b"")), "'/x' is no plain file"),
-        (tar(("x", None)), "'x' is no plain file"),
-        (tar(("x", None), type=tarfile.CHRTYPE), "'x' is no plain file"),
+        (tar(("../x", b"")), "'../x' is not a plain file"),
+        (tar(("/x", b"")), "'/x' is not a plain file"),
+        (tar(("x", None)), "'x' is not a plain file"),
+        (tar(("x", None), type=tarfile.CHRTYPE), "'x' is not a plain file"),
         (tar(*((str(number), b"") for number in range(201))), "over 200 files"),
-        (b"\x1f\x8b" + b"x" * 2000, "is no tar"),
+        (b"\x1f\x8b" + b"x" * 2000, "is not a tar"),
         (b"x" * (MAX_LAYER_BYTES + 1), "sends over"),
     ],
     ids=["above", "absolute", "link", "device", "many", "compressed", "large"],
@@ -182,7 +182,7 @@ def test_digests_ways_and_answers_are_checked(registry: Registry, tmp_path: Path
         fetch_feature(tmp_path, wrong)
     for manifest in (b"[]", b"{", b'{"layers": [{"mediaType": "x"}]}', b'{"layers": 7}'):
         registry.answers["/v2/me/hello/manifests/1"] = 200, {}, manifest
-        with pytest.raises(UsageError, match=r"no JSON object|is no feature"):
+        with pytest.raises(UsageError, match=r"not a JSON object|is not a feature"):
             fetch_feature(tmp_path, registry.reference("me/hello"))
 
 

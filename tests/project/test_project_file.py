@@ -89,7 +89,7 @@ def test_what_is_no_setting_is_unknown(repository: Path, name: str) -> None:
         ("setup = 'one text'", "'setup' is wrong"),
         ("workspace = '/etc'", "'bind' or 'copy'"),
         ("image = 'a'\nbuild = '.'", "exclude each other"),
-        ("secrets = {A = 'file:~/.ssh/id_rsa'}", "no env:NAME"),
+        ("secrets = {A = 'file:~/.ssh/id_rsa'}", "not env:NAME"),
         ("secrets = {PATH = 'env:A'}", "cannot be named 'PATH'"),
         ("max_tokens = nan", "'max_tokens' is wrong"),
         ("max_cost_usd = inf", "'max_cost_usd' is wrong"),

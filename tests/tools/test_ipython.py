@@ -456,6 +456,7 @@ def test_kernel_of_a_sandbox_that_was_killed_is_told_as_lost_with_it() -> None:
     client = docker.from_env()
     with DockerRuntime("ohsandbox-base:debian") as runtime:
         kernel = Kernel(runtime)
+        kernel.say("'started'")
         timer = threading.Timer(0.5, lambda: client.containers.get(runtime.id).kill())
         timer.start()
         observation = kernel.cell("print('before')\nimport time\ntime.sleep(60)")

@@ -122,7 +122,7 @@ def _attached(path: str, data: bytes, place: str, tell: Callable[[str], None]) -
 
 
 def _read(path: str, runtime: Runtime) -> tuple[bytes, str] | None:
-    """The beginning of the file, and where it lies; None where it is no file."""
+    """The beginning of the file, and where it lies; None where it is not a file."""
     limit = MAX_IMAGE_BYTES if Path(path).suffix.lower() in _IMAGES else MAX_FILE_BYTES
     try:
         return runtime.read_bytes(path, limit_bytes=limit + 1), ""

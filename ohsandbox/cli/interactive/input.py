@@ -43,7 +43,7 @@ class InputHistory(History):
         return reversed(self._stored())
 
     def store_string(self, string: str) -> None:
-        """Append it. That it cannot be stored is no reason to stop a person's work."""
+        """Append it. That it cannot be stored is not a reason to stop a person's work."""
         from ohsandbox.errors import OhsandboxError  # noqa: PLC0415 - nothing of ohsandbox before the first paint
         from ohsandbox.private_files import open_regular, write_all, write_atomically  # noqa: PLC0415 - as above
 

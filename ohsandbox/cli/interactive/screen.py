@@ -214,7 +214,7 @@ class Screen:
         finally:
             self._out.write("\n")
             self._out.flush()
-            with contextlib.suppress(OSError, termios.error):  # what is left of an answer is no message
+            with contextlib.suppress(OSError, termios.error):  # what is left of an answer is not a message
                 termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
             self._is_suspended = False
             with contextlib.suppress(RuntimeError):  # the loop is closed

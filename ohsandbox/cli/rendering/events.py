@@ -106,7 +106,7 @@ class ResultBlock(NamedTuple):
     lines: tuple[BlockLine, ...] = ()
     """In the place of the text, where there are any: a change, fields, tasks."""
     is_declined: bool = False
-    """It did not run, and that is no failure: a person said no, or the run had ended."""
+    """It did not run, and that is not a failure: a person said no, or the run had ended."""
     images: tuple[str, ...] = ()
     """Data URLs, unchecked, for an export, which has room for them."""
 

@@ -205,7 +205,7 @@ def as_script_data(value: object) -> str:
 MAX_HOSTS_BESIDE = 20
 """Blocked hosts beside one event; the table has the others."""
 _PART = 0.01
-"""Of the number of the event before: these entries are no events, and stand between two."""
+"""Of the number of the event before: these entries are not events, and stand between two."""
 
 
 class NetworkEntries:

@@ -90,7 +90,7 @@ class PageServer:
         try:
             self._listener = socket.create_server((HOST, port))
         except (OSError, OverflowError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no port"
+            why = error.strerror if isinstance(error, OSError) else "it is not a port"
             raise UsageError(f"Nothing can listen on {HOST}:{port}: {why}. Name another --port.") from None
         self.port: int = self._listener.getsockname()[1]
         routes = [

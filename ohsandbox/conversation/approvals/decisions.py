@@ -60,7 +60,7 @@ class Approvals:
         """Ask: a conversation's `confirm`.
 
         Raises:
-            UsageError: it is no function.
+            UsageError: it is not a function.
         """
         if ask is not None and not callable(ask):
             policy = f"A policy goes by another name: confirmation={ask!r}." if isinstance(ask, str) else ""

@@ -128,7 +128,7 @@ def program_report(ended: ExecResult, timeout_s: float | None) -> AgentReport:
 
 
 class _MaskedLog:
-    """A text file of what a program prints, masked before it is written; text that is no UTF-8 is replaced."""
+    """A text file of what a program prints, masked before it is written; text that is not UTF-8 is replaced."""
 
     def __init__(self, path: Path, masker: Masker) -> None:
         self._path, self._masked = path, masker.stream()

@@ -37,7 +37,7 @@ class PredictionsAgent(EvaluatedAgent):
         """Look at every line of a JSONL file of `instance_id`, `model_patch` and `model_name_or_path`.
 
         Raises:
-            UsageError: it cannot be read, or a line is no prediction; with the file and the line.
+            UsageError: it cannot be read, or a line is not a prediction; with the file and the line.
         """
         super().__init__()
         self._path = path

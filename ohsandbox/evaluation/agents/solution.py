@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NopAgent(EvaluatedAgent):
-    """Does nothing: a task that it solves is no task."""
+    """Does nothing: a task that it solves is not a task."""
 
     name = "nop"
 

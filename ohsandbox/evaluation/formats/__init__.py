@@ -105,7 +105,7 @@ class _Loader:
         if datasets and not signs:
             self._directory(place, datasets=False)
         if signs and len(self.tasks) + len(self.problems) == before:
-            told = f"is no task, but has {signs[0]!r}: add task.toml or task.yaml, or move it away"
+            told = f"is not a task, but has {signs[0]!r}: add task.toml or task.yaml, or move it away"
             self.problems.append(Problem(place, None, told))
 
     def _entries(self, directory: Path) -> Iterator[Path]:
@@ -123,7 +123,7 @@ class _Loader:
 
     def _list(self, path: Path) -> None:
         if path.suffix not in LIST_SUFFIXES:
-            self.problems.append(Problem(path, None, f"is no list of tasks: {_HINT}"))
+            self.problems.append(Problem(path, None, f"is not a list of tasks: {_HINT}"))
             return
         try:
             if path.suffix == ".jsonl":

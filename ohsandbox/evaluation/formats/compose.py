@@ -65,7 +65,7 @@ def collapse(path: Path, root: Path, *, known: Mapping[str, str], ignored_volume
     ignored_volumes: volumes that have no meaning here, as they are written.
 
     Raises:
-        InvalidTask: it is no Compose file, or asks for a variable that is not set.
+        InvalidTask: it is not a Compose file, or asks for a variable that is not set.
     """
     read = parse_yaml(read_text(path, root, missing="the Compose file"), path)
     services = read.value.get("services") if isinstance(read.value, dict) else None

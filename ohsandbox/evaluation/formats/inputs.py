@@ -41,7 +41,7 @@ def read_text(path: Path, root: Path, *, missing: str, limit_bytes: int = MAX_TE
             raise InvalidTask([Problem(path, None, f"leads out of the task, to {path.readlink()}: put the file here")])
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise InvalidTask([Problem(path, None, "is no regular file")])
+            raise InvalidTask([Problem(path, None, "is not a regular file")])
         if found.st_size > limit_bytes:
             told = f"has {found.st_size:,} bytes: expected at most {limit_bytes:,}"
             raise InvalidTask([Problem(path, None, told)])
@@ -71,7 +71,7 @@ def parse_yaml(text: str, file: Path) -> YamlFile:
 
 
 class JsonLine(NamedTuple):
-    """A line that is no blank one."""
+    """A line that is not a blank one."""
 
     number: int
     """From 1."""
@@ -79,7 +79,7 @@ class JsonLine(NamedTuple):
     """Of its first byte in the file."""
     value: dict[str, Any]
     problem: Problem | None = None
-    """Why it is no object; value is empty then."""
+    """Why it is not an object; value is empty then."""
 
     def line_of(self, _: object) -> int:
         """Return the line of any key: the one line that there is."""
@@ -95,7 +95,7 @@ def read_lines(path: Path, *, limit_bytes: int = MAX_LINE_BYTES) -> Iterator[Jso
     try:
         with path.open("rb") as opened:
             if not stat.S_ISREG(path.stat().st_mode):
-                raise InvalidTask([Problem(path, None, "is no regular file")])
+                raise InvalidTask([Problem(path, None, "is not a regular file")])
             number = offset = 0
             while data := opened.readline(limit_bytes + 1):
                 number, begin, offset = number + 1, offset, offset + len(data)
@@ -210,7 +210,7 @@ def hosts_of_task(hosts: Iterable[str]) -> tuple[str, ...]:
     """The rules of a task's allowlist: public hosts only, since who wrote the task is not who runs it.
 
     Raises:
-        UsageError: one is no host, or is more than a public host; one line.
+        UsageError: one is not a host, or is more than a public host; one line.
     """
     rules = [parse_rule(host) for host in hosts]
     if (more := next((rule for rule in rules if rule.private or not rule.host), None)) is not None:

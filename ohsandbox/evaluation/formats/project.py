@@ -44,7 +44,7 @@ _NOT_KEPT = _WITHOUT_MEANING | {"image", "build", "mem_limit", "cpus", "deploy",
 _ULIMITS = frozenset({"core", "memlock", "nofile", "nproc", "stack"})
 """What databases and compilers ask for. A core is never written."""
 _MAX_ULIMIT = 2**40
-"""No machine has so much of anything; engines refuse what does not fit in 63 bits. -1 is no limit."""
+"""No machine has so much of anything; engines refuse what does not fit in 63 bits. -1 is not a limit."""
 _GIVEN = {"secrets": "/run/secrets", "configs": "/"}
 """Files that services are given, and where those are that name no place. To Compose both are binds, of any mode."""
 _NETWORK_KEYS = frozenset({"name", "driver", "internal", "attachable", "labels", "enable_ipv6"})
@@ -247,7 +247,7 @@ class _Checker:
         """A secret or config of a service: a file of the task, bound as any other."""
         name = str(told.get("source"))
         if not isinstance(file := self._given[kind].get(name, {}).get("file"), str):
-            self._refuse((kind, name), "is no file of the task: write it to one, and name that as 'file'")
+            self._refuse((kind, name), "is not a file of the task: write it to one, and name that as 'file'")
             return None
         place = posixpath.join(_GIVEN[kind], str(told.get("target") or name))
         return self._mount((kind, name, "file"), {"type": "bind", "source": file, "target": place})

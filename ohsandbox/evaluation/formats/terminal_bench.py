@@ -207,7 +207,7 @@ class _TerminalBenchReader:
         return Solution(command=f"bash {ORACLE_DIR}/solution.sh", files=(Files(target=ORACLE_DIR, texts=texts),))
 
     def _keys_as_script(self, path: Path) -> str | None:
-        """The commands of `solution.yaml`, which are typed into a terminal; None where they are no lines of a shell."""
+        """The commands of `solution.yaml`, which are typed into a terminal; None if they are not shell lines."""
         try:
             read = self._yaml(path, "the solution")
             commands = _commands(read, path)

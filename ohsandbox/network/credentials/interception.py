@@ -181,7 +181,7 @@ class _Exchanges:
                 self._sandbox.http.start_next_cycle()
         except h11.RemoteProtocolError as error:
             await self._refuse(
-                CredentialRefusal(HTTPStatus(error.error_status_hint), "this is no HTTP/1.1 that could be passed on")
+                CredentialRefusal(HTTPStatus(error.error_status_hint), "this is not HTTP/1.1 that could be passed on")
             )
         except (OSError, TimeoutError, h11.LocalProtocolError):
             pass  # who went away, or an answer that broke off: so does this connection

@@ -1,4 +1,4 @@
-"""TLS over a pair of asyncio streams, in memory: also where the streams are no sockets, or were read from before."""
+"""TLS over a pair of asyncio streams, in memory: also where the streams are not sockets, or were read from before."""
 
 from __future__ import annotations
 

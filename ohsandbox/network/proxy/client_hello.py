@@ -27,7 +27,7 @@ _RETRY_RANDOM = hashlib.sha256(b"HelloRetryRequest").digest()
 
 
 class ClientHelloError(ValueError):
-    """The first bytes of a connection are no ClientHello that names its server; `str(error)` says what they are."""
+    """The first bytes of a connection are not a ClientHello that names its server; `str(error)` says what they are."""
 
 
 class ClientHello(NamedTuple):
@@ -81,7 +81,7 @@ def _is_whole(message: bytes) -> bool:
         ClientHelloError: it is another one, or too long.
     """
     if message and message[0] != _CLIENT_HELLO:
-        raise ClientHelloError("is no ClientHello")
+        raise ClientHelloError("is not a ClientHello")
     if len(message) < _MESSAGE_HEADER:
         return False
     size = int.from_bytes(message[1:_MESSAGE_HEADER])

@@ -186,13 +186,13 @@ def _authority(text: bytes, *, default_port: int | None, path: bytes) -> Target:
     """Host and port.
 
     Raises:
-        HeadError: it is no host's name and port, which must be there where default_port is None.
+        HeadError: it is not a host's name and port, which must be there where default_port is None.
     """
     shown = text.decode("latin-1")
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         kinds = ((b"@", "holds a user's name"), (b"[", "is an IPv6 address; hosts are allowed by name"))
-        kind = next((kind for sign, kind in kinds if sign in text), "is no host and port")
+        kind = next((kind for sign, kind in kinds if sign in text), "is not a host and port")
         raise HeadError(f"names a destination that {kind}", status=403, host=shown)
     port = int(found[2]) if found[2] else default_port
     if port is None or port > 0xFFFF:  # noqa: PLR2004 - 16 bits

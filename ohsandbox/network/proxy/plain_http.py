@@ -83,7 +83,7 @@ class PlainHTTP:
             target: where it goes.
 
         Raises:
-            UpstreamError: the outside broke off, or answered what is no HTTP, before anything of it was passed on.
+            UpstreamError: the outside broke off, or answered what is not HTTP, before anything of it was passed on.
             HeadError: the body is malformed.
             h11.ProtocolError, OSError: one side broke off.
         """

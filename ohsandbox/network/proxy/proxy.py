@@ -172,7 +172,7 @@ class Proxy:
             self._record(link, ProxyRefusal(403, link.host, link.port, link.ended))
 
     def _record(self, link: Link, refusal: ProxyRefusal) -> None:
-        """Record what was not served; what the policy allowed and the outside failed at is no refusal."""
+        """Record what was not served; what the policy allowed and the outside failed at is not a refusal."""
         is_failure = refusal.status == BAD_GATEWAY
         if is_failure and link.is_counted:
             return
@@ -350,7 +350,7 @@ class Proxy:
         return self._interceptor is not None and self._interceptor.wants(host, port)
 
     def _record_refusal_inside(self, link: Link, status: int, reason: str) -> None:
-        """Record what the interceptor did not serve; a failure of the host is no refusal, and CONNECT is recorded."""
+        """Record what the interceptor did not serve. CONNECT is recorded already; a host's failure is not a refusal."""
         if status != BAD_GATEWAY:
             self._record(link, ProxyRefusal(status, link.host, link.port, reason))
 

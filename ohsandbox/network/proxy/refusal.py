@@ -55,7 +55,7 @@ class ProxyRefusal(NamedTuple):
         return head.encode("ascii", "replace") + text
 
     def _place(self) -> str:
-        """The host as a person would name it; not quoted where it is no name."""
+        """The host as a person would name it; not quoted where it is not a name."""
         try:
             host = normalized_host(self.host)
         except HostNameError:

@@ -51,7 +51,7 @@ class Link:
         self.deadline = 0.0
         """Of the event loop's clock; the proxy ends the link then."""
         self.ended = ""
-        """Why we ended it, the second half of a sentence about the host; "" where that is no refusal."""
+        """Why we ended it, the second half of a sentence about the host; "" where that is not a refusal."""
         self._overdue = ""
         self._outside: list[asyncio.StreamWriter] = []
         self._idle_s = budgets.idle_timeout_s

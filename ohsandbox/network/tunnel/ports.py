@@ -415,7 +415,7 @@ async def connect_here(port: int, end: _End) -> None:
 
 
 def check_port(name: str, value: object, *, least: int = 1) -> None:
-    """Refuse what is no port number.
+    """Refuse what is not a port number.
 
     Raises:
         UsageError: it is not an int from least to 65,535.

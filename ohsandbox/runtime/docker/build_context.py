@@ -37,7 +37,7 @@ class BuildContext:
 
     Raises:
         OSError: the directory cannot be read.
-        UsageError: its `.dockerignore` is no regular file, or over MAX_IGNORE_BYTES.
+        UsageError: its `.dockerignore` is not a regular file, or over MAX_IGNORE_BYTES.
     """
 
     def __init__(self, build: Build) -> None:

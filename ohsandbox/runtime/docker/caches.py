@@ -141,7 +141,7 @@ def _digest(key: bytes) -> str:
 
 
 def check(name: str | None) -> None:
-    """Refuse what is no name of a cache.
+    """Refuse what is not a name of a cache.
 
     Raises:
         UsageError: it is none.
@@ -174,8 +174,8 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
         made = engine.api.create_volume(record.volume, driver="local", labels=labels)
     if made.get("Driver") != "local" or made.get("Options"):
         raise SandboxRefused(
-            f"Volume {record.volume} leads elsewhere ({made.get('Driver')}, {made.get('Options')}), and is no cache of "
-            f"ours. Remedy: `docker volume rm {record.volume}`, or --no-cache."
+            f"Volume {record.volume} leads elsewhere ({made.get('Driver')}, {made.get('Options')}), and is not our "
+            f"cache. Remedy: `docker volume rm {record.volume}`, or --no-cache."
         )
     return config.model_copy(update={"cache_volume": record.volume})
 
@@ -286,7 +286,7 @@ def remove(engine: Engine, volume: str) -> bool:
     from docker.errors import APIError, NotFound  # noqa: PLC0415 - slow import, needed only with an engine
 
     if volume not in {record.volume for record, _ in _records(engine)} | _orphans(engine).keys():
-        raise UsageError(f"{volume!r} is no cache of yours. Remedy: choose one that `ohsandbox cache list` shows.")
+        raise UsageError(f"{volume!r} is not a cache of yours. Remedy: choose one that `ohsandbox cache list` shows.")
     with engine_errors(f"removing the package cache {volume}"):
         try:
             engine.api.remove_volume(volume)

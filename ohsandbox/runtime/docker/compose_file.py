@@ -65,13 +65,13 @@ def services_of_tables(tables: Mapping[str, Any], directory: Path, root: Path) -
     found = []
     for name, told in tables.items():
         if not isinstance(told, dict):
-            raise UsageError(f"service {name!r} is no table. Give it an image.")
+            raise UsageError(f"service {name!r} is not a table. Give it an image.")
         own = dict(told)
         if "build" in own:
             own["build"] = str(_below(str(own["build"]), directory, root, f"build of service {name!r}"))
         for key, reference in _mapping(own.get("secrets")).items():
             if not str(reference).startswith("env:"):
-                raise UsageError(f"secret {key!r} of service {name!r} is no env:NAME. Name a variable.")
+                raise UsageError(f"secret {key!r} of service {name!r} is not env:NAME. Name a variable.")
         try:
             found.append(Service(name, **own))
         except TypeError:
@@ -88,7 +88,7 @@ def services_of_compose(path: Path, root: Path, *, only: Sequence[str] = ()) -> 
     variable, such as `${NAME}`, becomes a secret env:NAME.
 
     Raises:
-        UsageError: it is no Compose file, or asks for what no service is given; each with its line.
+        UsageError: it is not a Compose file, or asks for what no service is given; each with its line.
     """
     with os.fdopen(open_regular(path, os.O_RDONLY, name="Compose file"), "rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
@@ -247,7 +247,7 @@ class _ComposeReader:
             text = str(one.get("target")) if isinstance(one, dict) else self._text((key,), one)
             match = _PORT.fullmatch(text)
             if match is None:
-                self._refuse((key,), f"{text[:40]!r} is no port")
+                self._refuse((key,), f"{text[:40]!r} is not a port")
             elif match[2] != "udp":
                 found.append(int(match[1]))
         if key == "ports":
@@ -284,7 +284,7 @@ class _ComposeReader:
         text = str(value)
         parts = _SPAN.findall(text)
         if "".join(number + unit for number, unit in parts) != text or not parts:
-            self._refuse(("healthcheck", key), f"{text[:40]!r} is no time such as 10s or 1m30s")
+            self._refuse(("healthcheck", key), f"{text[:40]!r} is not a time such as 10s or 1m30s")
         return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
     def _volume(self, told: Any) -> str | None:
@@ -321,7 +321,7 @@ class _ComposeReader:
 
     def _number(self, where: tuple[str, ...], value: Any) -> float:
         if (number := amount(value)) is None:
-            self._refuse(where, f"{str(value)[:40]!r} is no number")
+            self._refuse(where, f"{str(value)[:40]!r} is not a number")
         return number or 0.0
 
     def _text(self, where: tuple[str, ...], value: Any) -> str:
@@ -329,7 +329,7 @@ class _ComposeReader:
         if isinstance(value, bool):
             return str(value).lower()
         if not isinstance(value, str | int | float):
-            self._refuse(where, f"{str(value)[:60]!r} is no text")
+            self._refuse(where, f"{str(value)[:60]!r} is not text")
             return ""
 
         def variable(found: re.Match[str]) -> str:

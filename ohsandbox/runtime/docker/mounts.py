@@ -128,7 +128,7 @@ def asked_mounts(given: object) -> list[Mount]:
     """The mounts of an argument: a sequence of texts and of `Mount`.
 
     Raises:
-        UsageError: it is no sequence of these.
+        UsageError: it is not a sequence of these.
     """
     if given is None:
         return []

@@ -391,7 +391,7 @@ def _payload(image: str, words: list[str], network: str) -> dict[str, Any]:
 
 
 def _run(engine: Engine, container: str) -> list[str]:
-    """Start a container of ours and return the words of its answer; raises SandboxRefused where it is no success."""
+    """Start a container of ours and return the words of its answer; raises SandboxRefused where it is not a success."""
     wire, words = _begin(engine, container)
     wire.close()
     return words

@@ -1,6 +1,6 @@
 """The files of services in checkpoints: each service is committed beside its sandbox, and its volumes with it.
 
-A volume is no part of a commit. Its files travel as an archive through the engine's API: into an image of their own
+A volume is not part of a commit. Its files travel as an archive through the engine's API: into an image of their own
 that holds nothing else, and at a restore from there into the new container's volume before it starts. What a service
 holds in memory alone is not kept.
 """

@@ -119,8 +119,8 @@ class Service(ConfigModel):
     def _is_host_name(cls, name: str) -> str:
         if not _NAME.fullmatch(name) or name in _TAKEN:
             raise ValueError(
-                f"{name[:80]!r} is no name for a service: it takes small letters, digits, '-' and '_', at most 63, and "
-                f"is none of {', '.join(sorted(_TAKEN))}"
+                f"{name[:80]!r} is not a service name: use lower-case letters, digits, '-' and '_', at most 63, and "
+                f"none of the reserved names {', '.join(sorted(_TAKEN))}"
             )
         return name
 
@@ -149,7 +149,7 @@ class Service(ConfigModel):
     @classmethod
     def _are_ports(cls, ports: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if ports is not None and (wrong := [port for port in ports if port not in _PORTS]):
-            raise ValueError(f"{wrong[0]} is no port")
+            raise ValueError(f"{wrong[0]} is not a port")
         return ports
 
     @field_validator("command", "entrypoint", "healthcheck")
@@ -163,7 +163,7 @@ class Service(ConfigModel):
     @classmethod
     def _is_absolute(cls, workdir: str | None) -> str | None:
         if workdir is not None and not workdir.startswith("/"):
-            raise ValueError(f"{workdir[:80]!r} is no absolute path")
+            raise ValueError(f"{workdir[:80]!r} is not an absolute path")
         return workdir
 
     @field_validator("volumes")
@@ -172,7 +172,7 @@ class Service(ConfigModel):
         for path in volumes:
             if not path.startswith("/") or path[1:2] == "/" or path != os.path.normpath(path) or {*path} & {":", "\0"}:
                 raise ValueError(
-                    f"{path[:80]!r} is no absolute path of the service; directories of the host are not bound"
+                    f"{path[:80]!r} is not an absolute path of the service; directories of the host are not bound"
                 )
             if path == "/" or path.split("/")[1] in {"proc", "sys", "dev"}:
                 raise ValueError(f"{path!r} cannot be a volume")
@@ -203,7 +203,7 @@ def check_services(services: Sequence[Service], *, network: NetworkMode) -> tupl
     for service in services:
         for other in service.depends_on:
             if other not in by_name:
-                raise UsageError(f"Service {service.name!r} depends on {other!r}, which is no service. Remedy: add it.")
+                raise UsageError(f"Service {service.name!r} depends on {other!r}, which is missing. Remedy: add it.")
     check_ports({service.name: service.ports or () for service in services}, network=network)
     try:
         order = TopologicalSorter({service.name: service.depends_on for service in services}).static_order()

@@ -91,12 +91,12 @@ class SshAddress(NamedTuple):
         if parts.password is not None:
             raise refuse("it holds a password, which others can see; use a key")
         if not _HOST.fullmatch(host):
-            raise refuse(f"{quoted_line(host, limit_chars=60)!r} is no host")
+            raise refuse(f"{quoted_line(host, limit_chars=60)!r} is not a host")
         if parts.username is not None and not _USER.fullmatch(parts.username):
-            raise refuse(f"{quoted_line(parts.username, limit_chars=60)!r} is no user")
+            raise refuse(f"{quoted_line(parts.username, limit_chars=60)!r} is not a user")
         socket = parts.path if parts.path not in {"", "/"} else None
         if parts.query or parts.fragment or (socket is not None and not _SOCKET.fullmatch(socket)):
-            raise refuse("the path after the host is no socket's")
+            raise refuse("the path after the host is not a socket's")
         return cls(host, parts.username, port, socket)
 
     @property
@@ -113,7 +113,7 @@ class SshTunnel:
         """Connect to nothing yet.
 
         Raises:
-            UsageError: url is no address of ssh.
+            UsageError: url is not an address of ssh.
         """
         self._address = SshAddress.parse(url)
         self._url = url
@@ -274,7 +274,7 @@ def tunnel_to(url: str) -> SshTunnel:
     """The connection of this process to that address, which may not be open yet.
 
     Raises:
-        UsageError: url is no address of ssh.
+        UsageError: url is not an address of ssh.
     """
     with _lock:
         if url not in _tunnels:

@@ -87,7 +87,7 @@ def read_stats(engine: Engine, container: str, *, until: float) -> SandboxUsage 
         url = f"{api.base_url}/v{api.api_version}/containers/{container}/stats"
         answer = api.get(url, params={"stream": "false", "one-shot": "true"}, timeout=STATS_TIMEOUT_S)
         return parse_stats(answer.json()) if answer.ok else None
-    except foreign_errors():  # and an answer that is no JSON, which is requests' error
+    except foreign_errors():  # and an answer that is not JSON, which is requests' error
         return None
 
 

@@ -123,7 +123,7 @@ def check_command(command: object, session: object, pattern: object, is_input: o
     """Check the words of `Runtime.execute`.
 
     Raises:
-        UsageError: one is not text, the command holds a NUL, or is_input is no bool.
+        UsageError: one is not text, the command holds a NUL, or is_input is not a bool.
     """
     if not isinstance(command, str):
         remedy = "or pass the list to run()" if isinstance(command, list | tuple) else "the text of a shell command"
@@ -137,7 +137,7 @@ def check_command(command: object, session: object, pattern: object, is_input: o
 
 
 def check_session(name: object) -> None:
-    """Raise UsageError for a session's name that is no text."""
+    """Raise UsageError for a session's name that is not text."""
     if not isinstance(name, str):
         raise wrong("session", name, "give a session's name as a string")
 
@@ -153,7 +153,7 @@ def check_env(env: Mapping[str, str] | None) -> None:
     """Check variables.
 
     Raises:
-        UsageError: it is no mapping of names to strings. A value, perhaps a secret, is not shown.
+        UsageError: it is not a mapping of names to strings. A value, perhaps a secret, is not shown.
     """
     if env is not None and not isinstance(env, Mapping):
         raise UsageError(f"env is of type {type(env).__name__}; give a dict of names and values, such as {{'A': '1'}}")

@@ -74,7 +74,7 @@ _UNFINISHED = re.compile(
 )
 _UNFINISHED_BYTES = 2 * STRING_UNITS + 4
 _HALF = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})(?=\x1b|\xc2[\x80-\x9f])")
-"""The beginning of a character that a control function interrupts: what follows that is no end of it."""
+"""The beginning of a character that a control function interrupts: what follows that is not an end of it."""
 
 
 def clean(raw: bytes) -> str:

@@ -253,7 +253,7 @@ def _top(directory: Path) -> Path:
     inner = top / ".git"
     why = ""
     if not stat.S_ISDIR(os.lstat(inner).st_mode):
-        why = "its .git is no directory (a worktree or a submodule)"
+        why = "its .git is not a directory (a worktree or a submodule)"
     elif not stat.S_ISDIR(os.lstat(inner / "objects").st_mode) or os.path.lexists(inner / "commondir"):
         why = "its objects lie elsewhere"
     elif (inner / "objects/info/alternates").exists():

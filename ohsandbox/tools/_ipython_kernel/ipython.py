@@ -92,7 +92,7 @@ def _shell_class() -> Any:
         def publish(self, data: dict[str, Any], *args: Any, **options: Any) -> None:
             gallery.show(data)
 
-    class Shell(_core("interactiveshell", "InteractiveShell")):  # type: ignore[misc]
+    class KernelShell(_core("interactiveshell", "InteractiveShell")):  # type: ignore[misc]
         compiler_class = Type(_compiler_class())
         displayhook_class = Type(Hook)
         display_pub_class = Type(Publisher)
@@ -115,4 +115,4 @@ def _shell_class() -> Any:
         def ask_exit(self) -> None:
             """The kernel stays."""
 
-    return Shell
+    return KernelShell

@@ -73,7 +73,8 @@ def test_a_directory_that_looks_like_a_task_is_not_dropped(tmp_path: Path) -> No
     write_tree(tmp_path / ".hidden", HARBOR, task_toml=None)
     ending = ": add task.toml or task.yaml, or move it away"
     assert told(tmp_path) == [
-        f"bad: is no task, but has 'instruction.md'{ending}", f"set/bad: is no task, but has 'run-tests.sh'{ending}",
+        f"bad: is not a task, but has 'instruction.md'{ending}",
+        f"set/bad: is not a task, but has 'run-tests.sh'{ending}",
     ]  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def test_a_path_without_a_task_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "links" / "a").symlink_to("b")
     assert [one.split(":")[:2] for one in told(tmp_path, *(tmp_path / one for one in ("empty", "file.txt", "x")))] == [
         ["empty", " holds no task"],
-        ["file.txt", " is no list of tasks"],
+        ["file.txt", " is not a list of tasks"],
         ["x", " does not exist"],
     ]
     assert told(tmp_path, tmp_path / "links") == ["links/a: leads nowhere: b does not exist"]
@@ -106,7 +107,7 @@ def test_files_that_are_no_text_are_refused_and_not_waited_for(tmp_path: Path) -
     assert told(tmp_path) == [
         "a/instruction.md:2: holds a NUL character: remove it",
         "b/task.toml:2: is not UTF-8: save it as UTF-8",
-        "c/instruction.md: is no regular file",
+        "c/instruction.md: is not a regular file",
         "d/instruction.md: has 4,194,305 bytes: expected at most 4,194,304",
         "d/tests/pipe: is neither a file nor a directory: remove it",
     ]

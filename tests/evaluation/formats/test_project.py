@@ -117,8 +117,8 @@ def test_what_reaches_out_of_the_project_is_refused_with_its_line(tmp_path: Path
         ("include: [/etc/x.yaml]", ":5: include: "),
         ("secrets: {one: {file: /etc/shadow}}", ":5: secrets.one.file: /etc/shadow is outside of the task"),
         ("secrets: {one: {file: ../tests/test.sh}}", ":5: secrets.one.file: "),
-        ("secrets: {one: {environment: HOME}}", ":5: secrets.one: is no file of the task: write it to one"),
-        ("secrets: {one: {external: true}}", ":5: secrets.one: is no file of the task"),
+        ("secrets: {one: {environment: HOME}}", ":5: secrets.one: is not a file of the task: write it to one"),
+        ("secrets: {one: {external: true}}", ":5: secrets.one: is not a file of the task"),
     ],
 )  # fmt: skip
 def test_networks_volumes_and_secrets_are_the_projects_own(tmp_path: Path, told: str, problem: str) -> None:

@@ -100,10 +100,10 @@ def test_variables_of_this_machine_are_not_read(tmp_path: Path, monkeypatch: pyt
         ("build: ../elsewhere", "outside of"),
         ("build: {context: web, network: host}", r"build\.network is not taken"),
         ("healtcheck: {}", "healtcheck is not known"),
-        ("ports: ['a:b']", "'a:b' is no port"),
+        ("ports: ['a:b']", "'a:b' is not a port"),
         ("mem_limit: lots", "memory"),
         ("deploy: {resources: {reservations: {devices: [{capabilities: [gpu]}]}}}", "asks for devices"),
-        ("healthcheck: {test: a, interval: soon}", "'soon' is no time"),
+        ("healthcheck: {test: a, interval: soon}", "'soon' is not a time"),
     ],
 )
 def test_what_no_service_is_given_is_refused_with_its_line(tmp_path: Path, field: str, told: str) -> None:
@@ -161,15 +161,15 @@ def test_a_project_file_names_services_in_tables_or_a_compose_file(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[services.Db]\nimage = 'a'", "no name for a service"),
+        ("[services.Db]\nimage = 'a'", "not a service name"),
         ("[services.db]\nimages = 'a'", "unknown key 'images'"),
-        ("[services.db]\nimage = 'a'\nsecrets = {K = 'file:/etc/shadow'}", "is no env:NAME"),
+        ("[services.db]\nimage = 'a'\nsecrets = {K = 'file:/etc/shadow'}", "is not env:NAME"),
         ("[services.db]\nbuild = '..'", "outside of"),
         ("services = '../compose.yaml'", "outside of"),
         ("services = 'nowhere.yaml'", "is not there"),
         ("services = ['a']", "services"),
         ("services_only = ['a']", "services_only"),
-        ("[services]\ndb = 'postgres'", "is no table"),
+        ("[services]\ndb = 'postgres'", "is not a table"),
     ],
 )
 def test_a_wrong_service_of_a_project_file_is_one_line(tmp_path: Path, text: str, told: str) -> None:

@@ -70,7 +70,7 @@ def port() -> Iterator[int]:
 
 
 def answers(runtime: DockerRuntime, address: str, port: int) -> bool:
-    """Whether a server there says hello to a program inside; a way that is no way says so at once."""
+    """Whether a server there says hello to a program inside; a way that is not a way says so at once."""
     words = 'exec 3<>"/dev/tcp/$1/$2" && head -c5 <&3'
     has_bash = runtime.run(["sh", "-c", "command -v bash"]).exit_code == 0
     argv = ["bash", "-c", words, "bash"] if has_bash else ["sh", "-c", 'nc -w 5 "$1" "$2" </dev/null', "sh"]
@@ -117,7 +117,7 @@ def test_what_is_named_answers_at_its_port(
     runtime.set_network("open", allow=[PUBLIC])
     assert answers(runtime, PUBLIC, port)
     assert not answers(runtime, PRIVATE, port)
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not an address"):
         runtime.set_network("open", allow=["10.0.0.0/33"])
 
 

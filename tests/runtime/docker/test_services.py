@@ -50,7 +50,7 @@ def test_a_service_is_ready_reached_by_name_contained_and_gone_with_its_sandbox(
     assert runtime.execute(fetch("http://later_1:8001/hostname")).exit_code == 0
     assert "web at web:8000" in runtime.describe()["services"]
     assert runtime.describe()["network"].startswith("none")
-    assert runtime.listening_ports() == (), "those of services are no news"
+    assert runtime.listening_ports() == (), "those of services are not news"
     with pytest.raises(ImageUnavailable, match=r"^Service 'missing': Pulling image 'ohsandbox-nowhere\.invalid/x:1'"):
         sandbox(services=[Service("missing", image="ohsandbox-nowhere.invalid/x:1")])
     names = [f"{runtime.name}-{name}" for name in ("later_1", "network", "prepare", "web")]
@@ -112,7 +112,7 @@ def test_garbage_collection_takes_services_whose_owner_is_dead(
 
 @pytest.mark.parametrize("name", ["", "localhost", "network", "Db", "a.b", "-a", "a b", "a\n", "é", "x" * 64])
 def test_a_name_that_is_no_host_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="no name for a service"):
+    with pytest.raises(UsageError, match="not a service name"):
         Service(name, image="busybox")
 
 
@@ -120,11 +120,11 @@ def test_a_name_that_is_no_host_name_is_refused(name: str) -> None:
     ("options", "told"),
     [
         ({}, "needs an image or a build"),
-        ({"image": "busybox", "ports": [0]}, "0 is no port"),
-        ({"image": "busybox", "volumes": "./data"}, "no absolute path"),
-        ({"image": "busybox", "workdir": "data"}, "no absolute path"),
-        ({"image": "busybox", "volumes": "/a/../proc"}, "no absolute path"),
-        ({"image": "busybox", "volumes": "//proc"}, "no absolute path"),
+        ({"image": "busybox", "ports": [0]}, "0 is not a port"),
+        ({"image": "busybox", "volumes": "./data"}, "not an absolute path"),
+        ({"image": "busybox", "workdir": "data"}, "not an absolute path"),
+        ({"image": "busybox", "volumes": "/a/../proc"}, "not an absolute path"),
+        ({"image": "busybox", "volumes": "//proc"}, "not an absolute path"),
         ({"image": "busybox", "env": {"A=B": "c"}}, "A=B"),
         ({"image": "busybox", "secrets": {"A": "value"}}, "where its value is"),
         ({"image": "busybox", "privileged": True}, "unknown key 'privileged'"),
@@ -143,7 +143,7 @@ def test_what_a_service_cannot_be_is_refused(options: dict[str, Any], told: str)
         ([Service("a", image="../containers/json?all=1")], "is not an image name"),
         ([web("a"), web("a", 1)], "Two services are called 'a'"),
         ([web("a", 3128)], "the proxy of the allowlist both use port 3128"),
-        ([web("a", depends_on="z")], "depends on 'z', which is no service"),
+        ([web("a", depends_on="z")], "depends on 'z', which is missing"),
         ([web("a", 1, depends_on="b"), web("b", 2, depends_on="a")], "wait for each other"),
         ([web(f"a{number}", number + 1) for number in range(17)], "17 services are too many"),
     ],

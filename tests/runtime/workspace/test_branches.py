@@ -153,7 +153,7 @@ def test_a_repository_without_a_commit_is_told_with_the_remedy(tmp_path: Path) -
 def test_a_repository_that_borrows_or_lies_elsewhere_is_refused(project: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--shared", str(project), "borrowing")
     git(project, "worktree", "add", "-q", str(tmp_path / "tree"))
-    for name, told in (("borrowing", "it borrows objects"), ("tree", "its .git is no directory")):
+    for name, told in (("borrowing", "it borrows objects"), ("tree", "its .git is not a directory")):
         with pytest.raises(UsageError, match=told):
             open_branch(tmp_path / name, "x")
     with pytest.raises(UsageError, match="is in no git repository"):
