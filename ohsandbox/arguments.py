@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 MAX_SHOWN_CHARS = 60
 """Of a wrong value: enough to recognise it."""
-MAX_WORD_CHARS = 15
+_MAX_WORD_CHARS = 15
 """Of a wrong value in the place of one of a few words. A real key is longer."""
 
 
@@ -170,12 +170,12 @@ class ConfigModel(BaseModel):
             try:
                 super().__init__(**dict(zip(names, given, strict=False)), **values)
             except ValidationError as error:
-                raise UsageError(f"{here}: {fault_of(error, type(self))}") from None
+                raise UsageError(f"{here}: {_fault_of(error, type(self))}") from None
 
         __init__.__signature__ = inspect.signature(lambda self, **values: None)  # noqa: ARG005 - what `help` shows
 
 
-def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
+def _fault_of(error: ValidationError, model: type[BaseModel]) -> str:
     """One line for the first fault in a model's values."""
     faults = error.errors(include_url=False)
     fault = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])  # it explains a missing one
@@ -195,7 +195,7 @@ def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
 def _shown(fault: ErrorDetails, model: type[BaseModel]) -> str:
     """What was given, where it cannot be a key or a password: a number, or a short word in the place of another."""
     value, place = fault["input"], fault["loc"]
-    is_word = fault["type"] == "literal_error" and isinstance(value, str) and len(value) <= MAX_WORD_CHARS
+    is_word = fault["type"] == "literal_error" and isinstance(value, str) and len(value) <= _MAX_WORD_CHARS
     is_plain = value is None or is_word or isinstance(value, int | float)
     if not is_plain or len(place) > 1 or "Secret" in str(model.model_fields[str(place[0])].annotation):
         return ""

@@ -30,10 +30,10 @@ def open_templates(directory: Path, *, scripts: Sequence[str] = ("script.js",)) 
     )  # fmt: skip
     for kind, names in (("style", ["style.css"]), ("script", scripts)):
         text = "".join((directory / name).read_text(encoding="utf-8") for name in names)
-        made.globals |= {kind: text, f"{kind}_hash": source_hash(text)}
+        made.globals |= {kind: text, f"{kind}_hash": _source_hash(text)}
     return made
 
 
-def source_hash(text: str) -> str:
+def _source_hash(text: str) -> str:
     """How a content policy names an inline style sheet or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -30,7 +30,7 @@ _KINDS = ("env:", "file:", "keyring:")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-class StoredKey(NamedTuple):
+class _StoredKey(NamedTuple):
     """Where a key was put."""
 
     reference: str
@@ -64,7 +64,7 @@ def look_up_key(reference: str) -> str:
         raise UsageError(told.replace("of secret 'api_key'", "of the setting api_key", 1)) from None
 
 
-def store_key(name: str, key: str) -> StoredKey:
+def store_key(name: str, key: str) -> _StoredKey:
     """Keep the key under a provider's name: in the keyring where a real one answers, else in a file of mode 0600.
 
     Raises:
@@ -78,7 +78,7 @@ def store_key(name: str, key: str) -> StoredKey:
         try:
             _bounded(lambda: backend.set_password(SERVICE, name, key))
             if _bounded(lambda: backend.get_password(SERVICE, name)) == key:
-                return StoredKey(f"keyring:{name}", f"keyring ({backend.name})")
+                return _StoredKey(f"keyring:{name}", f"keyring ({backend.name})")
         except (OSError, TimeoutError, UsageError):  # locked, or nobody answers: the file then
             pass
     file = subdirectory(_DIRECTORY) / name
@@ -86,7 +86,7 @@ def store_key(name: str, key: str) -> StoredKey:
         write_atomically(file, key.encode() + b"\n")
     except OSError as error:
         raise UsageError(f"Key file {str(file)!r} cannot be written: {error.strerror}. Make it writable.") from None
-    return StoredKey(f"file:{file}", f"{file} (mode 0600; no keyring of this system answers)")
+    return _StoredKey(f"file:{file}", f"{file} (mode 0600; no keyring of this system answers)")
 
 
 def stored_reference(name: str) -> str | None:

@@ -36,7 +36,7 @@ _SYSTEM_DIRECTORIES = frozenset({"/", "/home", "/Users", "/var", "/private", "/m
 STATE_VARIABLE = "OHSANDBOX_HOME"
 """Names the state directory."""
 
-DEFAULT_STATE_NAME = ".ohsandbox"
+_DEFAULT_STATE_NAME = ".ohsandbox"
 """The state directory's name below HOME where STATE_VARIABLE is not set."""
 
 _STALE_S = 24 * 3600.0
@@ -66,13 +66,13 @@ def state_dir(*, create: bool = False) -> Path:
 
 
 def _named_state_dir() -> Path:
-    for variable, below in ((STATE_VARIABLE, "."), ("HOME", DEFAULT_STATE_NAME)):
+    for variable, below in ((STATE_VARIABLE, "."), ("HOME", _DEFAULT_STATE_NAME)):
         if named := os.environ.get(variable):
             if Path(named).is_absolute():
                 return Path(named) / below
             raise UsageError(f"Invalid {variable} {named!r}: expected an absolute path. Set {variable} to one.")
     try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir) / DEFAULT_STATE_NAME
+        return Path(pwd.getpwuid(os.getuid()).pw_dir) / _DEFAULT_STATE_NAME
     except KeyError:
         raise UsageError(
             f"HOME is not set, and user {os.getuid()} has no home directory. Set HOME or {STATE_VARIABLE}."

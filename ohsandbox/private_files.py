@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PRIVATE_DIR_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
-LOCK_POLL_S = 0.1
+_LOCK_POLL_S = 0.1
 """How often a lock is tried whose wait can be cancelled."""
 _CHUNK_BYTES = 1024 * 1024
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -48,7 +48,7 @@ def make_private_dir(directory: Path) -> None:
         ) from error
 
 
-def open_dir(directory: Path | int, *below: str, make: int | None = None) -> int:
+def _open_dir(directory: Path | int, *below: str, make: int | None = None) -> int:
     """A descriptor of a directory, or of one below it, none of them a symlink; what leads to directory may be one.
 
     Args:
@@ -74,8 +74,8 @@ def open_dir(directory: Path | int, *below: str, make: int | None = None) -> int
 
 @contextlib.contextmanager
 def opened_dir(directory: Path | int, *below: str, make: int | None = None) -> Iterator[int]:
-    """`open_dir`, closed at the end."""
-    descriptor = open_dir(directory, *below, make=make)
+    """`_open_dir`, closed at the end."""
+    descriptor = _open_dir(directory, *below, make=make)
     try:
         yield descriptor
     finally:
@@ -255,7 +255,7 @@ def locked(
             if cancel is None:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             while cancel is not None and not try_lock(descriptor):
-                if cancel.wait(LOCK_POLL_S):
+                if cancel.wait(_LOCK_POLL_S):
                     raise CallCancelledError(f"The wait for {str(path)!r} was cancelled")
         yield
     finally:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-MAX_BLANKS = 64
+_MAX_BLANKS = 64
 """More in a row are counted instead: deeper indentation is rare, and eighty push what follows into the next row."""
-MAX_EMPTY_LINES = 5
+_MAX_EMPTY_LINES = 5
 """More in a row are counted instead, so that none push the end of a text out of sight."""
 _MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
 _HIDDEN = re.compile(
@@ -41,7 +41,7 @@ _AS_EMOJI = re.compile(
 )
 """What makes emoji of symbols, as UTS 51 has it: one selector or joiner after a symbol that is seen."""
 _SPELT = re.compile(r"\\(?=u\{[0-9a-f]{1,6}(?:\*\d{1,9})?\})", re.IGNORECASE)
-_BLANKS = re.compile(rf"[ \t]{{{MAX_BLANKS + 1},}}")
+_BLANKS = re.compile(rf"[ \t]{{{_MAX_BLANKS + 1},}}")
 _WORD = re.compile(r"[^\W\d_]+")
 _JOINED = re.compile(r"\w+")
 _LATIN = re.compile("[A-Za-z]")
@@ -56,8 +56,8 @@ _ALIKE = frozenset(
 """Letters of Cyrillic, Greek and Armenian that are drawn as Latin ones (UTS 39, confusables)."""
 _NAMED = 3
 """So many kinds of characters are named."""
-CONCEALS = "It holds characters that cannot be seen"
-MIXES = "It holds words that mix look-alike letters"
+_CONCEALS = "It holds characters that cannot be seen"
+_MIXES = "It holds words that mix look-alike letters"
 
 
 def visible(text: str) -> str:
@@ -86,9 +86,9 @@ def concealed_in(text: str) -> list[str]:
     sentences: list[str] = []
     if hidden:
         more = f" and {len(hidden) - _NAMED} more kinds" if len(hidden) > _NAMED else ""
-        sentences.append(f"{CONCEALS}: {_names(hidden)}{more}.")
+        sentences.append(f"{_CONCEALS}: {_names(hidden)}{more}.")
     if (mixed := next(_mixed(text), None)) is not None:
-        sentences.append(f"{MIXES}: {_names(dict.fromkeys(_OTHER.findall(mixed[0])))} among Latin ones.")
+        sentences.append(f"{_MIXES}: {_names(dict.fromkeys(_OTHER.findall(mixed[0])))} among Latin ones.")
     return sentences
 
 
@@ -114,7 +114,7 @@ def _count_empty_lines(text: str) -> str:
     lines: list[str] = []
     for is_empty, run in groupby(text.split("\n"), key=lambda line: not line.strip(" \t")):
         group = [*run]
-        if is_empty and len(group) > MAX_EMPTY_LINES:
+        if is_empty and len(group) > _MAX_EMPTY_LINES:
             group = [rf"\u{{a*{len(group)}}}"]
         lines += group
     return "\n".join(lines)

@@ -18,7 +18,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPENING, _CLOSING = (yaml.MappingStartEvent, yaml.SequenceStartEvent), (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
-class YamlFault(NamedTuple):
+class _YamlFault(NamedTuple):
     """One thing that is wrong with a YAML text."""
 
     line: int | None
@@ -28,7 +28,7 @@ class YamlFault(NamedTuple):
 class InvalidYaml(ValueError):  # noqa: N818 - a ValueError, as that of strict_json
     """A text that is not one YAML document, or a hostile one."""
 
-    def __init__(self, faults: Sequence[YamlFault]) -> None:
+    def __init__(self, faults: Sequence[_YamlFault]) -> None:
         super().__init__("; ".join(f"line {one.line}: {one.message}" if one.line else one.message for one in faults))
         self.faults = tuple(faults)
 
@@ -76,10 +76,10 @@ def parse_yaml(text: str) -> YamlFile:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         told = f"not YAML: {error.problem or error.context}"
-        raise InvalidYaml([YamlFault(mark.line + 1 if mark else None, told)]) from None
+        raise InvalidYaml([_YamlFault(mark.line + 1 if mark else None, told)]) from None
     except (yaml.YAMLError, ValueError) as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1 if hasattr(error, "position") else None
-        raise InvalidYaml([YamlFault(line, f"not YAML: {str(error).splitlines()[0]}")]) from None
+        raise InvalidYaml([_YamlFault(line, f"not YAML: {str(error).splitlines()[0]}")]) from None
     return YamlFile(value, node)
 
 
@@ -89,16 +89,16 @@ def _bound_depth(text: str) -> None:
         depth += isinstance(event, _OPENING) - isinstance(event, _CLOSING)
         if depth > MAX_DEPTH:
             told = f"is nested more than {MAX_DEPTH} levels deep"
-            raise InvalidYaml([YamlFault(event.start_mark.line + 1, told)])
+            raise InvalidYaml([_YamlFault(event.start_mark.line + 1, told)])
 
 
 def _check(node: Any) -> None:
-    sizes, problems = dict[int, int](), list[YamlFault]()
+    sizes, problems = dict[int, int](), list[_YamlFault]()
 
     def size(one: Any) -> int:
         if (known := sizes.get(id(one))) is not None:
             if not known:
-                raise InvalidYaml([YamlFault(one.start_mark.line + 1, "refers to itself by an alias")])
+                raise InvalidYaml([_YamlFault(one.start_mark.line + 1, "refers to itself by an alias")])
             return known
         sizes[id(one)] = 0
         total = 1
@@ -111,17 +111,17 @@ def _check(node: Any) -> None:
         return total
 
     if node is not None and size(node) > MAX_NODES:
-        problems.append(YamlFault(1, f"has more than {MAX_NODES:,} values once its aliases are put in"))
+        problems.append(_YamlFault(1, f"has more than {MAX_NODES:,} values once its aliases are put in"))
     if problems:
         raise InvalidYaml(problems)
 
 
-def _repeated(node: Any) -> list[YamlFault]:
-    found, seen = list[YamlFault](), dict[tuple[str, str], int]()
+def _repeated(node: Any) -> list[_YamlFault]:
+    found, seen = list[_YamlFault](), dict[tuple[str, str], int]()
     for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
         line, name = key.start_mark.line + 1, (key.tag, key.value)
         if name in seen:
-            found.append(YamlFault(line, f"key {key.value!r} is there twice, first in line {seen[name]}"))
+            found.append(_YamlFault(line, f"key {key.value!r} is there twice, first in line {seen[name]}"))
         seen.setdefault(name, line)
     return found
 

@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 ToolsMap = dict[str, AnyTool]
 
-MAX_EMPTY_RETRIES = 3
+_MAX_EMPTY_RETRIES = 3
 """A model that gives four empty answers in a row will not give another answer the fifth time."""
 
 ALWAYS_ASKS = "The tool is set to ask each time."
 
-NUDGE = (
+_NUDGE = (
     "Your last reply was empty. Go on with the task by calling a tool, or answer the user in words; "
     "call finish when the task is done."
 )
@@ -257,7 +257,7 @@ class Agent:
             return StepOutcome.FINISHED
         messages = history.messages()
         if history.empty_answers:
-            messages.append({"role": "user", "content": NUDGE})
+            messages.append({"role": "user", "content": _NUDGE})
         offered = [tool.to_openai_tool() for tool in tools_map.values()]
         response = self.llm.send(messages, offered, tool_choice, on_event=on_event)
         if response.is_empty:
@@ -367,8 +367,8 @@ def _verdicts(screen: Screen | None, planned: Sequence[ActionEvent]) -> Sequence
 
 def _ask_again(response: ChatResponse, *, attempt: int) -> Step:
     facts = {"attempt": attempt, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
-    if attempt <= MAX_EMPTY_RETRIES:
-        message = f"The model's answer was empty; it is asked again ({attempt} of {MAX_EMPTY_RETRIES})."
+    if attempt <= _MAX_EMPTY_RETRIES:
+        message = f"The model's answer was empty; it is asked again ({attempt} of {_MAX_EMPTY_RETRIES})."
         yield events.retry(code=EMPTY_ANSWER, message=message, **facts)
         return StepOutcome.CONTINUE
     message = f"The model gave {attempt} empty answers in a row. Say how to go on, or use another model."

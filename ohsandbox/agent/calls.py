@@ -39,7 +39,7 @@ RISK_LEVELS: list[str] = list(SECURITY_RISK_SCHEMA["enum"])
 SECURITY_RISK_DESC: str = SECURITY_RISK_SCHEMA["description"]
 """Their description for the model."""
 
-MAX_SHOWN_ARGUMENTS_CHARS = 200
+_MAX_SHOWN_ARGUMENTS_CHARS = 200
 """The part of an unknown tool's arguments that is quoted back: enough to repeat the call with another tool."""
 
 MAX_CALLS = 16
@@ -292,8 +292,8 @@ def _blocked(event: ActionEvent) -> str | None:
 
 
 def _shown(arguments: str) -> str:
-    more = "..." if len(arguments) > MAX_SHOWN_ARGUMENTS_CHARS else ""
-    return arguments[:MAX_SHOWN_ARGUMENTS_CHARS] + more
+    more = "..." if len(arguments) > _MAX_SHOWN_ARGUMENTS_CHARS else ""
+    return arguments[:_MAX_SHOWN_ARGUMENTS_CHARS] + more
 
 
 def _spelling(name: str) -> str:

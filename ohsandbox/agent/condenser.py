@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]
 
-SUMMARY_SYSTEM = (
+_SUMMARY_SYSTEM = (
     "You keep the notes of a software agent whose conversation has become too long. You are given its older part. "
     "Write what the agent must still know to go on: the user's request and every constraint in it; what was done and "
     "found, with exact file paths, commands, names and figures; what failed and why; what is left to do. "
@@ -24,7 +24,7 @@ SUMMARY_SYSTEM = (
 MAX_RESULT_CHARS = 4_000
 """The part of each message that the summarising model gets; the ends of a result are the most informative."""
 
-MAX_PROMPT_CHARS = 200_000
+_MAX_PROMPT_CHARS = 200_000
 """About 50,000 tokens: fits the smallest context window among models usable as agents."""
 
 
@@ -116,7 +116,7 @@ class SummarizingCondenser(WindowCondenser):
 
     def _summary(self, dropped: Sequence[Message], ask: Ask) -> str:
         text = "\n\n".join(_as_text(message) for message in dropped)
-        return ask(cut_middle(text, limit_chars=MAX_PROMPT_CHARS), system=SUMMARY_SYSTEM).strip()
+        return ask(cut_middle(text, limit_chars=_MAX_PROMPT_CHARS), system=_SUMMARY_SYSTEM).strip()
 
 
 def _end(messages: Sequence[Message], keep_first: int, *, keep_last: int) -> int:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MAX_SIDE_BY_SIDE = 4
 """Limit of concurrent read-only calls of one response: more would only queue for the sandbox's cores."""
 
-FINISHED_BEFORE = "Not executed: `finish` came before it in the same reply."
-ASKED_BEFORE = "Not executed: `ask_human` came before it in the same reply. Wait for the answer."
+_FINISHED_BEFORE = "Not executed: `finish` came before it in the same reply."
+_ASKED_BEFORE = "Not executed: `ask_human` came before it in the same reply. Wait for the answer."
 
 
 class StepOutcome(Enum):
@@ -46,7 +46,7 @@ class StepOutcome(Enum):
 
 Step = Generator[EventBody, None, StepOutcome]
 
-_TOO_LATE = {StepOutcome.FINISHED: FINISHED_BEFORE, StepOutcome.IDLE: ASKED_BEFORE}
+_TOO_LATE = {StepOutcome.FINISHED: _FINISHED_BEFORE, StepOutcome.IDLE: _ASKED_BEFORE}
 
 
 class ObservationEvent(NamedTuple):
@@ -85,10 +85,10 @@ class AgentErrorEvent(NamedTuple):
         return _result_event(self, cut_middle(self.error, limit_chars=DEFAULT_LIMITS.max_result_chars))
 
 
-ResultEvent = ObservationEvent | AgentErrorEvent
+_ResultEvent = ObservationEvent | AgentErrorEvent
 
 
-def _result_event(result: ResultEvent, text: str, **extra: Any) -> EventBody:
+def _result_event(result: _ResultEvent, text: str, **extra: Any) -> EventBody:
     answer = ToolResult.failed(text) if result.is_error else ToolResult.ok(text)
     return events.tool_result(tool_call_id=result.tool_call_id, name=result.name, result=answer, **extra)
 
@@ -134,12 +134,12 @@ def _runs_beside(call: AnyCall) -> bool:
     return not call.refusal and call.tool is not None and runs_beside(call.tool, call.action)
 
 
-def _side_by_side(group: list[AnyCall]) -> Iterator[tuple[AnyCall, ResultEvent]]:
+def _side_by_side(group: list[AnyCall]) -> Iterator[tuple[AnyCall, _ResultEvent]]:
     with ThreadPoolExecutor(min(MAX_SIDE_BY_SIDE, len(group)), thread_name_prefix="ohsandbox-call") as pool:
         yield from zip(group, pool.map(_result, group), strict=True)
 
 
-def _result(call: AnyCall, refusal: str | None = None) -> ResultEvent:
+def _result(call: AnyCall, refusal: str | None = None) -> _ResultEvent:
     """Run the call; a tool's failure is a result, a sandbox's failure or an interrupt is not."""
     if refusal is not None:
         return AgentErrorEvent(call.tool_call_id, call.name, refusal)

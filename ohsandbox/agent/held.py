@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 REFUSED = "The user refused this call"
 """The start of a refusal; the user's reason follows."""
 
-REFUSED_BEFORE_FINISH = "Not executed: the user refused a call before it in the same reply. Heed that first."
+_REFUSED_BEFORE_FINISH = "Not executed: the user refused a call before it in the same reply. Heed that first."
 
-NEVER_ASKED = "Not executed: it waited for the user's approval, which was not given."
+_NEVER_ASKED = "Not executed: it waited for the user's approval, which was not given."
 
 NOT_BEGUN = "Not executed: the run ended before its turn came, after the user had approved it. Send it again if needed."
 
@@ -83,7 +83,7 @@ class HeldCall(NamedTuple):
         """The message to the model instead of a result; None if the call may run."""
         if self.approved is False:
             return f"{REFUSED}: {self.reason}" if self.reason else f"{REFUSED}. No reason was given."
-        return NEVER_ASKED if self.waits else self.fault
+        return _NEVER_ASKED if self.waits else self.fault
 
 
 _Stage = Enum("_Stage", ["WAITING", "RELEASED", "OVER"])
@@ -144,7 +144,7 @@ class HeldCalls:
         if call.refusal is not None:
             return call.refusal
         if self._stage is _Stage.WAITING:
-            return NEVER_ASKED if self.waiting else NOT_BEGUN
+            return _NEVER_ASKED if self.waiting else NOT_BEGUN
         return None if tool_call_id in self._perhaps_begun() else NOT_BEGUN
 
     def clear(self) -> None:
@@ -210,6 +210,6 @@ def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any,
                 changed = f"Not executed: since it was sent, the tools have changed. {error}"
                 prepared = call._replace(fault=changed)
         if isinstance(prepared.action, AgentFinishAction) and any(one.approved is False for one in planned):
-            prepared = call._replace(fault=REFUSED_BEFORE_FINISH)
+            prepared = call._replace(fault=_REFUSED_BEFORE_FINISH)
         planned.append(prepared)
     return planned

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 INSTRUCTIONS_NAME = "AGENTS.md"
 """The standard file name of a project's instructions for coding agents (agents.md, 2025)."""
 
-MAX_INSTRUCTIONS_CHARS = 32_000
+_MAX_INSTRUCTIONS_CHARS = 32_000
 """About 8,000 tokens, which every request carries."""
 
 _READ_BYTES = 1024 * 1024
@@ -77,7 +77,7 @@ def read_workspace_instructions(runtime: Runtime) -> str | None:
         data = runtime.read_bytes(INSTRUCTIONS_NAME, limit_bytes=_READ_BYTES)
     except SandboxFileError:
         return None
-    return cut_middle(data.decode("utf-8", "replace"), limit_chars=MAX_INSTRUCTIONS_CHARS).strip() or None
+    return cut_middle(data.decode("utf-8", "replace"), limit_chars=_MAX_INSTRUCTIONS_CHARS).strip() or None
 
 
 @lru_cache(maxsize=1)

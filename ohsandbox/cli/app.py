@@ -21,7 +21,7 @@ from ohsandbox.cli.options import LAST, AsJson, ConversationId, NoTui, Root, San
 from ohsandbox.cli.options_commands import ConfirmOptions, ExecOptions, InitOptions, RunOptions, ShellOptions
 from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, path, switch
 
-COMMIT_CHARS = 12
+_COMMIT_CHARS = 12
 
 app = new_app(
     "ohsandbox",
@@ -72,7 +72,7 @@ def _commit(package: Path) -> str:
     import subprocess
 
     try:
-        return (package / "commit").read_text("ascii").strip()[:COMMIT_CHARS]
+        return (package / "commit").read_text("ascii").strip()[:_COMMIT_CHARS]
     except (OSError, ValueError):
         pass
     if not (package.parent / ".git").exists():
@@ -82,7 +82,7 @@ def _commit(package: Path) -> str:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return ended.stdout.strip()[:COMMIT_CHARS]
+    return ended.stdout.strip()[:_COMMIT_CHARS]
 
 
 Version = Annotated[

@@ -36,7 +36,7 @@ branches = new_app(
     help="List, show, merge or drop the branches on which sandboxes work in trees of their own (--branch).",
 )
 
-BranchName = Annotated[str, typer.Argument(metavar="NAME", help="The branch.")]
+_BranchName = Annotated[str, typer.Argument(metavar="NAME", help="The branch.")]
 Repository = Annotated[
     Path | None,
     typer.Option("--dir", parser=path, metavar="DIR", help="Repository of the branch.  [default: any]"),
@@ -60,7 +60,7 @@ def _branches(
 
 
 @command(branches, "diff")
-def branches_diff(name: BranchName, *, directory: Repository = None, stat: bool = switch("Print a summary.")) -> int:
+def branches_diff(name: _BranchName, *, directory: Repository = None, stat: bool = switch("Print a summary.")) -> int:
     """Print what was changed since the branch began, committed or not, as a patch."""
     from ohsandbox.cli.branches import show_branch
 
@@ -68,7 +68,7 @@ def branches_diff(name: BranchName, *, directory: Repository = None, stat: bool 
 
 
 @command(branches, "merge")
-def branches_merge(name: BranchName, *, directory: Repository = None, yes: Yes = False) -> int:
+def branches_merge(name: _BranchName, *, directory: Repository = None, yes: Yes = False) -> int:
     """Bring the branch to its repository, with what is not committed as one more commit, and merge it there.
 
     Where files conflict, or yours are not committed, the branch is there and nothing is merged.
@@ -79,7 +79,7 @@ def branches_merge(name: BranchName, *, directory: Repository = None, yes: Yes =
 
 
 @command(branches, "drop")
-def branches_drop(name: BranchName, *, directory: Repository = None, yes: Yes = False) -> int:
+def branches_drop(name: _BranchName, *, directory: Repository = None, yes: Yes = False) -> int:
     """Remove the tree of a branch; what is in no branch of the repository is told, and asked about."""
     from ohsandbox.cli.branches import drop_branch
 
@@ -122,7 +122,7 @@ config = new_app(
     epilog="NAME is a setting, or a key in one: model, output.max_chars, secrets.GH_TOKEN. Flags stand above "
     "environment variables, those above a project's file, that above the settings file.",
 )
-SettingName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the setting.")]
+_SettingName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the setting.")]
 
 
 @command(config, "list")
@@ -134,7 +134,7 @@ def config_list(*, as_json: AsJson = False, settings: SettingsFile = None) -> in
 
 
 @command(config, "get")
-def config_get(name: SettingName, *, settings: SettingsFile = None) -> int:
+def config_get(name: _SettingName, *, settings: SettingsFile = None) -> int:
     """Print the value of a setting."""
     from ohsandbox.cli.config import get_setting
 
@@ -143,7 +143,7 @@ def config_get(name: SettingName, *, settings: SettingsFile = None) -> int:
 
 @command(config, "set")
 def config_set(
-    name: SettingName,
+    name: _SettingName,
     value: str | None = argument("Its value: text, number or JSON. An api_key is asked for.", "VALUE"),
     *,
     settings: SettingsFile = None,
@@ -155,7 +155,7 @@ def config_set(
 
 
 @command(config, "unset")
-def config_unset(name: SettingName, *, settings: SettingsFile = None) -> int:
+def config_unset(name: _SettingName, *, settings: SettingsFile = None) -> int:
     """Remove a setting from the settings file."""
     from ohsandbox.cli.config import unset_setting
 

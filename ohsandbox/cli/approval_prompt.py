@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 200
 """Of one question so much is shown at once: about five screens, which a person still scrolls through."""
-USUAL_COLUMNS = 100
+_USUAL_COLUMNS = 100
 """A longer row counts as several."""
 MIN_COLUMNS, FILE_COLUMNS = 20, 1000
 """Rows are as long as the terminal, and not shorter; where there is none, programs read along."""
-MAX_REASONS = 20
+_MAX_REASONS = 20
 
 GUTTER = "  | "
 """Before every row that a call's own text takes: so none of it can pass for a row of ours."""
@@ -44,7 +44,7 @@ NAMED = "  = "
 """Before an argument's name, and before no other row: so no text of one argument can pass for another."""
 ADDED, REMOVED = " +| ", " -| "
 """The same for lines that an edit adds and removes; what is in the old text and the new one stands behind GUTTER."""
-REASON = "  - "
+_REASON = "  - "
 """Before what the rules say of a call; what does not fit into its row goes on below it, and not at the left."""
 PLACE = "  @ "
 """Before what we say of the file that is edited."""
@@ -218,9 +218,9 @@ class _Rows(NamedTuple):
             text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             body += named_rows(label, text, columns)
         body += [] if change is None else change.rows
-        why = [f"{REASON}{safe_line(one, limit_chars=500)}" for one in call.why[:MAX_REASONS]]
-        if len(call.why) > MAX_REASONS:
-            why.append(f"{REASON}and {len(call.why) - MAX_REASONS} more of the kind")
+        why = [f"{_REASON}{safe_line(one, limit_chars=500)}" for one in call.why[:_MAX_REASONS]]
+        if len(call.why) > _MAX_REASONS:
+            why.append(f"{_REASON}and {len(call.why) - _MAX_REASONS} more of the kind")
         return cls(f"[{number}] {safe_line(call.name)}, risk {call.risk.value}", body, why)
 
     @property
@@ -327,10 +327,10 @@ def print_rows(rows: Iterable[str]) -> None:
     """Rows of `shown`, in colours at a terminal that has them: by their gutters, which no text of a call can forge."""
     console = open_console()
     for row in rows:
-        if row.startswith(REASON) and console.is_terminal:
-            text = Text(row.removeprefix(REASON))
-            for number, line in enumerate(text.wrap(console, max(console.width - len(REASON), MIN_COLUMNS))):
-                console.print(Text(" " * len(REASON) if number else REASON) + line, soft_wrap=True)
+        if row.startswith(_REASON) and console.is_terminal:
+            text = Text(row.removeprefix(_REASON))
+            for number, line in enumerate(text.wrap(console, max(console.width - len(_REASON), MIN_COLUMNS))):
+                console.print(Text(" " * len(_REASON) if number else _REASON) + line, soft_wrap=True)
             continue
         head = _HEAD.fullmatch(row)
         style = _RISK_STYLES[head[1]] if head else _STYLES.get(row[: len(GUTTER)], "")
@@ -343,7 +343,7 @@ def _fitting(rows: Sequence[str], limit: int) -> int:
 
 
 def _height(rows: Iterable[str]) -> int:
-    return sum(1 + len(row) // USUAL_COLUMNS for row in rows)
+    return sum(1 + len(row) // _USUAL_COLUMNS for row in rows)
 
 
 def named_rows(label: str, text: str, columns: int) -> list[str]:

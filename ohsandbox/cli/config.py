@@ -41,7 +41,7 @@ _RANDOM = re.compile(r"\b(?=[A-Za-z_]*+[0-9])(?=[0-9_]*+[A-Za-z])\w{16,}+")
 _EDITORS = ("VISUAL", "EDITOR")
 
 
-class Setting(NamedTuple):
+class _Setting(NamedTuple):
     """A setting as it holds now."""
 
     name: str
@@ -56,10 +56,10 @@ def load(file: Path | None) -> tuple[Settings, UsedProject | None]:
     return Settings.load(file, project=project.layer if project else None), project
 
 
-def settings_now(settings: Settings) -> list[Setting]:
+def _settings_now(settings: Settings) -> list[_Setting]:
     """Every setting with its value and where that is from, in the order of their declaration."""
     sources = settings.sources
-    return [Setting(name, shown(settings, name), sources.get(name, "default")) for name in type(settings).model_fields]
+    return [_Setting(name, shown(settings, name), sources.get(name, "default")) for name in type(settings).model_fields]
 
 
 def list_settings(file: Path | None, *, as_json: bool) -> int:
@@ -67,7 +67,7 @@ def list_settings(file: Path | None, *, as_json: bool) -> int:
     settings, project = load(file)
     for warning in settings.warnings:
         say(f"warning: {warning}")
-    rows = settings_now(settings)
+    rows = _settings_now(settings)
     if as_json:
         print_json(row._asdict() for row in rows)
     else:
@@ -237,7 +237,7 @@ def _short(source: str) -> str:
     return f"{kind} file" if rest else source.removeprefix("environment variable ")
 
 
-def _size_or_text(row: Setting) -> str:
+def _size_or_text(row: _Setting) -> str:
     return f"{row.value / 1024**3:g}g" if row.name in SIZES and row.value else _text(row.value)
 
 

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.conversation.approvals.scopes import Approval
 
-POLICY_NAME = "confirm"
+_POLICY_NAME = "confirm"
 """Beside the log."""
 COMMAND = "/approvals"
-MAX_APPROVAL_CHARS = 1000
+_MAX_APPROVAL_CHARS = 1000
 MAX_FILE_BYTES = 1024 * 1024
 """A longer file is not compared with what is written over it."""
 
@@ -123,13 +123,13 @@ def tell_waiting(conversation: Conversation) -> None:
 def keep_policy(directory: Path, name: str) -> None:
     """Keep the policy's name with the conversation, so that who resumes it is asked about the same."""
     if name != (kept_policy(directory) or "never"):
-        write_atomically(directory / POLICY_NAME, f"{name}\n".encode())
+        write_atomically(directory / _POLICY_NAME, f"{name}\n".encode())
 
 
 def kept_policy(directory: Path) -> str | None:
     """The name that was kept; None where none was. One that cannot be read asks about everything."""
     try:
-        name = (directory / POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
+        name = (directory / _POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
         return None
     except OSError:
@@ -224,7 +224,7 @@ def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], rev
     if as_json:
         print_json(_fields(one) for one in standing.in_force)
     else:
-        _list(standing.in_force, lambda line: print(safe_line(line, limit_chars=MAX_APPROVAL_CHARS)))
+        _list(standing.in_force, lambda line: print(safe_line(line, limit_chars=_MAX_APPROVAL_CHARS)))
     return 0
 
 

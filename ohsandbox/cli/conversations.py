@@ -53,7 +53,7 @@ ENGINE_WAIT_S = 1.0
 """An engine that takes longer to list its containers is not waited for: the list is of files."""
 MAX_AGE_S = 100 * 365 * 86400
 """The calendar of Python ends 2000 years ago."""
-SECRETS_NOTE = (
+_SECRETS_NOTE = (
     "It holds all that the agent was told and has seen, files and outputs among them. "
     "Look for keys and passwords in it before you pass it on."
 )
@@ -204,7 +204,7 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
     """Write a conversation to output (mode 0600), or to stdout."""
     one = read_stored(find_stored(root or conversations_dir(), wanted))
     export = MarkdownExport()
-    with opened_output(output, one, force=force) as out:
+    with _opened_output(output, one, force=force) as out:
         if form == "html":
             write_page(out, one.directory)
         elif form == "jsonl":
@@ -217,7 +217,7 @@ def export_conversation(wanted: str, root: Path | None, *, output: Path | None, 
             )
     count = counted(one.metadata.events, "event")
     written = "" if output is None else f"{safe_line(output, limit_chars=1000)}: {count}. "
-    print(f"{written}{SECRETS_NOTE}", file=sys.stderr)
+    print(f"{written}{_SECRETS_NOTE}", file=sys.stderr)
     return 0
 
 
@@ -236,7 +236,7 @@ def _heading(one: StoredConversation) -> str:
 
 
 @contextlib.contextmanager
-def opened_output(
+def _opened_output(
     output: Path | None, one: StoredConversation, *, force: bool, within: bool = False
 ) -> Iterator[BinaryIO]:
     """Where to write. A file appears when it is whole, or holds what a damaged log had before the damage.
@@ -351,7 +351,7 @@ def _age(text: str) -> timedelta:
 
 # --- ohsandbox view -------------------------------------------------------------------------------
 
-PAGE_NAME = "view.html"
+_PAGE_NAME = "view.html"
 """In the conversation's directory: it is removed with the conversation."""
 MAX_PATH_CHARS = 5000
 
@@ -374,12 +374,12 @@ def view_conversation(
         raise UsageError("--serve and --output exclude each other. Use one of them.")
     if serve or (serve is None and output is None and (port or holder_of(directory) is not None)):
         return _serve(directory, port=port, opens=opens)
-    path = output or directory / PAGE_NAME
-    with opened_output(path, read_stored(directory), force=True, within=output is None) as out:
+    path = output or directory / _PAGE_NAME
+    with _opened_output(path, read_stored(directory), force=True, within=output is None) as out:
         write_page(out, directory)
     print(safe_line(path.resolve(), limit_chars=MAX_PATH_CHARS), flush=True)
     if output is not None:
-        say(SECRETS_NOTE)
+        say(_SECRETS_NOTE)
     _open(lambda: open_file(path), opens=False if output is not None and opens is None else opens)
     return 0
 

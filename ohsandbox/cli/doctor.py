@@ -28,7 +28,7 @@ from ohsandbox.settings import Settings
 
 PACKAGES = ("docker", "litellm", "pydantic")
 """Those whose version a report of a fault should name."""
-MIN_TABLE_COLUMNS = 60
+_MIN_TABLE_COLUMNS = 60
 """Narrower than that what was found stands below its name."""
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -128,7 +128,7 @@ def _bubblewrap() -> Check:
 
 def _print(found: list[Check]) -> None:
     console = open_console()
-    narrow = console.width < MIN_TABLE_COLUMNS
+    narrow = console.width < _MIN_TABLE_COLUMNS
     table = Table(box=None, show_header=False, padding=(0, 1))
     for _ in range(3):
         table.add_column(overflow="fold")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FAILED, WAITING, INTERRUPTED, TERMINATED = 1, 6, 130, 143
 PASSED, NOT_REACHED, BAD_INPUT, INFRASTRUCTURE, MODEL = 0, 1, 2, 4, 5
 """Of an evaluation."""
-SIGNALED = 128
+_SIGNALED = 128
 """The shells' convention: above it a signal's number."""
 DEBUG_VARIABLE = "OHSANDBOX_DEBUG"
 MAX_VALUE_CHARS = 100
@@ -82,7 +82,7 @@ class Terminated(BaseException):
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
-        self.exit_code = SIGNALED + number
+        self.exit_code = _SIGNALED + number
 
 
 def prepare_streams() -> None:

@@ -155,7 +155,7 @@ def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
             agent = _replay(what, Path(directory))
         case _:
             raise UsageError(f"Unknown agent {how.agent!r}. Name one of: {', '.join(AGENTS)}.")
-    take_network(agent, how)
+    _take_network(agent, how)
     _take_credentials(agent, how.agent_credential or (), how.agent_network)
     for warning in agent.secrets.warnings:
         say(f"warning: {warning}")
@@ -178,7 +178,7 @@ def _take_credentials(agent: EvaluatedAgent, flags: Sequence[str], network: str 
     agent.secrets = agent.secrets.hiding(HiddenValues((one.name, one.value) for one in found))
 
 
-def take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> None:
+def _take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> None:
     """Give the agent the network that the options say.
 
     Raises:
@@ -255,7 +255,7 @@ def _variables(flags: Iterable[str]) -> Secrets:
 _VALID = "valid"
 
 
-class Proof(NamedTuple):
+class _Proof(NamedTuple):
     """What was found of a task."""
 
     task: str
@@ -297,7 +297,7 @@ def print_schema() -> int:
     return PASSED
 
 
-def prove(task: Task, oracle: TrialResult | None, nop: TrialResult | None) -> Proof:
+def prove(task: Task, oracle: TrialResult | None, nop: TrialResult | None) -> _Proof:
     """Judge a task by its two trials; of a trial that was not carried out, None."""
     findings, code = list[str](), PASSED
     for result, what in ((oracle, "the solution"), (nop, "doing nothing")):
@@ -312,7 +312,7 @@ def prove(task: Task, oracle: TrialResult | None, nop: TrialResult | None) -> Pr
         findings.insert(0, "no solution: nothing proves that it can be solved")
     if findings:
         code = max(code, NOT_REACHED)
-    return Proof(task.id, _cell(oracle), _cell(nop), "; ".join(findings) or _VALID, code)
+    return _Proof(task.id, _cell(oracle), _cell(nop), "; ".join(findings) or _VALID, code)
 
 
 def _cell(result: TrialResult | None) -> str:
@@ -335,7 +335,7 @@ def _carried_out(
 ) -> dict[str, TrialResult]:
     if not tasks:
         return {}
-    take_network(agent, how)
+    _take_network(agent, how)
     plan = RunPlan(tasks, agent, concurrent=how.concurrent, timeout_multiplier=how.timeout_multiplier)
     say(f"{agent.name}: {counted(len(tasks), 'task')}")
     progress = open_progress(no_tui=how.no_tui)

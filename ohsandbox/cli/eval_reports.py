@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.reports.comparison import Comparison, TaskComparison
     from ohsandbox.evaluation.reports.report import Report
 
-STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """A file that GitHub Actions names; what is appended to it is shown with the job."""
 MAX_NAMED = 8
 """Flaky tasks in the summary."""
@@ -88,13 +88,13 @@ def compare_runs(a: Path, b: Path, how: CompareOptions) -> int:
 
 
 def _append_step_summary(report: Report) -> None:
-    if not (path := os.environ.get(STEP_SUMMARY)):
+    if not (path := os.environ.get(_STEP_SUMMARY)):
         return
     try:
         with Path(path).open("a", encoding="utf-8", errors="replace") as file:
             file.write(markdown(report))
     except OSError as error:
-        say(f"The summary cannot be appended to {path} ({STEP_SUMMARY}): {error.strerror}. It is in summary.md.")
+        say(f"The summary cannot be appended to {path} ({_STEP_SUMMARY}): {error.strerror}. It is in summary.md.")
 
 
 def _summary(report: Report) -> Iterator[str]:

@@ -39,7 +39,7 @@ USUAL_MODELS = {
     "xai": "grok-4.5",
 }
 """What is offered for Enter. Good at calling tools, and on litellm's list, which a test holds."""
-OWN_SERVER = "server"
+_OWN_SERVER = "server"
 """In the place of a provider: an OpenAI-compatible server, of which the address is asked."""
 MAX_NAMED = 40
 """Of a provider's models so many are listed for `?`."""
@@ -139,7 +139,7 @@ def _checked(settings: Settings, answers: Answers, *, person: bool) -> Answers:
         _tell(told)
         if isinstance(error, ModelAuthenticationError):
             return answers._replace(key=None, reference=None)
-        if isinstance(error, ModelNotFoundError) and answers.provider in providers() | {OWN_SERVER}:
+        if isinstance(error, ModelNotFoundError) and answers.provider in providers() | {_OWN_SERVER}:
             return answers._replace(model=None)
         return _after_no_answer(answers)
     calls = calls_tools(settings)
@@ -167,7 +167,7 @@ def _given(how: InitOptions) -> Answers:
     if model is None and provider is not None and how.yes and provider in USUAL_MODELS and not base_url:
         model = _with_provider(USUAL_MODELS[provider], provider)
     if provider is None and model:
-        provider = OWN_SERVER if base_url else model.partition("/")[0] if "/" in model else None
+        provider = _OWN_SERVER if base_url else model.partition("/")[0] if "/" in model else None
     key = reference = None
     if how.key_from == "-":
         key = sys.stdin.readline().strip()
@@ -198,7 +198,7 @@ def _asked(answers: Answers, values: dict[str, Any]) -> Answers:
 
 
 def _ask_provider(values: dict[str, Any]) -> tuple[str, str | None]:
-    usual = [*USUAL_MODELS, "openrouter", "ollama", OWN_SERVER]
+    usual = [*USUAL_MODELS, "openrouter", "ollama", _OWN_SERVER]
     before = str(values.get("model") or "").partition("/")[0]
     with_key = next((name for name in USUAL_MODELS if _reference_of_environment(f"{name}/")), "")
     default = before if before in providers() else with_key or usual[0]
@@ -213,13 +213,13 @@ def _ask_provider(values: dict[str, Any]) -> tuple[str, str | None]:
 def _provider(named: str, base_url: str | None) -> tuple[str, str | None]:
     """A provider and an address, of what was named: either, or `server`, whose address is asked for."""
     if ADDRESS.fullmatch(named):
-        return OWN_SERVER, named
-    if named == OWN_SERVER:
+        return _OWN_SERVER, named
+    if named == _OWN_SERVER:
         while not base_url or ADDRESS.fullmatch(base_url) is None:
             if not person_present():
                 raise UsageError("--provider server needs --base-url URL, as in http://localhost:8000/v1.")
             base_url = ask("Its address, as in http://localhost:8000/v1: ")
-        return OWN_SERVER, base_url
+        return _OWN_SERVER, base_url
     if named not in providers():
         raise UsageError(f"Unknown provider {named!r}.{did_you_mean(named, providers())}")
     return named, base_url
@@ -253,7 +253,7 @@ def _ask_model(provider: str, *, has_server: bool) -> str:
 
 def _with_provider(model: str, provider: str) -> str:
     """As litellm names it; a server of one's own speaks OpenAI's format."""
-    prefix = "openai" if provider == OWN_SERVER else provider
+    prefix = "openai" if provider == _OWN_SERVER else provider
     return model if model.startswith(f"{prefix}/") and provider != "openrouter" else f"{prefix}/{model}"
 
 

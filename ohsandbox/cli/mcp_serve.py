@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.tool_flags import ToolFlags
 
-NEEDS_AGENT = tuple(name for name in HINTS if hint_of(name, {}).needs_agent)
+_NEEDS_AGENT = tuple(name for name in HINTS if hint_of(name, {}).needs_agent)
 """Tools that are of no use without our agent and its model; the client has its own."""
-MIN_IDLE_S = 1.0
+_MIN_IDLE_S = 1.0
 """A client pauses between two calls."""
-MIN_TOKEN_CHARS = 16
+_MIN_TOKEN_CHARS = 16
 """A shorter one could be guessed."""
 
 
 def serve(what: ServeOptions, where: SandboxOptions) -> int:
     """Serve until the client goes, or a signal comes."""
-    if what.idle_timeout_s < MIN_IDLE_S:
-        raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {MIN_IDLE_S:g} second or more.")
+    if what.idle_timeout_s < _MIN_IDLE_S:
+        raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {_MIN_IDLE_S:g} second or more.")
     person = what.http is not None and person_present()
     full, settings = full_options(where, what.settings, command="mcp serve", person=person)
     names = _tools(settings.tools, what)
@@ -63,10 +63,10 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
 
 def _tools(usual: ToolFlags, what: ServeOptions) -> list[str]:
     wanted = usual.switched(on=what.enable or (), off=what.disable or ()).names()
-    for name in NEEDS_AGENT:
+    for name in _NEEDS_AGENT:
         if name in wanted and name not in usual.names():
             raise UsageError(f"Tool {name!r} needs an ohsandbox agent and its model. Remove it from --enable.")
-    names = [name for name in wanted if name not in NEEDS_AGENT]
+    names = [name for name in wanted if name not in _NEEDS_AGENT]
     if not names:
         raise UsageError("All tools are disabled. Remove some of --disable.")
     return names
@@ -164,8 +164,8 @@ def _token(reference: str | None) -> str:
     found = look_up("--token", reference, os.environ)
     if found.warning:
         say(f"warning: {found.warning}")
-    if len(found.value) < MIN_TOKEN_CHARS or not found.value.isascii() or not found.value.isprintable():
-        raise UsageError(f"Invalid token: expected {MIN_TOKEN_CHARS} or more printable ASCII characters.")
+    if len(found.value) < _MIN_TOKEN_CHARS or not found.value.isascii() or not found.value.isprintable():
+        raise UsageError(f"Invalid token: expected {_MIN_TOKEN_CHARS} or more printable ASCII characters.")
     return found.value
 
 

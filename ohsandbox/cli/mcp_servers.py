@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ohsandbox.mcp.tool_pinning import ChangedTool
     from ohsandbox.settings import Settings
 
-DIFF_CONTEXT_LINES = 3
+_DIFF_CONTEXT_LINES = 3
 """As git has it."""
 
 
@@ -102,7 +102,7 @@ def _show_change(changed: ChangedTool) -> None:
         print(safe(changed.now or changed.description))
     else:
         before, now = (safe(text).split("\n") for text in (changed.before, changed.now))
-        rows = [*difflib.unified_diff(before, now, "trusted", "now", n=DIFF_CONTEXT_LINES, lineterm="")]
+        rows = [*difflib.unified_diff(before, now, "trusted", "now", n=_DIFF_CONTEXT_LINES, lineterm="")]
         print("\n".join(rows) or "It differs only past the part that is kept for comparison.")
     for sentence in concealed_in(changed.now):
         print(safe(sentence))

@@ -40,7 +40,7 @@ _BARE_NAMES = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", 
 ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
 """What a client can ask; anything else is tried for a minute, and then called unreachable."""
 _NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
-MAX_KEY_NAME_CHARS = 64
+_MAX_KEY_NAME_CHARS = 64
 _OF_ONE_MODEL = ("price", "context_tokens", "native_tool_calling", "vision", "prompt_cache")
 _OF_ONE_PROVIDER = ("api_key", "base_url", "api_version", "custom_llm_provider")
 SERVER_NAME = "base_url"
@@ -132,7 +132,7 @@ def key_source(settings: Settings) -> str | None:
 def key_name(model: str | None, base_url: str | None = None) -> str:
     """The name under which the key of a model's provider is kept, or of the server that base_url names."""
     if base_url:
-        return _NOT_OF_A_NAME.sub("_", urlsplit(base_url).netloc.rpartition("@")[2])[:MAX_KEY_NAME_CHARS].strip("_.-")
+        return _NOT_OF_A_NAME.sub("_", urlsplit(base_url).netloc.rpartition("@")[2])[:_MAX_KEY_NAME_CHARS].strip("_.-")
     return provider_of(model or "") or "default"
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ohsandbox.llm import ChatResponse
     from ohsandbox.settings import Settings
 
-CHECK_TIMEOUT_S = 30.0
+_CHECK_TIMEOUT_S = 30.0
 """A model answers one word in seconds; a server at home may have to load it first."""
-MAX_ANSWER_TOKENS = 64
+_MAX_ANSWER_TOKENS = 64
 """A model that thinks may use them up: an answer that is cut off shows that key and model are right, too."""
 LIKENESS = 0.75
 """Of a name to one on the list, to be taken for a slip, as `claude-sonet-4-5`; a newer model's name mostly is none."""
@@ -55,9 +55,15 @@ _READY_TOOL = {
 
 
 def _ask(settings: Settings, words: str, *tools: dict[str, Any], **how: Any) -> ChatResponse:
-    told = {"num_retries": 0, "timeout_s": CHECK_TIMEOUT_S, "total_timeout_s": CHECK_TIMEOUT_S, "stream": False, **how}
+    told = {
+        "num_retries": 0,
+        "timeout_s": _CHECK_TIMEOUT_S,
+        "total_timeout_s": _CHECK_TIMEOUT_S,
+        "stream": False,
+        **how,
+    }
     config = settings.llm_config()
-    tokens = min(config.max_output_tokens or MAX_ANSWER_TOKENS, MAX_ANSWER_TOKENS)
+    tokens = min(config.max_output_tokens or _MAX_ANSWER_TOKENS, _MAX_ANSWER_TOKENS)
     model = open_model(config.model_copy(update={**told, "max_output_tokens": tokens}))
     try:
         return model.send([{"role": "user", "content": words}], tools)
@@ -131,7 +137,7 @@ def slip_in(settings: Settings) -> str:
     provider, slash, _ = model.partition("/")
     if slash and provider not in providers():
         return _meant(model).strip() or f"Provider {provider!r} is unknown."
-    near = nearest(model, models_like(model), likeness=LIKENESS)
+    near = nearest(model, _models_like(model), likeness=LIKENESS)
     return f"Did you mean {near!r}?" if near else ""
 
 
@@ -148,7 +154,7 @@ def with_suggestion(error: ModelError, model: str, served: Sequence[str] = ()) -
 def _meant(model: str) -> str:
     provider, slash, name = model.partition("/")
     if not slash or provider in providers():
-        return did_you_mean(model, models_like(model))
+        return did_you_mean(model, _models_like(model))
     near = nearest(provider, providers())
     return f" Did you mean '{near}/{name}'?" if near else ""
 
@@ -159,7 +165,7 @@ def is_listed(model: str) -> bool:
     return model in model_list() or bool(slash and entry_of(name, provider))
 
 
-def models_like(model: str) -> list[str]:
+def _models_like(model: str) -> list[str]:
     """The models on the list of the same provider, as they are named to us; all of them for a name without one."""
     provider, slash, _ = model.partition("/")
     return models_of(provider) if slash else [name for name in model_list() if "/" not in name]

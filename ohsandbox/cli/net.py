@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.network.audit import NetworkDecision
 
-KEPT_S = 7 * 86400.0
+_KEPT_S = 7 * 86400.0
 """So long after its last decision the log of a sandbox without a conversation is kept, for who asks why it failed."""
 
 
@@ -37,10 +37,10 @@ def show_network(wanted: str, *, as_json: bool) -> int:
     Raises:
         UsageError: nothing of that name is known.
     """
-    name = find_log(wanted)
+    name = _find_log(wanted)
     decisions = read_decisions(name)
     if as_json:
-        print_json(fields_of(one) for one in decisions)
+        print_json(_fields_of(one) for one in decisions)
     elif not decisions:
         print(f"{name} has asked the network for nothing.")
     else:
@@ -51,7 +51,7 @@ def show_network(wanted: str, *, as_json: bool) -> int:
     return 0
 
 
-def find_log(wanted: str) -> str:
+def _find_log(wanted: str) -> str:
     """The name of what is kept of a conversation or a sandbox: this one, the only one that begins so, or "last".
 
     Raises:
@@ -89,7 +89,7 @@ def _stored(wanted: str) -> str | None:
     return None
 
 
-def fields_of(decision: NetworkDecision) -> dict[str, Any]:
+def _fields_of(decision: NetworkDecision) -> dict[str, Any]:
     """A decision as JSON."""
     return asdict(decision) | {"time": datetime.fromtimestamp(decision.time, UTC).isoformat()}
 
@@ -128,7 +128,7 @@ def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
 
 def old_logs() -> list[str]:
     """The names of those that are of no conversation, and were not written for KEPT_S seconds."""
-    before = time.time() - KEPT_S
+    before = time.time() - _KEPT_S
     conversations = conversations_dir()
     return [name for name, at in audit_logs().items() if at < before and not (conversations / name).exists()]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ohsandbox.network.audit import NetworkDecision
     from ohsandbox.runtime.base import Runtime
 
-MAX_RULES_NAMED = 4
+_MAX_RULES_NAMED = 4
 """As many of the list as a line of the header has room for."""
 MAX_HOSTS_COUNTED = 10_000
 """It may ask for new names as long as it runs; what is remembered of them has an end."""
@@ -29,8 +29,8 @@ def network_words(network: str | None, allowed: Sequence[str]) -> str:
         return network or "none"
     if not allowed:
         return "allowlist, which is empty"
-    more = f" and {len(allowed) - MAX_RULES_NAMED} more" if len(allowed) > MAX_RULES_NAMED else ""
-    return f"{safe_line(', '.join(allowed[:MAX_RULES_NAMED]))}{more}"
+    more = f" and {len(allowed) - _MAX_RULES_NAMED} more" if len(allowed) > _MAX_RULES_NAMED else ""
+    return f"{safe_line(', '.join(allowed[:_MAX_RULES_NAMED]))}{more}"
 
 
 def bar_words(network: str | None) -> str:

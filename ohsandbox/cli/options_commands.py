@@ -90,7 +90,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessOptions:
+class _ProcessOptions:
     """As whom and with which variables a program of the person's runs."""
 
     env: list[str] | None = option("Set an environment variable; may be repeated.", "NAME=VALUE", flags=["--env", "-e"])
@@ -107,7 +107,7 @@ class ProcessOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecOptions(ProcessOptions):
+class ExecOptions(_ProcessOptions):
     """How `exec` runs its command."""
 
     timeout_s: float | None = option(
@@ -122,7 +122,7 @@ class ExecOptions(ProcessOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShellOptions(ProcessOptions):
+class ShellOptions(_ProcessOptions):
     """What `shell` gives its program."""
 
     secrets: list[str] | None = option(
@@ -194,7 +194,7 @@ class ServeOptions:
 
 # --- evaluation -----------------------------------------------------------------------------------
 
-MAX_SHARDS = 100_000
+_MAX_SHARDS = 100_000
 
 _eval = partial(option, rich_help_panel="Evaluation")
 _agent = partial(option, rich_help_panel="Agent")
@@ -217,7 +217,7 @@ EVALUATED_MODEL = frozenset(
 def _shard(text: str) -> str:
     """I/N, with 1 <= I <= N."""
     index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count) <= MAX_SHARDS):
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count) <= _MAX_SHARDS):
         raise BadParameter(f"expected I/N with I from 1 to N, as in 2/8, got {text!r}")
     return text
 

@@ -184,8 +184,8 @@ CLOSE_S = 1.0
 """So long a look is waited for at the end; it takes longer only where the sandbox hangs."""
 MAX_TOLD = 64
 """A sandbox that opens more ports wants to be noticed, and is looked at no more."""
-MAX_IN_A_LINE = 6
-FIRST_EPHEMERAL = 32768
+_MAX_IN_A_LINE = 6
+_FIRST_EPHEMERAL = 32768
 """From here on the kernel chooses ports by itself (ip_local_port_range): nobody asked for such a one by its number."""
 
 
@@ -262,7 +262,7 @@ class PortWatch:
         Raises:
             SandboxUnavailable: the sandbox did not answer.
         """
-        found = [port for port in self._runtime.listening_ports() if port < FIRST_EPHEMERAL and port not in self._told]
+        found = [port for port in self._runtime.listening_ports() if port < _FIRST_EPHEMERAL and port not in self._told]
         self._told.update(found)
         ports = [port for port in found if port not in self._forwarded()]
         if ports and not self._is_over:
@@ -274,6 +274,6 @@ def listening_line(ports: Collection[int]) -> str:
     first, *_ = ports
     if len(ports) == 1:
         return f"listening on {first}: /forward {first} shows it to your browser"
-    shown = ", ".join(map(str, [*ports][:MAX_IN_A_LINE]))
-    more = f" and {len(ports) - MAX_IN_A_LINE} more" if len(ports) > MAX_IN_A_LINE else ""
+    shown = ", ".join(map(str, [*ports][:_MAX_IN_A_LINE]))
+    more = f" and {len(ports) - _MAX_IN_A_LINE} more" if len(ports) > _MAX_IN_A_LINE else ""
     return f"listening on {shown}{more}: /forward {first} shows one to your browser"

@@ -62,7 +62,7 @@ MEANINGS = {
 
 MAX_SHOWN_CHARS = 4_000
 """Of one value in the question: fifty lines of a terminal."""
-MAX_ITEMS_SHOWN = 200
+_MAX_ITEMS_SHOWN = 200
 """Of one list."""
 
 
@@ -145,7 +145,7 @@ def _tell_replaced(project: Project, chosen: str) -> None:
     say(f"{chosen} is used in the place of the project's {what}{' with its features' if features else ''}.")
 
 
-class FoundProject(NamedTuple):
+class _FoundProject(NamedTuple):
     """A project's file, and whether it counts."""
 
     project: Project
@@ -157,7 +157,7 @@ class FoundProject(NamedTuple):
     digest: str = ""
 
 
-def look_for_project(start: Path, settings: Path | None = None) -> FoundProject | None:
+def look_for_project(start: Path, settings: Path | None = None) -> _FoundProject | None:
     """The project's file from a directory upward; nobody is asked.
 
     Raises:
@@ -168,9 +168,9 @@ def look_for_project(start: Path, settings: Path | None = None) -> FoundProject 
         return None
     own = Settings.of_file(settings)
     if not (wide := project.needing_trust(own)):
-        return FoundProject(project, {}, "not needed", own)
+        return _FoundProject(project, {}, "not needed", own)
     digest = project.digest()
-    return FoundProject(project, wide, trust_of(project.directory, digest), own, digest)
+    return _FoundProject(project, wide, trust_of(project.directory, digest), own, digest)
 
 
 def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -> UsedProject | None:
@@ -299,10 +299,10 @@ def _row(label: str, value: Any) -> Iterator[str]:
 
     named = [f"{name} = {one}" for name, one in value.items()] if isinstance(value, dict) else [value]
     items = value if isinstance(value, list | tuple) else named
-    texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in items[:MAX_ITEMS_SHOWN]]
+    texts = [one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in items[:_MAX_ITEMS_SHOWN]]
     shown = [_shown(text) for text in texts]
-    if len(items) > MAX_ITEMS_SHOWN:
-        shown.append(f"... and {len(items) - MAX_ITEMS_SHOWN:,} more, {len(items):,} in all: see the file")
+    if len(items) > _MAX_ITEMS_SHOWN:
+        shown.append(f"... and {len(items) - _MAX_ITEMS_SHOWN:,} more, {len(items):,} in all: see the file")
     columns = open_console().width
     if len(shown) == 1:
         yield from named_rows(label, shown[0], columns)

@@ -24,7 +24,7 @@ QUIET_S = 0.5
 """Whoever types while a question appears types on for longer than that: keys count after so much silence."""
 LOOK_EVERY_S = 0.25
 """How often a question looks whether it still waits."""
-MAX_ANSWER_BYTES = 16_384
+_MAX_ANSWER_BYTES = 16_384
 """Of what is typed so much is taken: four lines as long as a terminal edits them."""
 _PASTE_ON, _PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
 """Bracketed paste: the terminal puts marks around what is pasted (xterm control sequences, DECSET 2004)."""
@@ -50,7 +50,7 @@ def drawn_by(leave: Callable[[], contextlib.AbstractContextManager[None]]) -> It
         _terminal.pop()
 
 
-def borrowed_terminal() -> contextlib.AbstractContextManager[None]:
+def _borrowed_terminal() -> contextlib.AbstractContextManager[None]:
     """A block in which nothing but its own body draws on the terminal and reads from it."""
     return _terminal[-1]()
 
@@ -83,14 +83,14 @@ def read_task() -> str:
 
 def ask(question: str) -> str:
     """One answer, without blanks around it; empty for none."""
-    with contextlib.suppress(EOFError), borrowed_terminal():
+    with contextlib.suppress(EOFError), _borrowed_terminal():
         return input(question).strip()
     return ""
 
 
 def ask_secret(question: str) -> str:
     """An answer that is not shown."""
-    with contextlib.suppress(EOFError), borrowed_terminal():
+    with contextlib.suppress(EOFError), _borrowed_terminal():
         return getpass.getpass(question).strip()
     return ""
 
@@ -169,7 +169,7 @@ def answer_to(question: str, *, until: Callable[[], bool] | None = None) -> Type
     """
     if not sys.stdin.isatty():
         raise EOFError
-    with borrowed_terminal():
+    with _borrowed_terminal():
         return _answer_to(question, sys.stdin.fileno(), until or (lambda: False))
 
 
@@ -227,7 +227,7 @@ def _typed_line(terminal: int, until: Callable[[], bool]) -> str:
         piece = _read(terminal)
         if not piece and not line:
             raise EOFError
-        line = (line + piece)[:MAX_ANSWER_BYTES]
+        line = (line + piece)[:_MAX_ANSWER_BYTES]
         around = around[1 - len(_PASTED) :] + piece  # a mark may come in two pieces
         began, ended = around.rfind(_PASTED.encode()), around.rfind(_PASTE_END.encode())
         if began != ended:  # one of them is there
@@ -267,7 +267,7 @@ def pick(title: str, rows: Sequence[str]) -> int | None:
         event.app.exit(result=-1)
 
     options = [(at, row) for at, row in enumerate(rows)]
-    with borrowed_terminal(), create_app_session(output=create_output(sys.__stdout__)):
+    with _borrowed_terminal(), create_app_session(output=create_output(sys.__stdout__)):
         try:
             chosen = choice(f"{title}\n{HINT}", options=options, default=0, key_bindings=keys)
         except (KeyboardInterrupt, EOFError):

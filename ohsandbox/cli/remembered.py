@@ -17,7 +17,7 @@ _FILE_NAME = "answers.json"
 MAX_DIRECTORIES = 1000
 """The newest answers are kept."""
 _MODELS_NAME = "known-models.json"
-MAX_MODELS = 200
+_MAX_MODELS = 200
 """The newest are kept."""
 Asked = Literal["mount", "no trust"]
 
@@ -53,7 +53,7 @@ def is_remembered_model(model: str, base_url: str | None) -> bool:
 def remember_model(model: str, base_url: str | None) -> None:
     """Keep that it was. That it cannot be kept only means that its server is asked again."""
     known = [one for one in _models() if one != [model, base_url]] + [[model, base_url]]
-    _write(_MODELS_NAME, known[-MAX_MODELS:])
+    _write(_MODELS_NAME, known[-_MAX_MODELS:])
 
 
 def _answers() -> dict[str, dict[str, str]]:

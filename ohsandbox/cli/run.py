@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options import SandboxOptions
     from ohsandbox.runtime.results import PullProgress
 
-DEMO_TASK = "Write a small Python module that merges overlapping intervals. Test it, and show that it works."
+_DEMO_TASK = "Write a small Python module that merges overlapping intervals. Test it, and show that it works."
 
 
 class RunRequest(NamedTuple):
@@ -124,7 +124,7 @@ def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Callable[[RunRequest]
     with tempfile.TemporaryDirectory(prefix="ohsandbox-demo-") as directory:
         where = replace(asked, host_workdir=Path(directory)).checked()
         make_runtime(where.with_settings(settings))
-        return (work or _work)(RunRequest(RunOptions(task=DEMO_TASK, no_tui=no_tui), settings, where))
+        return (work or _work)(RunRequest(RunOptions(task=_DEMO_TASK, no_tui=no_tui), settings, where))
 
 
 def _work(run: RunRequest) -> int:
@@ -135,10 +135,10 @@ def _work(run: RunRequest) -> int:
 
 # --- a sandbox that starts early ------------------------------------------------------------------
 
-ASKED_S = 0.2
+_ASKED_S = 0.2
 """At most so long nothing else is done: until the engine is asked to start the container each import here delays that,
 as threads take turns; from then on it works alone, for some 0.25 s."""
-PROGRESS_S = 0.1
+_PROGRESS_S = 0.1
 """How often what a pull has done is shown."""
 
 
@@ -160,7 +160,7 @@ class EarlyStart:
     def __enter__(self) -> Self:
         self.runtime.while_starting = self._is_asked.set
         self._thread.start()
-        self._is_asked.wait(ASKED_S)
+        self._is_asked.wait(_ASKED_S)
         return self
 
     def __exit__(
@@ -182,7 +182,7 @@ class EarlyStart:
             OhsandboxError: as `Runtime.start`.
         """
         while self._thread.is_alive():
-            self._thread.join(PROGRESS_S)
+            self._thread.join(_PROGRESS_S)
             if self._progress is not None and self._thread.is_alive():
                 show(self._progress)
         if self._error is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _ASKED = ("api_key", "base_url", "native_tool_calling")
 """What a person may have been asked for, beside the model."""
-MAX_INSTRUCTIONS_BYTES = 64 * 1024
+_MAX_INSTRUCTIONS_BYTES = 64 * 1024
 """About 16,000 tokens, which every request carries."""
 
 
@@ -131,6 +131,6 @@ def instructions_of(file: str | None) -> list[str]:
         raise UsageError(f"{what} cannot be read: {error.strerror}. Name a text file.") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{what} is not UTF-8 text (byte {error.start}). Convert it.") from None
-    if len(data) > MAX_INSTRUCTIONS_BYTES:
-        raise UsageError(f"{what} has {len(data)} bytes, more than {MAX_INSTRUCTIONS_BYTES}. Shorten it.")
+    if len(data) > _MAX_INSTRUCTIONS_BYTES:
+        raise UsageError(f"{what} has {len(data)} bytes, more than {_MAX_INSTRUCTIONS_BYTES}. Shorten it.")
     return [f"# Instructions of the user\n{text}"] if text else []

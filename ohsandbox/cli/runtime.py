@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _OTHERWISE = {"workspace", "allow", "copy", "env", "gpus"}
 """Options that `RuntimeSettings` has in another form."""
-MAX_LEFT_OUT_NAMED = 12
+_MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
 MAX_IMAGES_NAMED = 5
 """As many local images as a line holds."""
@@ -195,7 +195,7 @@ def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     if not left_out:
         return
     ranked = sorted(left_out.items(), key=lambda one: (one[1] == "ignored by git", one[0]))
-    shown = [f"{path} ({why})" for path, why in ranked[:MAX_LEFT_OUT_NAMED]]
+    shown = [f"{path} ({why})" for path, why in ranked[:_MAX_LEFT_OUT_NAMED]]
     more = f" and {len(ranked) - len(shown)} more" if len(ranked) > len(shown) else ""
     how = "" if options.copy_all else " --copy-all takes them along."
     source = Path(options.workspace or ".").resolve()

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.inventory import CacheInfo, Inventory, SandboxInfo, ServiceInfo
     from ohsandbox.runtime.results import PullProgress
 
-COPIES_KEPT_S = 30 * 24 * 3600.0
+_COPIES_KEPT_S = 30 * 24 * 3600.0
 """They are made again from the project, in milliseconds."""
-_UNUSED_COPY = f"nobody used it for {COPIES_KEPT_S / 86400:.0f} days"
+_UNUSED_COPY = f"nobody used it for {_COPIES_KEPT_S / 86400:.0f} days"
 
 
 def list_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
@@ -84,7 +84,7 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
 
 def _unused_copies(*, remove: bool = False) -> list[Path]:
     """Copies of projects' files, and what their features are built from, that nobody used and no conversation names."""
-    before = time.time() - COPIES_KEPT_S
+    before = time.time() - _COPIES_KEPT_S
     there = (path for name in (COPIES, STAGED) for path in subdirectory(name).iterdir())
     if not (old := [path for path in there if path.stat().st_mtime < before]):
         return []

@@ -41,22 +41,22 @@ def change_or_show(context: CommandContext, arguments: Sequence[str]) -> None:
             raise UsageError(f"/net {word} names no host. Usage: {USAGE}")
         case _:
             raise UsageError(f"Invalid network {safe_line(' '.join(arguments))!r}. Usage: {USAGE}")
-    context.show(network_text(context.session))
+    context.show(_network_text(context.session))
 
 
 def words(session: RunSession) -> list[str]:
     """What may follow `/net`, and the hosts that were blocked or are on the list."""
-    blocked = [one.host for one in reversed(decisions_of(session)) if not one.allowed]
+    blocked = [one.host for one in reversed(_decisions_of(session)) if not one.allowed]
     return [*dict.fromkeys(["allow", "disallow", "none", "allowlist", "open", *blocked, *session.allowed])]
 
 
-def decisions_of(session: RunSession) -> tuple[NetworkDecision, ...]:
+def _decisions_of(session: RunSession) -> tuple[NetworkDecision, ...]:
     """Those of the sandbox since it is open; none where it has no list."""
     tell = getattr(session.runtime, "network_decisions", None)
     return () if tell is None else tuple(tell())
 
 
-def network_text(session: RunSession) -> Text:
+def _network_text(session: RunSession) -> Text:
     """The network, what was decided, and what would change it."""
     if not session.runtime.isolated:
         return Text("The network is that of this machine: there is no container around the agent.")
@@ -76,7 +76,7 @@ def network_text(session: RunSession) -> Text:
                 "/net allow HOST adds one at once, /net disallow HOST takes it off; /net none, /net open change all."
             )
     found = Text.assemble((f"{head}\n", "bold"), f"{text}\n")
-    if decisions := decisions_of(session):
+    if decisions := _decisions_of(session):
         from ohsandbox.cli.net import decision_table  # noqa: PLC0415 - what it needs is slow to import
 
         found.append("\n").append(decision_table(decisions)).append("\n\n")

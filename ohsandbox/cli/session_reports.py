@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.cost import ConversationCost
     from ohsandbox.events import SDKEvent
 
-MAX_TOOL_CHARS = 90
-MAX_CHANGED_NAMED = 5
+_MAX_TOOL_CHARS = 90
+_MAX_CHANGED_NAMED = 5
 """As many as a line holds."""
-MAX_WHY_LINES = 5
+_MAX_WHY_LINES = 5
 """Of the end of a failed call's output, where the reason stands."""
 _NO_NETWORK = re.compile(
     r"(?i)could not resolve|name resolution|network is unreachable|getaddrinfo|bad address|blocked by the sandbox"
@@ -93,8 +93,8 @@ def _changed_line(directory: Path, kept: int) -> str | None:
         return None  # `ohsandbox diff` says why
     if not paths:
         return None
-    names = ", ".join(safe_line(path, limit_chars=60) for path in paths[:MAX_CHANGED_NAMED])
-    more = f" and {len(paths) - MAX_CHANGED_NAMED:,} more" if len(paths) > MAX_CHANGED_NAMED else ""
+    names = ", ".join(safe_line(path, limit_chars=60) for path in paths[:_MAX_CHANGED_NAMED])
+    more = f" and {len(paths) - _MAX_CHANGED_NAMED:,} more" if len(paths) > _MAX_CHANGED_NAMED else ""
     command = f"ohsandbox diff {directory.name}{'' if since is None else f' {since}'}"
     return f"Changed: {counted(len(paths), 'file')}: {names}{more}. To see it: {command}"
 
@@ -108,7 +108,7 @@ def status_text(session: RunSession) -> Text:
     cost = conversation.cost
     rows = [
         ("model", safe_line(session.settings.model)),
-        ("context", context_words(session)),
+        ("context", _context_words(session)),
         ("tokens", f"{cost.total.prompt_tokens:,} read, {cost.total.completion_tokens:,} written"),
         ("cost", price_words(cost.total)),
         ("files", _files(session)),
@@ -123,7 +123,7 @@ def status_text(session: RunSession) -> Text:
     return Text("\n").join(Text.assemble((f"{name:<13}", "bold"), text) for name, text in rows)
 
 
-def context_words(session: RunSession) -> str:
+def _context_words(session: RunSession) -> str:
     """How much of the model's context window is taken."""
     used = session.conversation.context
     if used.window is None:
@@ -164,7 +164,7 @@ def model_text(session: RunSession) -> Text:
     rows = [
         ("model", safe_line(session.settings.model)),
         ("key", safe_line(source)),
-        ("context", context_words(session)),
+        ("context", _context_words(session)),
     ]
     if session.settings.base_url:
         rows.append(("server", safe_line(session.settings.base_url)))
@@ -199,7 +199,7 @@ def why_text(session: RunSession) -> Text:
         for block in reader.blocks_of(event):
             match block:
                 case CallBlock(text=text):
-                    call = cut(on_one_line(text), MAX_TOOL_CHARS)
+                    call = cut(on_one_line(text), _MAX_TOOL_CHARS)
                 case ResultBlock(ok=False) | ResultBlock(is_declined=True):
                     found = Text.assemble((f"{call}\n", "bold"), f"{block.ending or 'failed'}{_end_of(block.text)}")
                     found.append(_remedy(session, block))
@@ -209,7 +209,7 @@ def why_text(session: RunSession) -> Text:
 
 
 def _end_of(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()][-MAX_WHY_LINES:]
+    lines = [line for line in output.splitlines() if line.strip()][-_MAX_WHY_LINES:]
     return "".join(f"\n  {line}" for line in lines)
 
 
@@ -256,7 +256,7 @@ def show_tools(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def _first_words(description: str) -> str:
-    return cut(safe_line(description.strip().split("\n")[0], limit_chars=10_000), MAX_TOOL_CHARS)
+    return cut(safe_line(description.strip().split("\n")[0], limit_chars=10_000), _MAX_TOOL_CHARS)
 
 
 def servers_text(session: RunSession) -> Text:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SETUP_TIMEOUT_S = 1800.0
 """Installing a large project's dependencies takes minutes; a command that waits for input must not take for ever."""
-MAX_SETUP_CHARS = 200
+_MAX_SETUP_CHARS = 200
 _SESSION = "setup"
 START_WAIT_S = 10.0
 """For a command of a start, before the next one and the session begin beside it."""
@@ -38,7 +38,7 @@ INPUTS = (
     "mise.toml", ".gitmodules", "apt.txt", ".python-version",
 )  # fmt: skip
 """Names in the directory's top whose content decides what setup commands install, where the file names no inputs."""
-MAX_INPUTS = 1_000
+_MAX_INPUTS = 1_000
 MAX_INPUT_BYTES = 64 * 1024**2
 """Of all together: a lock file of a large project has 2 MiB."""
 
@@ -57,7 +57,7 @@ def setup_key(options: SandboxOptions) -> str | None:
     left = MAX_INPUT_BYTES
     for number, path in enumerate(_inputs(directory, project)):
         content = _content(directory, path, left)
-        if content is None or number == MAX_INPUTS:
+        if content is None or number == _MAX_INPUTS:
             return None
         left -= len(content)
         digest.update(repr((path, hashlib.sha256(content).digest())).encode("utf-8", "surrogateescape"))
@@ -67,7 +67,7 @@ def setup_key(options: SandboxOptions) -> str | None:
 def _inputs(directory: Path, project: ProjectCommands) -> Iterator[str]:
     """Paths below the directory, in one order; some may not be there."""
     named = INPUTS if project.inputs is None else project.inputs
-    found = {str(path.relative_to(directory)) for name in named for path in islice(directory.glob(name), MAX_INPUTS)}
+    found = {str(path.relative_to(directory)) for name in named for path in islice(directory.glob(name), _MAX_INPUTS)}
     yield from sorted(found | {*_words(directory, project.setup)})
 
 
@@ -128,7 +128,7 @@ else wait $ohs_start; ohs_n=$?; tail -n 20 {log}; [ $ohs_n = 0 ]; fi"""
 def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
     """Run the commands of a start; one that does not end soon, as a server does not, goes on in the background."""
     for number, command in enumerate(commands, 1):
-        tell(f"start: {safe_line(command, limit_chars=MAX_SETUP_CHARS)}")
+        tell(f"start: {safe_line(command, limit_chars=_MAX_SETUP_CHARS)}")
         log = f"/tmp/ohsandbox-start-{number}.log"  # noqa: S108 - in the sandbox
         begun = _BEGIN.format(command=command, log=log, tenths=int(START_WAIT_S * 10))
         ended = runtime.run(["/bin/sh", "-c", begun], timeout_s=SETUP_TIMEOUT_S)
@@ -137,14 +137,15 @@ def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None
         lines.finish()
         if ended.exit_code != 0:
             tell(
-                f"warning: the start's command {cut(repr(command), MAX_SETUP_CHARS)} failed. The sandbox is used as is."
+                f"warning: the start's command {cut(repr(command), _MAX_SETUP_CHARS)} failed. "
+                "The sandbox is used as is."
             )
             return
 
 
 def _run_told(runtime: Runtime, project: ProjectCommands, tell: Callable[[str], None]) -> bool:
     try:
-        run_setup(runtime, project.setup, tell)
+        _run_setup(runtime, project.setup, tell)
     except SetupFailed as error:
         if project.folder is None:
             raise
@@ -185,21 +186,21 @@ class SetupFailed(SandboxUnavailable):
         self.command = command
 
 
-def run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
+def _run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
     """Run commands one after another in one shell of their own, and tell what they print.
 
     Raises:
         SetupFailed: one failed, or took over SETUP_TIMEOUT_S; the message names it.
     """
     for command in commands:
-        tell(f"setup: {safe_line(command, limit_chars=MAX_SETUP_CHARS)}")
+        tell(f"setup: {safe_line(command, limit_chars=_MAX_SETUP_CHARS)}")
         lines = Lines(lambda line: tell(output(line)))
         ended = runtime.execute(command, session=_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
         lines.finish()
         if ended.exit_code != 0 or ended.timed_out:
             how = f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
             raise SetupFailed(
-                f"Setup command {cut(repr(command), MAX_SETUP_CHARS)} of the project file {how}. "
+                f"Setup command {cut(repr(command), _MAX_SETUP_CHARS)} of the project file {how}. "
                 "Correct it, or leave the project file out with --no-project.",
                 command,
             )

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"/[A-Za-z?][\w?-]*")
 """A path has another slash, and is a message."""
-MAX_ROWS_SHOWN = 30
-MAX_OWN_CHARS = 80
+_MAX_ROWS_SHOWN = 30
+_MAX_OWN_CHARS = 80
 KEYS = "Ctrl-C stops what the agent does, Ctrl-D leaves. Anything else goes to the agent."
 
 
@@ -66,11 +66,11 @@ class CommandContext:
         if self.session.person:
             return pick(title, rows)
         self.show(Text(title, style="bold"))
-        self.show(Text("\n").join(map(Text, rows[:MAX_ROWS_SHOWN])))
+        self.show(Text("\n").join(map(Text, rows[:_MAX_ROWS_SHOWN])))
         return None
 
 
-class SlashCommand(NamedTuple):
+class _SlashCommand(NamedTuple):
     """A command."""
 
     name: str
@@ -109,11 +109,11 @@ def message_of(line: str) -> str:
     if not word or any(word in {one.name, *one.aliases} for one in COMMANDS):
         return line
     with contextlib.suppress(UsageError):  # `find_command` says why
-        return own_message(line) or line
+        return _own_message(line) or line
     return line
 
 
-def find_command(word: str) -> SlashCommand:
+def find_command(word: str) -> _SlashCommand:
     """The command of that name.
 
     Raises:
@@ -123,7 +123,7 @@ def find_command(word: str) -> SlashCommand:
     for command in COMMANDS:
         if word in {command.name, *command.aliases}:
             return command
-    own_message(word)  # says what is wrong with its file
+    _own_message(word)  # says what is wrong with its file
     names = [*(command.name for command in COMMANDS), *own_commands()]
     beginning = [name for name in names if name.startswith(word)]
     near = beginning or difflib.get_close_matches(word, names, n=3, cutoff=0.7)
@@ -191,7 +191,7 @@ def _help(context: CommandContext, arguments: Sequence[str]) -> None:
     lines = [Text.assemble((f"{f'{one.name} {one.arguments}':<{width}}", "bold"), f"  {one.help}") for one in shown]
     context.show(Text("\n").join(lines))
     if not arguments and (own := own_commands()):
-        rows = [(name, cut(safe_line(text), MAX_OWN_CHARS)) for name, text in own.items()]
+        rows = [(name, cut(safe_line(text), _MAX_OWN_CHARS)) for name, text in own.items()]
         context.show(Text("Your own:\n", style="bold").append_text(aligned(rows)))
     if not arguments:
         context.show(Text(context.keys, style="dim"))
@@ -253,93 +253,93 @@ def _approval_words(session: RunSession) -> list[str]:
     return ["revoke", "all", *(str(one.number) for one in session.conversation.approvals)]
 
 
-COMMANDS: tuple[SlashCommand, ...] = (
-    SlashCommand(
+COMMANDS: tuple[_SlashCommand, ...] = (
+    _SlashCommand(
         "/help", "[COMMAND]", "this list", _help, most=1, while_running=True,
         complete=lambda _: [one.name for one in COMMANDS], aliases=("/?",),
     ),
-    SlashCommand(
+    _SlashCommand(
         "/status", "", "model, context, cost, files, container, network, what asks",
         _report(session_reports.status_text), while_running=True,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/cost", "", "tokens and dollars, by turn and in all",
         _report(session_reports.cost_report), while_running=True,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/why", "", "why the last call failed, was refused or was stopped, and what would help",
         _report(session_reports.why_text), while_running=True,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/diff", "[last|N] [--stat]", "what changed in all, in the last turn, or in the last N turns",
         session_travel.show_diff, most=2, while_running=True, complete=lambda _: ["last", "--stat"],
     ),
-    SlashCommand(
+    _SlashCommand(
         "/view", "", "this conversation as a page in the browser, which can answer, stop and steer", _view,
         while_running=True,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/undo", "[N]", "take back the last turn, or N: what was said, and the files",
         session_travel.undo_turns, most=1, complete=session_travel.turn_numbers,
     ),
-    SlashCommand("/redo", "", "bring back what /undo took", session_travel.redo_undone),
-    SlashCommand(
+    _SlashCommand("/redo", "", "bring back what /undo took", session_travel.redo_undone),
+    _SlashCommand(
         "/model", "[NAME]", "which model it is, or go on with another one", _model, most=1,
         complete=session_reports.model_names,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/mode", "[NAME]", "what is asked before it runs; plan: the agent only looks, and presents a plan",
         _mode, most=1, while_running=True, complete=lambda _: POLICIES,
     ),
-    SlashCommand("/compact", "", "sum up the older part of the conversation for the model", _compact),
-    SlashCommand("/clear", "", "begin a new conversation in the same sandbox", _clear, aliases=("/new",)),
-    SlashCommand(
+    _SlashCommand("/compact", "", "sum up the older part of the conversation for the model", _compact),
+    _SlashCommand("/clear", "", "begin a new conversation in the same sandbox", _clear, aliases=("/new",)),
+    _SlashCommand(
         "/resume", "[ID]", "go on with another conversation, chosen from a list",
         session_travel.resume, most=1, complete=session_travel.conversation_ids,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/fork", "[DIR]", "go on in a copy; DIR, an empty one, is for the files of a mounted directory",
         session_travel.fork_here, most=1,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/tools", "[NAME]", "the tools that the agent has, or what one is told to be",
         session_reports.show_tools, most=1, while_running=True,
         complete=lambda session: sorted(session.conversation.tools),
     ),
-    SlashCommand(
+    _SlashCommand(
         "/mcp", "", "the MCP servers and their state", _report(session_reports.servers_text), while_running=True
     ),
-    SlashCommand(
+    _SlashCommand(
         "/net", "[allow|disallow HOST, none|allowlist|open]", "what the sandbox reaches, what was blocked; changes it",
         session_network.change_or_show, most=None, while_running=True, complete=session_network.words,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/forward", "[PORT|HOST:PORT]", "a port of the sandbox on this machine; close PORT closes it; alone lists them",
         forward_command, most=None, while_running=True, complete=port_words,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/secrets", "", "names of the secrets that commands have",
         _report(session_reports.secrets_text), while_running=True,
     ),
-    SlashCommand(
+    _SlashCommand(
         confirm.COMMAND, "[revoke N|all]", "what you allowed from now on, and taking it back",
         _approvals, most=None, while_running=True, complete=_approval_words,
     ),
-    SlashCommand(
+    _SlashCommand(
         "/instructions", "", "the files that instruct the agent",
         _report(session_reports.instructions_text), while_running=True,
     ),
-    SlashCommand("/exit", "", "leave", _exit, aliases=("/quit",)),
+    _SlashCommand("/exit", "", "leave", _exit, aliases=("/quit",)),
 )  # fmt: skip
 HELP_LINE = "/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops the agent. Anything else goes to the agent."
 
 
 # --- a person's own commands ----------------------------------------------------------------------
 
-DIRECTORY_NAME = "commands"
-MAX_OWN_BYTES = 64 * 1024
+_DIRECTORY_NAME = "commands"
+_MAX_OWN_BYTES = 64 * 1024
 MAX_COMMANDS = 200
-OWN_ARGUMENTS = "$ARGUMENTS"
+_OWN_ARGUMENTS = "$ARGUMENTS"
 """In the file: what stands behind the command. Where the file has none of it, that follows the text."""
 _OWN_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 
@@ -351,7 +351,7 @@ def own_commands() -> dict[str, str]:
     which no sandbox reaches: a repository brings none.
     """
     found: dict[str, str] = {}
-    names = sorted(path.stem for path in (state_dir() / DIRECTORY_NAME).glob("*.md"))
+    names = sorted(path.stem for path in (state_dir() / _DIRECTORY_NAME).glob("*.md"))
     for name in names[:MAX_COMMANDS]:
         if _OWN_NAME.fullmatch(name):
             with contextlib.suppress(UsageError):
@@ -359,7 +359,7 @@ def own_commands() -> dict[str, str]:
     return found
 
 
-def own_message(line: str) -> str | None:
+def _own_message(line: str) -> str | None:
     """What the agent is told for a line that begins with such a command; None where there is none of that name.
 
     Raises:
@@ -369,21 +369,21 @@ def own_message(line: str) -> str | None:
     name = word.removeprefix("/").lower()
     if not word.startswith("/") or not _OWN_NAME.fullmatch(name):
         return None
-    if not (state_dir() / DIRECTORY_NAME / f"{name}.md").exists():
+    if not (state_dir() / _DIRECTORY_NAME / f"{name}.md").exists():
         return None
     text, rest = _text_of(name), rest.strip()
-    if OWN_ARGUMENTS in text:
-        return text.replace(OWN_ARGUMENTS, rest)
+    if _OWN_ARGUMENTS in text:
+        return text.replace(_OWN_ARGUMENTS, rest)
     return f"{text}\n\n{rest}" if rest else text
 
 
 def _text_of(name: str) -> str:
-    path = state_dir() / DIRECTORY_NAME / f"{name}.md"
+    path = state_dir() / _DIRECTORY_NAME / f"{name}.md"
     what = f"The command {str(path)!r}"
     with os.fdopen(open_regular(path, os.O_RDONLY, name="The command"), "rb") as file:
-        data = file.read(MAX_OWN_BYTES + 1)
-    if len(data) > MAX_OWN_BYTES:
-        raise UsageError(f"{what} has over {MAX_OWN_BYTES} bytes. Shorten it.")
+        data = file.read(_MAX_OWN_BYTES + 1)
+    if len(data) > _MAX_OWN_BYTES:
+        raise UsageError(f"{what} has over {_MAX_OWN_BYTES} bytes. Shorten it.")
     try:
         text = data.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:

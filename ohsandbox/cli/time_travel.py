@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
 
 MAX_LINES = 20
-MAX_BAR = 50
+_MAX_BAR = 50
 """Signs for the file that changed most."""
 _BINARY_BYTES = 8000
 """Where git looks for a NUL."""
@@ -230,7 +230,7 @@ def stat_lines(work: WorkspaceDiff, *, columns: int) -> Iterator[Text]:
     names = {change.path: safe_line(change.path, limit_chars=1000) for change in work.changes}
     wide = max(map(cell_len, names.values()), default=0)
     most = max((sum(pair) for pair in counts.values()), default=0)
-    room = max(min(columns - wide - 20, MAX_BAR), 5)
+    room = max(min(columns - wide - 20, _MAX_BAR), 5)
     for change in work.changes:
         head = f"{change.word:8}{set_cell_size(names[change.path], wide)}"
         if change in binaries:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 ENGINE_WAIT_S = 6.0
 """Of a single look: an engine that takes longer is told, and not waited for."""
-BETWEEN_SAMPLES_S = 1.0
+_BETWEEN_SAMPLES_S = 1.0
 """The engine samples once a second; a processor's share is between two samples."""
-MAX_PRINTED_CHARS = 100
+_MAX_PRINTED_CHARS = 100
 HEADINGS = ("NAME", "STATE", "CPU", "MEMORY", "NET IN", "NET OUT", "COST", "AGE", "TITLE", "DOES")
 
 
@@ -69,7 +69,7 @@ def _look(survey: Survey) -> None:
     def ask() -> None:
         survey.ask_engine()
         if not survey.fault and survey.is_measuring:
-            time.sleep(BETWEEN_SAMPLES_S)
+            time.sleep(_BETWEEN_SAMPLES_S)
             survey.ask_engine()
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -105,19 +105,19 @@ def fields(row: TopRow) -> dict[str, Any]:
 
 def _cells(row: TopRow) -> tuple[str, ...]:
     name = safe_line(row.conversation or (row.sandbox.name if row.sandbox else row.key))
-    title = "" if row.conversation is None else cut(row.title, MAX_PRINTED_CHARS)
-    shown = row.cells() | {"NAME": name, "TITLE": title, "DOES": cut(row.doing, MAX_PRINTED_CHARS)}
+    title = "" if row.conversation is None else cut(row.title, _MAX_PRINTED_CHARS)
+    shown = row.cells() | {"NAME": name, "TITLE": title, "DOES": cut(row.doing, _MAX_PRINTED_CHARS)}
     return tuple(shown[heading] for heading in HEADINGS)
 
 
 # --- what is known --------------------------------------------------------------------------------
 
-MAX_CONVERSATIONS = 100
+_MAX_CONVERSATIONS = 100
 """The newest, besides those whose sandbox is there."""
 TAIL_BYTES, OPEN_TAIL_BYTES = 16 * 1024, 256 * 1024
 """So much of a log is read, and of one that a process has open: what it spent since its metadata was saved is there."""
-USAGE_TIMEOUT_S = 2.0
-MAX_DOING_CHARS = 400
+_USAGE_TIMEOUT_S = 2.0
+_MAX_DOING_CHARS = 400
 _RANKS = {"waiting": 0, "running": 1}
 _OTHER, _NOT_OURS = 2, 3
 """What needs a person stands first, then what is at work; last what another user or state directory owns."""
@@ -213,7 +213,7 @@ class Survey:
     def fault(self) -> str:
         """Why sandboxes are not known, in a sentence; empty where they are."""
         asked_at = self._asked_at
-        if self._fault or asked_at is None or (waited := time.monotonic() - asked_at) < 2 * USAGE_TIMEOUT_S:
+        if self._fault or asked_at is None or (waited := time.monotonic() - asked_at) < 2 * _USAGE_TIMEOUT_S:
             return self._fault
         return f"The engine has not answered for {waited:.0f} s."
 
@@ -237,7 +237,7 @@ class Survey:
         except (OhsandboxError, OSError) as error:
             self.close()
             with self._lock:
-                self._sandboxes, self._fault = [], safe_line(error, limit_chars=MAX_DOING_CHARS)
+                self._sandboxes, self._fault = [], safe_line(error, limit_chars=_MAX_DOING_CHARS)
         finally:
             self._asked_at = None
 
@@ -245,7 +245,7 @@ class Survey:
         """Those that were measured longest ago first: what there is no time for comes the next time."""
         never = datetime.fromtimestamp(0, UTC)
         order = sorted(running, key=lambda one: self._usage[one].measured_at if one in self._usage else never)
-        for name, now in inventory.usage(order, timeout_s=USAGE_TIMEOUT_S).items():
+        for name, now in inventory.usage(order, timeout_s=_USAGE_TIMEOUT_S).items():
             before = self._usage.get(name)
             with self._lock:
                 if before is not None and (share := now.cpu_share(before)) is not None:
@@ -262,7 +262,7 @@ class Survey:
             wanted = {one.conversation for one in self._sandboxes}
         sizes = _logs(self._root)
         newest = sorted(sizes, key=lambda name: sizes[name][0], reverse=True)
-        names = [*newest[:MAX_CONVERSATIONS], *(name for name in newest[MAX_CONVERSATIONS:] if name in wanted)]
+        names = [*newest[:_MAX_CONVERSATIONS], *(name for name in newest[_MAX_CONVERSATIONS:] if name in wanted)]
         holders = {name: holder for name in names if (holder := holder_of(self._root / name))}
         found = ((name, self._look(name, sizes[name][1], is_open=name in holders)) for name in names)
         looks = {name: look for name, look in found if look is not None}
@@ -388,16 +388,16 @@ def _doing(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
         elif event.type == "tool_result":
             calls.pop(event.data["tool_call_id"], None)
         elif event.type in {"error", "retry"}:
-            problem = words(event.data["message"], limit_chars=MAX_DOING_CHARS)
+            problem = words(event.data["message"], limit_chars=_MAX_DOING_CHARS)
         if event.type == "user_message":
             said = problem = ""
             calls.clear()
         elif (answer := answer_in(event)) is not None:
-            said = words(answer, limit_chars=MAX_DOING_CHARS)
+            said = words(answer, limit_chars=_MAX_DOING_CHARS)
     if calls and status in {ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION}:
         call = call_of(next(iter(calls.values())))
         more = f" (and {len(calls) - 1} more)" if len(calls) > 1 else ""
-        return cut(f"{call.sign} {on_one_line(call.text)}{more}", MAX_DOING_CHARS)
+        return cut(f"{call.sign} {on_one_line(call.text)}{more}", _MAX_DOING_CHARS)
     if status is ConversationStatus.RUNNING:
         return problem or "the model works"
     return problem if status is ConversationStatus.ERROR else said

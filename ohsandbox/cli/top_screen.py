@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 LOOK_S = 2.0
 """How often the engine is asked; logs are looked at twice as often."""
-NARROW_COLUMNS = 64
+_NARROW_COLUMNS = 64
 """From here on there is room for numbers beside the title and what is done."""
-WIDE_COLUMNS = 120
+_WIDE_COLUMNS = 120
 """From here on there is room for the network and the names of sandboxes."""
-PAGE_ROWS = 10
+_PAGE_ROWS = 10
 STYLE = Style.from_dict(
     {"head": "bold", "dim": "ansibrightblack", "waiting": "ansiyellow bold", "running": "ansigreen",
      "failed": "ansired", "chosen": "reverse", "told": "ansiyellow"}
 )  # fmt: skip
 KEYS = "↑↓ choose  ⏎ go on  s shell  d diff  l log  x stop  r remove  q quit"
-SHORT_KEYS = "↑↓⏎ s:shell d:diff l:log x:stop r:rm q"
+_SHORT_KEYS = "↑↓⏎ s:shell d:diff l:log x:stop r:rm q"
 """For 40 columns."""
 
 
@@ -141,7 +141,7 @@ class TopScreen:
             self._chosen = self._rows[min(index, len(self._rows) - 1)].key
 
     def _keys_told(self) -> StyleAndTextTuples:
-        return [("class:dim", KEYS if self._columns >= len(KEYS) else SHORT_KEYS)]
+        return [("class:dim", KEYS if self._columns >= len(KEYS) else _SHORT_KEYS)]
 
     def _summary(self) -> StyleAndTextTuples:
         """The first line."""
@@ -176,7 +176,7 @@ class TopScreen:
     def _line(self, cells: dict[str, str]) -> str:
         """Cells at their columns; the title and what is done share what is left."""
         columns = self._columns
-        widths = _WIDE if columns >= WIDE_COLUMNS else _NARROW if columns >= NARROW_COLUMNS else _NARROWEST
+        widths = _WIDE if columns >= _WIDE_COLUMNS else _NARROW if columns >= _NARROW_COLUMNS else _NARROWEST
         fixed = [_fit(cells[name], width) for name, width in widths.items()]
         left = max(0, self._columns - sum(widths.values()) - len(widths) - 1)
         title = left * 2 // 5
@@ -224,7 +224,7 @@ class TopScreen:
             return add
 
         for names, rows in (
-            (("down", "j"), 1), (("up", "k"), -1), (("pagedown",), PAGE_ROWS), (("pageup",), -PAGE_ROWS),
+            (("down", "j"), 1), (("up", "k"), -1), (("pagedown",), _PAGE_ROWS), (("pageup",), -_PAGE_ROWS),
             (("home", "g"), -1_000_000), (("end", "G"), 1_000_000),
         ):  # fmt: skip
             on(*names)(lambda _, rows=rows: self._move(rows))  # type: ignore[misc] # a default binds the number

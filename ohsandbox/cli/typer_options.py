@@ -23,8 +23,8 @@ from ohsandbox.text import MAX_BYTES, byte_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-MAX_HELP_COLUMNS = 80
-MIN_HELP_COLUMNS = 30
+_MAX_HELP_COLUMNS = 80
+_MIN_HELP_COLUMNS = 30
 """In narrower terminals, lines are left for the terminal to wrap."""
 BARE, CHOOSE = "--resume", "?"
 """An option that has this value where none follows; no id is one."""
@@ -202,8 +202,8 @@ class _DefaultGroup(_Group):
 
 
 def _fit(formatter: Any) -> None:
-    columns = min(MAX_HELP_COLUMNS, shutil.get_terminal_size().columns)
-    formatter.width = max(MIN_HELP_COLUMNS, columns) - 2
+    columns = min(_MAX_HELP_COLUMNS, shutil.get_terminal_size().columns)
+    formatter.width = max(_MIN_HELP_COLUMNS, columns) - 2
 
 
 def _write_options(shown: Any, ctx: Any, formatter: Any) -> None:
@@ -227,8 +227,8 @@ def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that POSIX lets a shell export (XBD 3.230)."""
-MAX_GPUS = 1024
-MAX_NUMBER = 1e9
+_MAX_GPUS = 1024
+_MAX_NUMBER = 1e9
 """Thirty years of seconds; timers of the system overflow at 9.2e9."""
 
 
@@ -237,19 +237,19 @@ def _number(text: str, *, minimum: float = 0, expected: str) -> float:
         number = float(text)
     except ValueError:
         number = 0.0
-    if not (0 < number <= MAX_NUMBER and number >= minimum):  # nan is neither
+    if not (0 < number <= _MAX_NUMBER and number >= minimum):  # nan is neither
         raise BadParameter(f"expected {expected}, got {text!r}")
     return number
 
 
-positive_number = partial(_number, expected=f"a number above 0 and at most {MAX_NUMBER:,.0f}")
+positive_number = partial(_number, expected=f"a number above 0 and at most {_MAX_NUMBER:,.0f}")
 cpu_count = partial(_number, minimum=0.01, expected="a number of processors, 0.01 or more")
 """The engine takes hundredths."""
 
 
 def gpu_count(text: str) -> str:
     """'all' or a number, as text."""
-    if text != "all" and not (text.isdecimal() and 0 < int(text) <= MAX_GPUS):
+    if text != "all" and not (text.isdecimal() and 0 < int(text) <= _MAX_GPUS):
         raise BadParameter(f"expected 'all' or a number of GPUs from 1 on, got {text!r}")
     return text
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 
-TOOL_CHOICES = ("auto", "required", "none")
+_TOOL_CHOICES = ("auto", "required", "none")
 """Beside a function by name, in OpenAI's form."""
 
 
@@ -70,8 +70,8 @@ class ConversationConfig:
         expect("secrets", secrets, Secrets, "Make them: ohsandbox.secrets.Secrets({'NAME': ...}).", secret=True)
         expect("checkpoints", checkpoints, bool)
         expect_method("security_analyzer", security_analyzer, "assess", "a SecurityAnalyzer")
-        if not isinstance(tool_choice, Mapping) and tool_choice not in TOOL_CHOICES:
-            raise wrong("tool_choice", tool_choice, f"take one of {', '.join(map(repr, TOOL_CHOICES))}")
+        if not isinstance(tool_choice, Mapping) and tool_choice not in _TOOL_CHOICES:
+            raise wrong("tool_choice", tool_choice, f"take one of {', '.join(map(repr, _TOOL_CHOICES))}")
         self.agent = agent or Agent()
         self.limits = limits or RunLimits()
         self.settings = settings
@@ -156,7 +156,7 @@ class ConversationConfig:
         """
         if self.agent.llm is None:
             settings = self.read_settings()
-            self.agent = with_model(self.agent, settings)
+            self.agent = _with_model(self.agent, settings)
             if self._agent_is_ours:
                 self.agent = self.agent.with_tools(settings.tools.names(), takes_runtime_tools=True)
                 self.agent = self.agent.with_mcp(settings.mcp_config)
@@ -205,7 +205,7 @@ class ConversationConfig:
         return self.settings
 
 
-def with_model(agent: Agent, settings: Settings) -> Agent:
+def _with_model(agent: Agent, settings: Settings) -> Agent:
     """The agent with the model that the settings name.
 
     Raises:

@@ -53,7 +53,7 @@ class ContextUse(NamedTuple):
         return self.tokens / self.window if self.window else None
 
 
-class TurnCost(NamedTuple):
+class _TurnCost(NamedTuple):
     """What one message of the user has cost."""
 
     number: int
@@ -69,7 +69,7 @@ class TurnCost(NamedTuple):
 class ConversationCost(NamedTuple):
     """What a conversation has cost."""
 
-    turns: tuple[TurnCost, ...]
+    turns: tuple[_TurnCost, ...]
 
     @property
     def total(self) -> Cost:
@@ -87,7 +87,7 @@ def cost_of(directory: Path) -> ConversationCost:
         UsageError: there is no log, or it cannot be read.
         LogCorruptError: it is damaged.
     """
-    turns: list[TurnCost] = []
+    turns: list[_TurnCost] = []
     counted = Turns()
     model = ""
 
@@ -95,12 +95,12 @@ def cost_of(directory: Path) -> ConversationCost:
         nonlocal model
         if (begun := counted.begun_by(event)) is not None:
             number = sum(1 for turn in turns if turn.number) + 1
-            turns.append(TurnCost(number, title_of(begun.data["content"]) or "", begun.ts, (), Cost()))
+            turns.append(_TurnCost(number, title_of(begun.data["content"]) or "", begun.ts, (), Cost()))
         if event.type == "status_update":
             model = event.data.get("model") or model
         if (cost := _cost_in(event)) is not None:
             if not turns:
-                turns.append(TurnCost(0, "", event.ts, (), Cost()))
+                turns.append(_TurnCost(0, "", event.ts, (), Cost()))
             last = turns[-1]
             models = last.models if model in {"", *last.models} else (*last.models, model)
             turns[-1] = last._replace(models=models, cost=last.cost.plus(cost))

@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from ohsandbox.tool import ToolDefinition
 
 
-RESUMED = "Resumed"
+_RESUMED = "Resumed"
 """The code of notices about the sandbox that a resumed conversation gets."""
 INTERRUPTED = "Interrupted"
 """The code of the notice about a call that was running when its process ended."""
 
-FINISH = "finish"
+_FINISH = "finish"
 """The tool that ends a task; no request follows its result."""
 
-MAX_CHECKPOINTS = 20
+_MAX_CHECKPOINTS = 20
 """Number of newest checkpoints that are tried where the sandbox is gone."""
 
 
@@ -68,7 +68,7 @@ class ResumeState:
         if event.type in {"user_message", "tool_call"}:
             self.is_finished = False
         if event.type == "tool_result":
-            self.is_finished = event.data["name"] == FINISH and event.data["result"]["status"] == "ok"
+            self.is_finished = event.data["name"] == _FINISH and event.data["result"]["status"] == "ok"
             details = event.data.get("details") or {}
             session, cwd = details.get("session"), details.get("cwd")
             if isinstance(session, str) and isinstance(cwd, str) and cwd.startswith("/"):
@@ -78,7 +78,7 @@ class ResumeState:
         elif event.type == "notice" and event.data.get("code") in {FORKED, REDONE}:
             self.was_moved = True
         elif event.type == "checkpoint" and isinstance(event.data.get("id"), str):
-            self.checkpoints = [event.data["id"], *self.checkpoints[: MAX_CHECKPOINTS - 1]]
+            self.checkpoints = [event.data["id"], *self.checkpoints[: _MAX_CHECKPOINTS - 1]]
 
 
 class Environment:
@@ -205,7 +205,7 @@ class Environment:
             self._started_here = True
             resume_runtime(runtime, self.resume_state)
         self.runtime = runtime
-        for body in report_losses(runtime, self.resume_state, self._log.history):
+        for body in _report_losses(runtime, self.resume_state, self._log.history):
             self._log.emit(body)
         adopted = runtime.resumed is not None and runtime.resumed.how == "same"
         if self._config.depth == 0 and not adopted:  # a sub-agent's is its parent's
@@ -266,7 +266,7 @@ def resume_runtime(runtime: Runtime, past: ResumeState) -> None:
         runtime.start()
 
 
-def report_losses(runtime: Runtime, past: ResumeState, history: History) -> Iterator[EventBody]:
+def _report_losses(runtime: Runtime, past: ResumeState, history: History) -> Iterator[EventBody]:
     """Yield notices of what was lost since the last process, and reopen the shells in their working directories."""
     if not past.has_worked:
         return
@@ -284,7 +284,7 @@ def report_losses(runtime: Runtime, past: ResumeState, history: History) -> Iter
 
 def _told(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
     for note in resumed.notes:
-        yield events.notice(code=RESUMED, message=note)
+        yield events.notice(code=_RESUMED, message=note)
     if resumed.how == "same":
         return
     if was_moved and resumed.how == "checkpoint":
@@ -292,7 +292,7 @@ def _told(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
             "The user went to this point of the conversation. The sandbox is a new one, with the files as they were "
         )
         message += "here; shells and running programs of before are not in it."
-        yield events.notice(code=RESUMED, message=message, to_model=True, for_person=False)
+        yield events.notice(code=_RESUMED, message=message, to_model=True, for_person=False)
         return
     if resumed.how == "new":
         lost = "its files are lost, but for those in a mounted workspace"
@@ -300,7 +300,7 @@ def _told(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
         lost = "its files are those of the last checkpoint, and what changed after it is lost"
     place = f" {resumed.place!r}" if resumed.place else ""
     yield events.notice(
-        code=RESUMED,
+        code=_RESUMED,
         message=f"The sandbox of before is gone. In the new one{place} {lost}; installed packages, shells and running "
         "programs as well. Look at what is there before you go on.",
         to_model=True,

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.llm import ChatModel
 
-NUDGED = "Repetition"
+_NUDGED = "Repetition"
 """The code of the notice that tells the model that it repeats itself."""
 
-MAX_STUCK_AFTER = 20
+_MAX_STUCK_AFTER = 20
 """Bound of both thresholds: so many repetitions are kept in memory, twice."""
 
 
@@ -46,9 +46,9 @@ class RunLimits(ConfigModel):
     """Refused with a model whose price is unknown; an answer of unknown cost ends the run."""
     stuck_detection: bool = True
     """Whether a model that repeats itself is told so, then stopped; see `StuckDetector`."""
-    nudge_after: int | None = Field(default=3, ge=2, le=MAX_STUCK_AFTER)
+    nudge_after: int | None = Field(default=3, ge=2, le=_MAX_STUCK_AFTER)
     """Repetitions after which the model is told, with its next request, what it repeats; None never tells it."""
-    stuck_after: int = Field(default=4, ge=2, le=MAX_STUCK_AFTER)
+    stuck_after: int = Field(default=4, ge=2, le=_MAX_STUCK_AFTER)
     """Repetitions after which the run ends."""
 
 
@@ -216,7 +216,7 @@ class StuckDetector:
 
     def __init__(self) -> None:
         self._calls: dict[str, SDKEvent] = {}
-        self._turns: deque[_Turn] = deque(maxlen=2 * MAX_STUCK_AFTER)
+        self._turns: deque[_Turn] = deque(maxlen=2 * _MAX_STUCK_AFTER)
         self._since_nudge = 0
         """Number of turns since the model was told: it is told of them once."""
 
@@ -228,7 +228,7 @@ class StuckDetector:
             self._since_nudge = 0
         elif event.type == "tool_call":
             self._calls[event.data["tool_call_id"]] = event
-        elif event.type == "notice" and event.data.get("code") == NUDGED:
+        elif event.type == "notice" and event.data.get("code") == _NUDGED:
             self._since_nudge = 0
         elif event.type == "tool_result" and not (event.data.get("details") or {}).get("running"):
             turn = _Turn(self._calls.pop(event.data["tool_call_id"], None), event)
@@ -258,7 +258,7 @@ class StuckDetector:
             f"You repeat yourself: {why}. The same again will change nothing. Try another way, or tell the user what "
             "stops you; if you go on like this, the run is ended."
         )
-        return events.notice(code=NUDGED, message=message, to_model=True)
+        return events.notice(code=_NUDGED, message=message, to_model=True)
 
 
 def _repetition(turns: list[_Turn], times: int) -> str | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm.chat import OnEvent
     from ohsandbox.timetravel.checkpoints import CheckpointRecorder
 
-CUT_EVERY_S = 0.5
+_CUT_EVERY_S = 0.5
 """An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
 
 NEAR = 0.8
@@ -200,7 +200,7 @@ class Deadline:
         while not self._left.wait(wait_s):
             self.passed = True
             self._cut()
-            wait_s = CUT_EVERY_S
+            wait_s = _CUT_EVERY_S
 
 
 class CondensationTrigger:

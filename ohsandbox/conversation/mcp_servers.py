@@ -35,10 +35,10 @@ _LOOK_EVERY_S = 0.1
 MAX_REASON_CHARS = 500
 """Of a server's own words about its end, in the prompt and in a notice."""
 
-MOST_TOOLS = 128
+_MOST_TOOLS = 128
 """In one request (OpenAI's API, 2025); some take more."""
 
-FEWER = "Leave some out by `include` and `exclude` of a server, or by `disabled`."
+_FEWER = "Leave some out by `include` and `exclude` of a server, or by `disabled`."
 
 CODE = "MCP"
 """Of the notice events."""
@@ -145,8 +145,8 @@ class ConversationServers:
                 self._news.append(MCPEvent(one.name, "late", "it still starts; the agent begins without it"))
         self._refill(tools_map)
         self._tell_news(to_model=False)  # the prompt says it
-        if self._offered and len(tools_map) > MOST_TOOLS:
-            message = f"{len(tools_map)} tools are offered, and most providers take {MOST_TOOLS} at most. {FEWER}"
+        if self._offered and len(tools_map) > _MOST_TOOLS:
+            message = f"{len(tools_map)} tools are offered, and most providers take {_MOST_TOOLS} at most. {_FEWER}"
             self._log.emit(events.notice(code=CODE, message=message))
 
     def refresh(self, tools_map: ToolsMap) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TITLE_CHARS = 80
+_TITLE_CHARS = 80
 """Longest title: one line of a list."""
 
 MODEL_CHANGED = "ModelChanged"
@@ -211,4 +211,4 @@ def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> N
 
 def title_of(text: str) -> str | None:
     """The first characters of a message on one line; None where none is visible."""
-    return " ".join(encodable(text[: 4 * TITLE_CHARS]).split())[:TITLE_CHARS] or None
+    return " ".join(encodable(text[: 4 * _TITLE_CHARS]).split())[:_TITLE_CHARS] or None

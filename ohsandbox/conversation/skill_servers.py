@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CODE = "SkillServers"
 """Of the notice events."""
 POLICIES = ("ask", "allow", "never")
-HOW_TO_ALLOW = (
+_HOW_TO_ALLOW = (
     "Look at the definitions, then answer yes at a terminal, or allow them: --skill-servers allow, the setting "
     '"skill_servers": "allow", or Conversation(skill_servers="allow").'
 )
@@ -120,7 +120,7 @@ class SkillServersGate:
         if self._proposed is not None:
             listed = ", ".join(f"{one.name!r} ({one.file}:{one.line})" for one in self._proposed.servers)
             if self._number is None:
-                self._tell(f"MCP servers of this repository's skills are not started: {listed}. {HOW_TO_ALLOW}")
+                self._tell(f"MCP servers of this repository's skills are not started: {listed}. {_HOW_TO_ALLOW}")
             else:
                 self._tell(f"MCP servers of this repository's skills start by approval {self._number}: {listed}.")
 

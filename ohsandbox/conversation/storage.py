@@ -226,7 +226,7 @@ def _read_metadata(directory: Path) -> tuple[ConversationMetadata, str | None]:
 # --- with what the engine has of them ---------------------------------------------------------------
 
 
-class Deletion(NamedTuple):
+class _Deletion(NamedTuple):
     """What was removed of one conversation, and what was not."""
 
     freed_bytes: int
@@ -259,7 +259,7 @@ class ConversationDeleter:
             self._inventory.close()
             self._inventory = None
 
-    def delete(self, directory: Path) -> Deletion:
+    def delete(self, directory: Path) -> _Deletion:
         """Delete a conversation: its directory first, so that a crash leaves nothing that could be resumed in part.
 
         Raises:
@@ -269,7 +269,7 @@ class ConversationDeleter:
         container = noted_container(directory)
         freed = delete_stored(directory)
         _remove_network_log(directory)
-        return Deletion(freed, *self.clear(directory, container))
+        return _Deletion(freed, *self.clear(directory, container))
 
     def clear(self, directory: Path, container: str | None) -> Removal:
         """Remove what a deleted conversation left with the engine; returns what was removed and what is left, and why.

@@ -39,10 +39,10 @@ MAX_DEPTH = 2
 MAX_SUB_AGENTS = 50
 """Maximum in one conversation; more is a model that delegates instead of working."""
 
-MAX_ANSWER_CHARS = 30_000
+_MAX_ANSWER_CHARS = 30_000
 """As for a command's output: about 8,000 tokens. The whole answer is in the sub-agent's log."""
 
-MAX_LAST_WORDS_CHARS = 2_000
+_MAX_LAST_WORDS_CHARS = 2_000
 
 MAX_STEP_CHARS = 200
 """Of a call on a line, for who looks on."""
@@ -50,7 +50,7 @@ MAX_STEP_CHARS = 200
 _LOOK_EVERY_S = 0.5
 """How often a waiting parent looks whether it was stopped; `interrupt` ends the wait sooner."""
 
-ALWAYS = ("think", "finish")
+_ALWAYS = ("think", "finish")
 """Tools that every sub-agent has."""
 
 PLACE = """\
@@ -103,9 +103,9 @@ class SubagentManager:
             raise ToolError("The task is blank. Say what the agent should do, with all that it needs to know.")
         may_delegate = self._config.depth + 1 < MAX_DEPTH
         if isinstance(delegation.agent, Agent):
-            agent = as_subagent(delegation.agent, parent, may_delegate=may_delegate)
+            agent = _as_subagent(delegation.agent, parent, may_delegate=may_delegate)
         else:
-            agent = make_subagent(parent, delegation.tools, may_delegate=may_delegate)
+            agent = _make_subagent(parent, delegation.tools, may_delegate=may_delegate)
         limits = remaining(self._log, self._config)
         if delegation.max_iterations is not None:
             fewest = min(delegation.max_iterations, limits.max_iterations or delegation.max_iterations)
@@ -212,7 +212,7 @@ class _Account:
             raise child.error
         done = status in {ConversationStatus.FINISHED, ConversationStatus.IDLE}
         if done and self._answer is not None and self._answer.strip():
-            answer = cut_middle(self._answer, limit_chars=MAX_ANSWER_CHARS)
+            answer = cut_middle(self._answer, limit_chars=_MAX_ANSWER_CHARS)
             return f"{answer}\n[Sub-agent {child.id!r}, {counted(self._requests, 'request')}; its log: {self.log_path}]"
         if child.error is not None:
             reason = " ".join(str(child.error).split()) or type(child.error).__name__
@@ -220,7 +220,7 @@ class _Account:
             reason = "It was stopped."
         else:
             reason = "It ended without a word."
-        words = cut_middle(self._last_words.strip(), limit_chars=MAX_LAST_WORDS_CHARS)
+        words = cut_middle(self._last_words.strip(), limit_chars=_MAX_LAST_WORDS_CHARS)
         said = f" It had said last: {words!r}." if words else ""
         raise ToolError(f"Sub-agent {child.id!r} came to no answer. {reason}{said} Its log: {self.log_path}")
 
@@ -254,7 +254,7 @@ class _Lent(ToolExecutor[Action, Observation]):
         return self._executor.last_output()
 
 
-def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool) -> Agent:
+def _make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool) -> Agent:
     """The parent's model, prompt and settings, with the tools of these names; None is its own without delegation.
 
     What can be named is what the parent has, what its delegating tools were given in `tools`, think and finish: a
@@ -266,11 +266,11 @@ def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: b
     offered = dict(_named(parent.tools))
     kinds = {name: _kind(name, entry) for name, entry in offered.items()}
     given = [tool for name, entry in offered.items() if kinds[name] == "delegation" for tool in _given(name, entry)]
-    known: dict[str, Entry] = {**{name: name for name in (*ALWAYS, *given)}, **offered}
+    known: dict[str, Entry] = {**{name: name for name in (*_ALWAYS, *given)}, **offered}
     barred = {"question"} if may_delegate else {"question", "delegation"}  # a sub-agent has no person to ask
     known = {name: entry for name, entry in known.items() if _kind(name, entry) not in barred}
     own = [name for name in offered if kinds[name] not in {"question", "delegation"}]
-    chosen = dict.fromkeys([*(own if names is None else names), *ALWAYS])
+    chosen = dict.fromkeys([*(own if names is None else names), *_ALWAYS])
     if unknown := [name for name in chosen if name not in known]:
         raise ToolError(
             f"A sub-agent cannot be given {', '.join(map(repr, unknown[:5]))}. "
@@ -285,12 +285,12 @@ def make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: b
     return agent
 
 
-def as_subagent(agent: Agent, parent: Agent, *, may_delegate: bool) -> Agent:
+def _as_subagent(agent: Agent, parent: Agent, *, may_delegate: bool) -> Agent:
     """That agent with its own tools, but for those that ask a person, and where it may not delegate, that do."""
     barred = {"question"} if may_delegate else {"question", "delegation"}
     own = {name: entry for name, entry in _named(agent.tools) if _kind(name, entry) not in barred}
     made = copy.copy(agent)
-    made.tools = tuple({**own, **{name: name for name in ALWAYS if name not in own}}.values())
+    made.tools = tuple({**own, **{name: name for name in _ALWAYS if name not in own}}.values())
     made.llm = agent.llm or parent.llm
     made.system_prompt_extensions = (*agent.system_prompt_extensions, PLACE)
     return made

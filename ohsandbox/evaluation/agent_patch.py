@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
 
 MAX_PATCH_BYTES = 200 * 1024**2
-GIT_S = 120.0
+_GIT_S = 120.0
 """`git add` of Django's 6,600 files takes 0.4 s."""
 _OWN_CONFIGURATION = """
 t=$(mktemp -d) || exit 1
@@ -92,7 +92,7 @@ class PatchTooLarge(Exception):  # noqa: N818 - told in a note
 
 def find_baseline(runtime: Runtime) -> Baseline | None:
     """Return the repository that the working directory is in; None where there is none, or no git in the sandbox."""
-    found = runtime.run(["/bin/sh", "-c", _FIND], user="root", timeout_s=GIT_S)
+    found = runtime.run(["/bin/sh", "-c", _FIND], user="root", timeout_s=_GIT_S)
     facts = found.stdout.decode("utf-8", "surrogateescape").split("\0")
     return Baseline(*facts) if found.exit_code == 0 and len(facts) == len(Baseline._fields) else None
 
@@ -105,7 +105,7 @@ def write_patch(runtime: Runtime, baseline: Baseline, target: Path) -> str | Non
     try:
         with target.open("wb") as file:
             done = runtime.run(
-                ["/bin/sh", "-c", _DIFF, "sh", *baseline[:3]], user="root", workdir="/", timeout_s=GIT_S,
+                ["/bin/sh", "-c", _DIFF, "sh", *baseline[:3]], user="root", workdir="/", timeout_s=_GIT_S,
                 on_output=partial(_add, file), limit_bytes=4096,
             )  # fmt: skip
     except PatchTooLarge:
@@ -137,7 +137,7 @@ def apply_patch(runtime: Runtime, baseline: Baseline, patch: Path) -> None:
     runtime.upload(patch, name, user="root")
     done = runtime.run(
         ["/bin/sh", "-c", _APPLY, "sh", baseline.top, baseline.commit, name], user=baseline.owner, workdir="/",
-        timeout_s=GIT_S,
+        timeout_s=_GIT_S,
     )  # fmt: skip
     runtime.run(["/bin/sh", "-c", 'rm -f -- "$1"', "sh", name], user="root", workdir="/")
     if done.exit_code != 0:

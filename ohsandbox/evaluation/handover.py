@@ -22,7 +22,7 @@ _EMPTY = 'find "$1" -mindepth 1 -maxdepth 1 ! -path "$1/.git" -exec rm -rf {} + 
 """The history of a repository stays the fresh sandbox's own."""
 _HIDE, _SHOW = '[ ! -e "$1/.git" ] || mv "$1/.git" "$2"', '[ ! -e "$2" ] || mv "$2" "$1/.git"'
 _ASIDE = "/var/tmp/ohsandbox-history"  # noqa: S108 - root's move of a name
-MAX_S = 300.0
+_MAX_S = 300.0
 
 
 def hand_over_patch(fresh: Runtime, baseline: Baseline, patch: Path) -> None:
@@ -78,7 +78,7 @@ def _drop(path: Path) -> None:
 
 
 def _as_root(runtime: Runtime, script: str, *arguments: str) -> str:
-    done = runtime.run(["/bin/sh", "-c", script, "sh", *arguments], user="root", workdir="/", timeout_s=MAX_S)
+    done = runtime.run(["/bin/sh", "-c", script, "sh", *arguments], user="root", workdir="/", timeout_s=_MAX_S)
     if done.exit_code != 0:
         said = last_words(done.stderr)
         raise NoVerdict(f"the agent's files cannot be brought to the verifier: {done.cause or said}")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ASK_S = 15.0
 """For a registry to say whether it has an image: a run does not wait longer for one that is slow."""
-DEFAULT_BUDGET_BYTES = 40 * 1024**3
+_DEFAULT_BUDGET_BYTES = 40 * 1024**3
 """What the images that we built or pulled may take together, apart from layers that they share with others."""
 
 
@@ -67,7 +67,7 @@ class Images:
 
     def __init__(self, *, tell: Callable[[PullProgress], None] | None = None, budget_bytes: int | None = None) -> None:
         """budget_bytes None is DEFAULT_BUDGET_BYTES."""
-        self._tell, self._budget_bytes = tell, budget_bytes or DEFAULT_BUDGET_BYTES
+        self._tell, self._budget_bytes = tell, budget_bytes or _DEFAULT_BUDGET_BYTES
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], Future[Image]] = {}
         self.lacks_utf8: dict[str, bool] = {}

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TestOutcome = Literal["passed", "xfailed", "skipped", "xpassed", "failed", "error"]
-_FROM_GOOD_TO_BAD: tuple[TestOutcome, ...] = ("passed", "xfailed", "skipped", "xpassed", "failed", "error")
-GOOD: frozenset[TestOutcome] = frozenset({"passed", "xfailed"})
+_TestOutcome = Literal["passed", "xfailed", "skipped", "xpassed", "failed", "error"]
+_FROM_GOOD_TO_BAD: tuple[_TestOutcome, ...] = ("passed", "xfailed", "skipped", "xpassed", "failed", "error")
+GOOD: frozenset[_TestOutcome] = frozenset({"passed", "xfailed"})
 """What a test that must pass may be: as SWE-bench counts."""
-HARMLESS: frozenset[TestOutcome] = GOOD | {"skipped"}
+HARMLESS: frozenset[_TestOutcome] = GOOD | {"skipped"}
 """What any test may be where all must pass: as Terminal-Bench counts."""
-_PYTEST: dict[str, TestOutcome] = {
+_PYTEST: dict[str, _TestOutcome] = {
     "PASSED": "passed", "FAILED": "failed", "ERROR": "error", "SKIPPED": "skipped", "XFAIL": "xfailed",
     "XPASS": "xpassed",
 }  # fmt: skip
-_UNITTEST: dict[str, TestOutcome] = {
+_UNITTEST: dict[str, _TestOutcome] = {
     "ok": "passed", "FAIL": "failed", "ERROR": "error", "skipped": "skipped", "expected failure": "xfailed",
     "unexpected success": "xpassed",
 }  # fmt: skip
-_SYMPY: dict[str, TestOutcome] = {
+_SYMPY: dict[str, _TestOutcome] = {
     "ok": "passed",
     "F": "failed",
     "E": "error",
@@ -46,14 +46,14 @@ _SUMMED_UP = re.compile(r"(SWEBench|SWE-Perf|MLEBench) results starts here")
 _SWELANCER = re.compile(r"swe lancer (success|failure)", re.IGNORECASE)
 
 
-def outcomes(printed: str) -> dict[str, TestOutcome]:
+def outcomes(printed: str) -> dict[str, _TestOutcome]:
     """Return the outcomes of all tests that a text names; of a test that is named twice the worse one.
 
     So a program under test that prints `PASSED name` cannot hide the line of a test that failed. Where pytest has
     summed up, only its summaries and its progress count, no other line. Names are pytest's node ids, or what unittest
     prints before ` ... `: `test_x (module.Class)`, or the first line of the test's docstring.
     """
-    found: dict[str, TestOutcome] = {}
+    found: dict[str, _TestOutcome] = {}
     begin, end = printed.find(_BEGIN), printed.rfind(_END)
     if 0 <= begin < end:
         printed = printed[begin:end]
@@ -64,7 +64,7 @@ def outcomes(printed: str) -> dict[str, TestOutcome]:
 
 
 def failures(
-    found: dict[str, TestOutcome], must_pass: tuple[str, ...], must_not_fail: tuple[str, ...] = ()
+    found: dict[str, _TestOutcome], must_pass: tuple[str, ...], must_not_fail: tuple[str, ...] = ()
 ) -> list[str]:
     """Return those that did not do as they must, or were not found; where none are named, all that failed.
 
@@ -77,7 +77,7 @@ def failures(
     return [name for name, good in asked if not (met := _meant(found, name)) or not good.issuperset(met)]
 
 
-def _meant(found: dict[str, TestOutcome], name: str) -> list[TestOutcome]:
+def _meant(found: dict[str, _TestOutcome], name: str) -> list[_TestOutcome]:
     if name in found:
         return [found[name]]
     if name.count("[") <= name.count("]"):
@@ -85,7 +85,7 @@ def _meant(found: dict[str, TestOutcome], name: str) -> list[TestOutcome]:
     return [outcome for one, outcome in found.items() if one.startswith(name)]
 
 
-def _named(printed: str) -> Iterator[tuple[str, TestOutcome]]:
+def _named(printed: str) -> Iterator[tuple[str, _TestOutcome]]:
     lines = [line.rstrip() for line in printed.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
     has_summary = any(map(_SUMMARY_HEADER.fullmatch, lines))
     in_summary, summed_up = not has_summary, ""
@@ -117,7 +117,7 @@ class _Unittest:
         self._begun: list[str] = []
         self._before = ""
 
-    def read(self, line: str) -> Iterator[tuple[str, TestOutcome]]:
+    def read(self, line: str) -> Iterator[tuple[str, _TestOutcome]]:
         ended = None
         if heading := _UNITTEST_HEADING.fullmatch(line):
             yield heading[2], _UNITTEST[heading[1]]
@@ -135,7 +135,7 @@ class _Unittest:
         self._before = line
 
 
-def _of_summary(status: str, rest: str) -> Iterator[tuple[str, TestOutcome]]:
+def _of_summary(status: str, rest: str) -> Iterator[tuple[str, _TestOutcome]]:
     """A line of pytest's summary. PASSED lines have no ` - reason`, and parameters may hold that."""
     if status == "SKIPPED" and _COUNT.match(rest):
         return  # [2] path:line: reason, which names no test

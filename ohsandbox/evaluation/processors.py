@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _STAT, _PRESSURE = Path("/proc/stat"), Path("/proc/pressure/cpu")
-DEFAULT_CPUS = 2.0
+_DEFAULT_CPUS = 2.0
 """Of a task that does not say: as `SandboxLimits.cpus`."""
 LEAST_OWN, LEAST_OWN_S = 0.01, 0.1
 """A trial that used less of the time, or fewer seconds, slept: one that did not got 4 % beside 25 busy processes, and
 to start the shell of a test takes 0.05 s."""
-SHORT_OF_TIME = 0.9
+_SHORT_OF_TIME = 0.9
 """A limit was cut short where less than this part of it was left to the trial by others."""
 
 
@@ -53,9 +53,9 @@ class Processors:
     def lend(self, asked: float | None) -> Iterator[ProcessorLease]:
         """Lend the processors that the fewest others have."""
         if not self._in_use:
-            yield ProcessorLease(asked or DEFAULT_CPUS, ())
+            yield ProcessorLease(asked or _DEFAULT_CPUS, ())
             return
-        cpus = min(asked or DEFAULT_CPUS, len(self._in_use))
+        cpus = min(asked or _DEFAULT_CPUS, len(self._in_use))
         count = math.ceil(cpus)
         with self._lock:
             chosen = tuple(sorted(sorted(self._in_use, key=self._in_use.__getitem__)[:count]))
@@ -113,7 +113,7 @@ class CpuShare(NamedTuple):
             return False
         idle = 1.0 - self.own - self.others
         wanted = self.own >= max(LEAST_OWN, idle, LEAST_OWN_S / self.seconds)
-        return wanted and self.seconds * (1.0 - self.others) < SHORT_OF_TIME * limit_s
+        return wanted and self.seconds * (1.0 - self.others) < _SHORT_OF_TIME * limit_s
 
 
 def _busy_s(numbers: tuple[int, ...]) -> float | None:

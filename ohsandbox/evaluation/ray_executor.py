@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.trial import TrialSpec
 
-MAX_TASK_BYTES = 512 * 1024**2
+_MAX_TASK_BYTES = 512 * 1024**2
 """Of a task's files together, packed: they travel through the memory of Ray's object store."""
 LOOK_EVERY_S = 5.0
 """How often nodes that joined the cluster are looked for."""
 JOIN_S = 120.0
 """A node's worker starts in a process of its own, which imports us: 2 s, and more on a busy machine."""
-ASK_AGAIN_S = 60.0
+_ASK_AGAIN_S = 60.0
 """After a node was refused: its engine may have been started since."""
 CLOSE_S = 60.0
 """Removing a sandbox takes 0.2 s, and some more beside others."""
 
 
-class PackedTask(NamedTuple):
+class _PackedTask(NamedTuple):
     """A task's files for another machine."""
 
     digest: str
@@ -56,7 +56,7 @@ class PackedTask(NamedTuple):
     """The paths on this machine, in the order of these directories."""
 
 
-def pack(spec: TrialSpec) -> PackedTask:
+def pack(spec: TrialSpec) -> _PackedTask:
     """Pack every file and directory that the task names, and the certificates that its sandbox trusts.
 
     Raises:
@@ -68,12 +68,12 @@ def pack(spec: TrialSpec) -> PackedTask:
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for number, path in enumerate(paths):
             archive.add(path, arcname=str(number))
-    if buffer.tell() > MAX_TASK_BYTES:
+    if buffer.tell() > _MAX_TASK_BYTES:
         raise UsageError(
-            f"The files of task {spec.task.id!r} take {buffer.tell()} bytes, more than {MAX_TASK_BYTES} can be sent to "
-            "a node. Remedy: put them into an image."
+            f"The files of task {spec.task.id!r} take {buffer.tell()} bytes, more than {_MAX_TASK_BYTES} can be sent "
+            "to a node. Remedy: put them into an image."
         )
-    return PackedTask(spec.task_digest, buffer.getvalue(), paths)
+    return _PackedTask(spec.task_digest, buffer.getvalue(), paths)
 
 
 def _paths(value: object) -> Iterator[Path]:
@@ -118,7 +118,7 @@ class NodeWorker:
             return __version__, str(error)
         return __version__, None
 
-    def run(self, spec: TrialSpec, packed: PackedTask) -> tuple[str, bytes]:
+    def run(self, spec: TrialSpec, packed: _PackedTask) -> tuple[str, bytes]:
         """Carry the trial out; return its result as JSON, and its files as a gzipped archive."""
         root = Path(self._directory.name)
         with self._lock:
@@ -135,7 +135,7 @@ class NodeWorker:
         return result.model_dump_json(), buffer.getvalue()
 
     @staticmethod
-    def _unpacked(packed: PackedTask, root: Path) -> dict[str, Path]:
+    def _unpacked(packed: _PackedTask, root: Path) -> dict[str, Path]:
         place = root / hashlib.sha256(packed.digest.encode()).hexdigest()[:32]
         if not place.exists():
             with tempfile.TemporaryDirectory(dir=root) as temporary:
@@ -276,7 +276,7 @@ class RayExecutor:
                 self._nodes[node_id] = _Node(actor)
             else:
                 self._ray.kill(actor)
-                self._refused[node_id] = _Refusal(f"node {node_id[:12]}: {fault}", time.monotonic() + ASK_AGAIN_S)
+                self._refused[node_id] = _Refusal(f"node {node_id[:12]}: {fault}", time.monotonic() + _ASK_AGAIN_S)
 
     def _worker(self, node_id: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - as above

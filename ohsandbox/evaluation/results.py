@@ -26,7 +26,7 @@ COUNTED: frozenset[Outcome] = frozenset({"pass", "fail", "agent_error", "verifie
 FAILED: frozenset[Outcome] = COUNTED - {"pass"}
 INCONCLUSIVE: frozenset[Outcome] = frozenset({"infrastructure_error", "model_error"})
 """Outcomes that say nothing of the agent: the next run of the same directory does these trials again."""
-RESULT_NAME = "result.json"
+_RESULT_NAME = "result.json"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -174,7 +174,7 @@ class ResultsDirectory:
     def finish(self, result: TrialResult) -> None:
         """Write the trial's result: from here on it is done."""
         text = result.model_dump_json(indent=2, exclude_none=True) + "\n"
-        write_atomically(self.trial(TrialKey(result.task, result.attempt)) / RESULT_NAME, text.encode(), durable=False)
+        write_atomically(self.trial(TrialKey(result.task, result.attempt)) / _RESULT_NAME, text.encode(), durable=False)
 
     def finished(self) -> dict[TrialKey, TrialResult]:
         """Read every result; a trial that has none is not finished.
@@ -183,7 +183,7 @@ class ResultsDirectory:
             UsageError: a result is not what this version writes.
         """
         found = {}
-        for path in sorted(self.path.glob(f"trials/*/*/{RESULT_NAME}")):
+        for path in sorted(self.path.glob(f"trials/*/*/{_RESULT_NAME}")):
             try:
                 result = TrialResult.model_validate_json(path.read_bytes())
             except ValidationError as error:

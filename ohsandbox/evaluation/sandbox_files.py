@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.task import Files
     from ohsandbox.runtime import DirEntry, Runtime
 
-MAX_SMALL_FILES = 32
-MAX_SMALL_BYTES = 1024**2
+_MAX_SMALL_FILES = 32
+_MAX_SMALL_BYTES = 1024**2
 """A tree up to this size is sent file by file, each in 0.3 ms; the process that unpacks an archive costs 40 ms."""
 MAX_TEXT_BYTES, MAX_TEXTS_BYTES = 64 * 1024, 256 * 1024
 """A text, and all of a tree, up to this size: the tree goes as the arguments of one shell, whose `printf` writes it.
@@ -172,7 +172,7 @@ def _small_files(files: Files) -> list[_SmallFile] | None:
     modes = {True: 0o755, False: 0o644}
     texts = [_SmallFile(name, text.encode(), modes[text.startswith("#!")]) for name, text in files.texts.items()]
     if files.source is None:
-        return texts if len(texts) <= MAX_SMALL_FILES else None
+        return texts if len(texts) <= _MAX_SMALL_FILES else None
     tree = None if files.excluded else _small_tree(files.source)
     return None if tree is None else texts + tree
 
@@ -187,7 +187,7 @@ def _small_tree(root: Path) -> list[_SmallFile] | None:
                 return None  # an empty directory has to arrive, too
             continue
         total += status.st_size
-        if not stat.S_ISREG(status.st_mode) or len(found) == MAX_SMALL_FILES or total > MAX_SMALL_BYTES:
+        if not stat.S_ISREG(status.st_mode) or len(found) == _MAX_SMALL_FILES or total > _MAX_SMALL_BYTES:
             return None
         found.append((path.relative_to(root).as_posix(), path, stat.S_IMODE(status.st_mode) & 0o777))
     return [_SmallFile(name, path.read_bytes(), mode) for name, path, mode in found]
@@ -201,7 +201,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 def _is_small(entry: DirEntry) -> bool:
     """A regular file, whose name is one on this machine too: names come from a shell that an agent may have changed."""
-    return entry.kind == "file" and _is_plain(entry.name) and entry.size_bytes <= MAX_SMALL_BYTES
+    return entry.kind == "file" and _is_plain(entry.name) and entry.size_bytes <= _MAX_SMALL_BYTES
 
 
 def _is_plain(name: str) -> bool:
@@ -234,11 +234,11 @@ def _fetch(runtime: Runtime, source: str, target: Path, budget: _FetchBudget) ->
         entries = runtime.list_dir(source, user="root")
         if not entries:
             return []
-        if len(entries) <= MAX_SMALL_FILES and all(_is_small(one) for one in entries):
+        if len(entries) <= _MAX_SMALL_FILES and all(_is_small(one) for one in entries):
             target.mkdir(parents=True, exist_ok=True)
             for entry in entries:
                 (target / entry.name).write_bytes(
-                    runtime.read_bytes(posixpath.join(source, entry.name), user="root", limit_bytes=MAX_SMALL_BYTES)
+                    runtime.read_bytes(posixpath.join(source, entry.name), user="root", limit_bytes=_MAX_SMALL_BYTES)
                 )
             return []
     try:

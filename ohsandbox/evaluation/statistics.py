@@ -21,7 +21,7 @@ MAX_EXACT_STEPS = 2_000_000
 """Of the exact sign-flip test, about a second; beyond it random sign flips are drawn."""
 MAX_DRAWS, MIN_DRAWS = 100_000, 10_000
 """A p-value of 0.05 is then known to 0.0014 and 0.0044 (two standard errors)."""
-MAX_DRAWN_STEPS = 20_000_000
+_MAX_DRAWN_STEPS = 20_000_000
 """Of random sign flips, some seconds: one for each draw and each size that differences have."""
 
 
@@ -37,7 +37,7 @@ class TaskCount(NamedTuple):
         return Fraction(self.passed, self.attempts)
 
 
-class Estimate(NamedTuple):
+class _Estimate(NamedTuple):
     """A value with its interval."""
 
     value: float
@@ -46,7 +46,7 @@ class Estimate(NamedTuple):
     method: str
 
 
-class PairedTest(NamedTuple):
+class _PairedTest(NamedTuple):
     """Whether differences between pairs can be chance."""
 
     p_value: float
@@ -68,7 +68,7 @@ def wilson(passed: float, trials: float, *, confidence: float = CONFIDENCE) -> t
     return (0.0 if rate == 0 else max(0.0, middle - half)), (1.0 if rate == 1 else min(1.0, middle + half))
 
 
-def pass_rate(tasks: Sequence[TaskCount], *, confidence: float = CONFIDENCE) -> Estimate | None:
+def pass_rate(tasks: Sequence[TaskCount], *, confidence: float = CONFIDENCE) -> _Estimate | None:
     """Return the mean of the tasks' rates with its interval; None without a task that has attempts.
 
     One attempt a task: Wilson's interval. Several: Wilson's interval at the effective number of trials,
@@ -92,7 +92,7 @@ def pass_rate(tasks: Sequence[TaskCount], *, confidence: float = CONFIDENCE) -> 
             effective = float(min(Fraction(trials), mean * (1 - mean) / variance)) if variance else float(trials)
             effective = max(effective, float(count))
     low, high = wilson(float(mean) * effective, effective, confidence=confidence)
-    return Estimate(float(mean), low, high, method)
+    return _Estimate(float(mean), low, high, method)
 
 
 def pass_at(k: int, tasks: Iterable[TaskCount]) -> float | None:
@@ -111,7 +111,7 @@ def pass_at(k: int, tasks: Iterable[TaskCount]) -> float | None:
     return float(sum(found, Fraction()) / len(found)) if found else None
 
 
-def paired_test(differences: Sequence[Fraction]) -> PairedTest:
+def paired_test(differences: Sequence[Fraction]) -> _PairedTest:
     """Test whether differences between pairs, each of one task, are as often and as far below zero as above.
 
     Where all that are not zero have one size, as with one attempt a task, it is McNemar's test in its exact form: of
@@ -133,7 +133,7 @@ def paired_test(differences: Sequence[Fraction]) -> PairedTest:
     return _drawn_flips(groups, observed)
 
 
-def mcnemar(better: int, worse: int) -> PairedTest:
+def mcnemar(better: int, worse: int) -> _PairedTest:
     """Return McNemar's exact test for so many tasks that became better and worse."""
     count = better + worse
 
@@ -141,10 +141,10 @@ def mcnemar(better: int, worse: int) -> PairedTest:
         """The probability of at most so many heads in count tosses."""
         return float(Fraction(sum(math.comb(count, heads) for heads in range(limit + 1)), 2**count))
 
-    return PairedTest(min(1.0, 2 * at_most(min(better, worse))), at_most(better), "McNemar, exact")
+    return _PairedTest(min(1.0, 2 * at_most(min(better, worse))), at_most(better), "McNemar, exact")
 
 
-def _exact_flips(groups: dict[int, int], span: int, observed: int) -> PairedTest:
+def _exact_flips(groups: dict[int, int], span: int, observed: int) -> _PairedTest:
     """By the probability of every sum, shifted by span so that none is below zero."""
     chances = [0.0] * (2 * span + 1)
     chances[span] = 1.0
@@ -159,22 +159,22 @@ def _exact_flips(groups: dict[int, int], span: int, observed: int) -> PairedTest
     worse = math.fsum(chances[: span + observed + 1])
     far = abs(observed)
     two_sided = math.fsum(chances[: span - far + 1]) + math.fsum(chances[span + far :]) if far else 1.0
-    return PairedTest(min(1.0, two_sided), min(1.0, worse), "sign flips over tasks, exact")
+    return _PairedTest(min(1.0, two_sided), min(1.0, worse), "sign flips over tasks, exact")
 
 
-def _drawn_flips(groups: dict[int, int], observed: int) -> PairedTest:
+def _drawn_flips(groups: dict[int, int], observed: int) -> _PairedTest:
     draw = random.Random(0)  # noqa: S311 - the same input gives the same p-value
-    draws = max(MIN_DRAWS, min(MAX_DRAWS, MAX_DRAWN_STEPS // len(groups)))
+    draws = max(MIN_DRAWS, min(MAX_DRAWS, _MAX_DRAWN_STEPS // len(groups)))
     far = lower = 0
     for _ in range(draws):
         total = sum(size * (2 * draw.getrandbits(count).bit_count() - count) for size, count in groups.items())
         far += abs(total) >= abs(observed)
         lower += total <= observed
     method = f"sign flips over tasks, {draws} drawn"
-    return PairedTest((far + 1) / (draws + 1), (lower + 1) / (draws + 1), method)
+    return _PairedTest((far + 1) / (draws + 1), (lower + 1) / (draws + 1), method)
 
 
-def mean_difference(differences: Sequence[Fraction], *, confidence: float = CONFIDENCE) -> Estimate | None:
+def mean_difference(differences: Sequence[Fraction], *, confidence: float = CONFIDENCE) -> _Estimate | None:
     """Return the mean of differences between pairs with its interval; None without any.
 
     The interval is the normal one of the differences and two more, one step up and one step down, so that pairs that
@@ -192,4 +192,4 @@ def mean_difference(differences: Sequence[Fraction], *, confidence: float = CONF
     half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(variance / count)
     value = float(sum(differences, Fraction()) / len(differences))
     low, high = max(-1.0, float(middle) - half), min(1.0, float(middle) + half)
-    return Estimate(value, min(low, value), max(high, value), "adjusted Wald over tasks (Bonett and Price)")
+    return _Estimate(value, min(low, value), max(high, value), "adjusted Wald over tasks (Bonett and Price)")

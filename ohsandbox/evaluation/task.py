@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 Network = Literal["none", "allowlist", "open"]
 """As `DockerRuntime` has it."""
-Format = Literal["harbor", "terminal-bench", "inline", "swe-bench"]
-VerdictKind = Literal["reward", "exit code", "tests"]
+_Format = Literal["harbor", "terminal-bench", "inline", "swe-bench"]
+_VerdictKind = Literal["reward", "exit code", "tests"]
 """Where a verdict comes from: the files that Harbor's verifiers write, the exit code of the verifier's command, or the
 outcome of each named test in what it printed."""
 
@@ -128,7 +128,7 @@ class Verifier(Model):
 
     command: str
     files: tuple[Files, ...] = ()
-    verdict: VerdictKind = "reward"
+    verdict: _VerdictKind = "reward"
     must_pass: tuple[str, ...] = ()
     """With the verdict "tests": the tests that must pass."""
     must_not_fail: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ class Task(Model):
     """Unique in a run; the name of its results."""
     path: Path
     """The directory or file that it was read from."""
-    format: Format
+    format: _Format
     environment: TaskEnvironment
     steps: tuple[Step, ...] = Field(min_length=1)
     reward_strategy: Literal["mean", "final"] = "mean"

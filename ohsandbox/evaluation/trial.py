@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.trial_sandbox import SandboxRemovals
     from ohsandbox.network.audit import NetworkDecision
 
-PATCH_NAME = "patch.diff"
+_PATCH_NAME = "patch.diff"
 NETWORK_NAME, VERIFIER_NETWORK_NAME = "network.jsonl", "verifier-network.jsonl"
 """In the agent's directory, and in the step's: what agent and verifier asked the allowlist for, and the decisions."""
-MAX_UNREACHED = 5
+_MAX_UNREACHED = 5
 """Hosts that a note names; all are in the file."""
-PASSING_REWARD = 1.0
-CONTENTION = "Contention"
+_PASSING_REWARD = 1.0
+_CONTENTION = "Contention"
 """The kind of the fault of a trial whose time was cut short by others, who used the processors."""
 
 
@@ -223,7 +223,7 @@ class Trial:
         """Save what the agent made; returns why its patch is not whole."""
         fault = None
         if self._baseline is not None:
-            fault = write_patch(runtime, self._baseline, directory / PATCH_NAME)
+            fault = write_patch(runtime, self._baseline, directory / _PATCH_NAME)
             self._notes += [fault] if fault else []
         self._collect_of(runtime, step, directory, None)
         self._notes += fetch(runtime, "/logs/artifacts", directory / "artifacts")
@@ -287,7 +287,7 @@ class Trial:
             for one in self.task.steps[: self.task.steps.index(step) + 1]:
                 self._sandboxes.set_up(fresh, one)
             if self._baseline is not None and patch_fault is None:
-                hand_over_patch(fresh, self._baseline, directory / PATCH_NAME)
+                hand_over_patch(fresh, self._baseline, directory / _PATCH_NAME)
             else:
                 place = self._baseline.top if self._baseline else fresh.workdir
                 self._notes += hand_over_tree(runtime, fresh, place)
@@ -336,7 +336,7 @@ class Trial:
             return outcome, fault
         others = self._accounting.load.others or 0.0
         message = f"{fault.message}, and others used {others:.0%} of its processors. Remedy: fewer at a time (-n)"
-        return "infrastructure_error", Fault(phase=fault.phase, kind=CONTENTION, message=message)
+        return "infrastructure_error", Fault(phase=fault.phase, kind=_CONTENTION, message=message)
 
     @property
     def _accounting(self) -> Accounting:
@@ -419,7 +419,7 @@ def _unreached(decisions: Sequence[NetworkDecision]) -> list[str]:
     """
     refused = [one for one in decisions if not (one.allowed and one.rule)]
     told = dict.fromkeys(f"the verifier could not reach {one.host}:{one.port}: it {one.reason}" for one in refused)
-    return [*told][:MAX_UNREACHED]
+    return [*told][:_MAX_UNREACHED]
 
 
 def _goes_on(step: Step, end: _StepEnd) -> bool:
@@ -433,7 +433,7 @@ def _outcome(reward: float, ends: list[tuple[Step, _StepEnd]]) -> tuple[Outcome,
     stopped = next((one for one in reports if one.fault is not None), None)
     fault = next((end.fault for _, end in ends if end.fault is not None), None)
     told = None if stopped is None else Fault(phase="agent", kind=stopped.fault or "", message=stopped.message)
-    if fault is None and reward >= PASSING_REWARD:
+    if fault is None and reward >= _PASSING_REWARD:
         return "pass", told
     if stopped is not None and stopped.is_model_fault:
         return "model_error", told

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 LABEL = "eval"
 FIXED_ENV = {"TZ": "UTC", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "0"}
 """The same for every trial, so that its verdict does not depend on the machine; a task's own variables win."""
-OLD_LANGUAGE = {"LANG": "C", "LC_ALL": "C"}
+_OLD_LANGUAGE = {"LANG": "C", "LC_ALL": "C"}
 """For an image without C.UTF-8 (glibc before 2.35 without the locale), where each bash and perl would warn of it."""
 _MAKE_LOGS = """
 set -- /logs/agent /logs/verifier /logs/artifacts
 if [ -e /logs ] || [ -h /logs ]; then mkdir -p "$@" && chmod 777 "$@"; else mkdir -p -m 777 "$@"; fi
 """
 _LACKS_LANGUAGE = '[ "$(LC_ALL=C.UTF-8 bash -c : 2>&1)" ] && command -v bash'
-MAX_PASSWD_BYTES = 1024**2
-SETUP_S = 600.0
+_MAX_PASSWD_BYTES = 1024**2
+_SETUP_S = 600.0
 """For the set-up of a step, which has no limit of its own; as long as an image may be built."""
 
 
@@ -117,7 +117,7 @@ class TrialSandboxes:
             "memory_bytes": environment.memory_bytes,
             "disk_bytes": environment.disk_bytes,
         }
-        language = OLD_LANGUAGE if self._images.lacks_utf8.get(image.name) else {}
+        language = _OLD_LANGUAGE if self._images.lacks_utf8.get(image.name) else {}
         env = {**FIXED_ENV, **language, **environment.env}
         bounds = SandboxLimits(**{name: value for name, value in limits.items() if value is not None})
         if environment.compose is not None:
@@ -161,7 +161,7 @@ class TrialSandboxes:
             lacks = runtime.run(["/bin/sh", "-c", _LACKS_LANGUAGE], workdir="/").exit_code == 0
             self._images.lacks_utf8[name] = lacks
             if lacks:
-                runtime.set_env({key: OLD_LANGUAGE[key] for key in OLD_LANGUAGE.keys() - environment.env.keys()})
+                runtime.set_env({key: _OLD_LANGUAGE[key] for key in _OLD_LANGUAGE.keys() - environment.env.keys()})
         for files in environment.files:
             put(runtime, files, user=None)
         if environment.healthcheck is not None:
@@ -177,7 +177,7 @@ class TrialSandboxes:
         if not (names := {name for name in names if not name.isdigit()}):
             return
         try:
-            lines = runtime.read_bytes("/etc/passwd", user="root", limit_bytes=MAX_PASSWD_BYTES).splitlines()
+            lines = runtime.read_bytes("/etc/passwd", user="root", limit_bytes=_MAX_PASSWD_BYTES).splitlines()
         except FileNotFoundError:
             lines = []
         known = {line.partition(b":")[0].decode(errors="replace") for line in lines}
@@ -198,10 +198,10 @@ class TrialSandboxes:
             put(runtime, files, user=step.agent.user)
         if step.setup is not None:
             ended = runtime.run(
-                ["/bin/sh", "-c", step.setup], user=step.agent.user, cancel=self._cancel, timeout_s=SETUP_S
+                ["/bin/sh", "-c", step.setup], user=step.agent.user, cancel=self._cancel, timeout_s=_SETUP_S
             )
             if ended.exit_code != 0:
-                how = f"was stopped after {SETUP_S:g} s" if ended.timed_out else f"ended with code {ended.exit_code}"
+                how = f"was stopped after {_SETUP_S:g} s" if ended.timed_out else f"ended with code {ended.exit_code}"
                 printed = last_words(ended.stdout + ended.stderr, 500)
                 raise UsageError(f"The set-up of step {step.name!r} {how}: {printed}")
         if step.healthcheck is not None:

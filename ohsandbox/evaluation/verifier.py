@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOGS = "/logs/verifier"
 REWARD_JSON, REWARD_TEXT = "reward.json", "reward.txt"
 OUTPUT_NAME = "test-stdout.txt"
-MAX_REWARD_BYTES = 64 * 1024
+_MAX_REWARD_BYTES = 64 * 1024
 KEPT_BYTES = 2 * 1024**2
 """Of what a verifier prints, so much is kept of the beginning and of the end each."""
 _CLEAR_PLACES = """
@@ -35,7 +35,7 @@ mkdir -m 777 -- "$1" 2>/dev/null || { mkdir -p -- "$1" && chmod 777 -- "$1" && [
 """
 """As root, before the tests come in: whatever the agent has put there is gone, be it a link, a directory or a file. A
 mount point (a VOLUME of the image) stays, empty."""
-CLEAR_S = 300.0
+_CLEAR_S = 300.0
 """A million files are removed in some 20 s."""
 
 
@@ -98,7 +98,7 @@ def _fetch_rewards(runtime: Runtime, directory: Path) -> None:
     """Fetch the reward files alone, where the verifier has written more than is taken out of a sandbox."""
     for name in (REWARD_JSON, REWARD_TEXT):
         with contextlib.suppress(OSError):
-            data = runtime.read_bytes(f"{LOGS}/{name}", user="root", limit_bytes=MAX_REWARD_BYTES)
+            data = runtime.read_bytes(f"{LOGS}/{name}", user="root", limit_bytes=_MAX_REWARD_BYTES)
             if not (directory / name).is_symlink():
                 (directory / name).write_bytes(data)
 
@@ -129,7 +129,7 @@ class Printed:
 
 def _prepare(runtime: Runtime, verifier: Verifier) -> None:
     """Remove what the agent may have left where rewards and tests belong, and put the tests in, as root."""
-    as_root = partial(runtime.run, user="root", workdir="/", timeout_s=CLEAR_S)
+    as_root = partial(runtime.run, user="root", workdir="/", timeout_s=_CLEAR_S)
     cleared = as_root(["/bin/sh", "-c", _CLEAR_PLACES, "sh", LOGS, *_replaced(runtime, verifier)])
     if cleared.exit_code != 0:
         said = last_words(cleared.stderr)
@@ -191,8 +191,8 @@ def _read(path: Path) -> bytes | None:
         status = path.lstat()
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_REWARD_BYTES:
-        raise NoVerdict(f"{path.name} is not a regular file of at most {MAX_REWARD_BYTES} bytes")
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_REWARD_BYTES:
+        raise NoVerdict(f"{path.name} is not a regular file of at most {_MAX_REWARD_BYTES} bytes")
     return path.read_bytes()
 
 

@@ -59,7 +59,7 @@ __all__ = [
 AGENT_STARTED = "AgentStarted"
 """The code of the notice that a sub-agent begins. Its `trail` is the path of the sub-agent's log."""
 
-MAX_RAW_ARGUMENTS_CHARS = 20_000
+_MAX_RAW_ARGUMENTS_CHARS = 20_000
 """Longest part of arguments that are not valid JSON kept beside the call: enough to see the mistake."""
 
 
@@ -202,7 +202,7 @@ def tool_call(
     of_some = present(
         thought=thought,
         security_risk=security_risk,
-        raw_arguments=raw_arguments and raw_arguments[:MAX_RAW_ARGUMENTS_CHARS],
+        raw_arguments=raw_arguments and raw_arguments[:_MAX_RAW_ARGUMENTS_CHARS],
         raw_name=raw_name,
         approval=approval,
         hint=hint,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
 
 _REQUIRED = object()
-MAX_DETAIL_CHARS = 256
+_MAX_DETAIL_CHARS = 256
 """Longest text of an observation that is kept as a detail."""
 
 _RESULT_FIELDS = frozenset({"text", "message", "output", "background_output", "command"})
@@ -261,5 +261,5 @@ def short_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_short(value: Any) -> bool:
     if isinstance(value, str):
-        return len(value) <= MAX_DETAIL_CHARS
+        return len(value) <= _MAX_DETAIL_CHARS
     return value is None or isinstance(value, bool | int | float)

@@ -20,9 +20,9 @@ from ohsandbox.llm.retry import Clock, retry_after_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ADMITTED_AFTER_S = 2.0
+_ADMITTED_AFTER_S = 2.0
 """A provider refuses within this time: a request that is under way for longer does not hold others back."""
-MAX_WAIT_S = 60.0
+_MAX_WAIT_S = 60.0
 """Longest random wait, as for a conversation alone; what a provider asks for may be longer."""
 _LOOK_EVERY_S = 0.1
 """How often one whose turn it is not looks again."""
@@ -65,7 +65,7 @@ class SharedBackOff:
         with self._lock:
             if now < self._opens_at:
                 return self._opens_at - now
-            unknown = sum(now - began < ADMITTED_AFTER_S for began in self._under_way.values())
+            unknown = sum(now - began < _ADMITTED_AFTER_S for began in self._under_way.values())
             if unknown + 1 > self._allowed:
                 return _LOOK_EVERY_S
             self._under_way[turn] = now
@@ -93,7 +93,7 @@ class SharedBackOff:
                     self._refusals = 0
                     self.surrenders += 1
                     return None
-                asked_s = asked_s or random.uniform(1, min(2**self._refusals, MAX_WAIT_S))  # noqa: S311 - jitter
+                asked_s = asked_s or random.uniform(1, min(2**self._refusals, _MAX_WAIT_S))  # noqa: S311 - jitter
             self._opens_at = max(self._opens_at, now + (asked_s or 0.0))
             wait_s = max(self._opens_at - now, 0.001)
         if is_first:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ohsandbox.llm.error_mapping import ErrorKind
     from ohsandbox.llm.provider import ModelInfo
 
-DESCRIPTION_LIMIT_CHARS = 1024
+_DESCRIPTION_LIMIT_CHARS = 1024
 """Of a function's description; past it OpenAI answers 400 `string_above_max_length` (seen of gpt-4o and o3-mini)."""
 
 IMAGE_NOTE = "[There was an image here. This model is not shown images: use a tool that describes it in words.]"
 
-CACHE_MARK = {"type": "ephemeral"}
+_CACHE_MARK = {"type": "ephemeral"}
 """Anthropic's word for "keep the prompt up to here" for five minutes."""
 
 _SHORT_DESCRIPTIONS = ("gpt-4", "o1", "o3", "o4")
@@ -79,7 +79,7 @@ def capabilities_of(config: LLMConfig, model_info: ModelInfo) -> Capabilities:
         vision=model_info.images is not False if vision is None else vision,
         context_tokens=config.context_tokens or model_info.context_tokens,
         gemini_schemas="gemini" in name,
-        description_limit_chars=DESCRIPTION_LIMIT_CHARS if wants_short_descriptions(name) else None,
+        description_limit_chars=_DESCRIPTION_LIMIT_CHARS if wants_short_descriptions(name) else None,
         cache_marks=is_claude if cache is None else cache,
         blank_is_null=is_claude or "gemini" in name,
     )
@@ -168,7 +168,7 @@ def with_cache_marks(messages: Sequence[Message]) -> list[dict[str, Any]]:
         content = newest.get("content")
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
         if parts and (parts[-1].get("type") != "text" or str(parts[-1].get("text")).strip()):
-            newest["content"] = [*parts[:-1], {**parts[-1], "cache_control": CACHE_MARK}]
+            newest["content"] = [*parts[:-1], {**parts[-1], "cache_control": _CACHE_MARK}]
     return marked
 
 

@@ -41,7 +41,7 @@ _FORMATS: dict[str, Callable[[LLMConfig, str], WireFormat | None]] = {
 _LITELLM_ONLY = ("USE_LITELLM_PROXY", "SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_ECDH_CURVE")
 """Variables that litellm obeys and httpx does not."""
 _DONE = "[DONE]"
-READ_OUT_S = 0.25
+_READ_OUT_S = 0.25
 """What follows the end of an answer, mostly five bytes, comes with it; some servers never close a stream."""
 
 
@@ -202,7 +202,7 @@ def _read_out(response: httpx.Response, pieces: Iterator[bytes]) -> None:
 
     rest = threading.Thread(target=read, name="ohsandbox-llm-rest", daemon=True)
     rest.start()
-    rest.join(READ_OUT_S)
+    rest.join(_READ_OUT_S)
     if rest.is_alive():
         with contextlib.suppress(OSError):  # closed already
             socket.socket.shutdown(response.extensions["network_stream"].get_extra_info("socket"), socket.SHUT_RDWR)

@@ -27,7 +27,7 @@ class ErrorKind(NamedTuple):
     """Where fewer than the configured ones make sense."""
 
 
-AUTHENTICATION = ErrorKind(
+_AUTHENTICATION = ErrorKind(
     errors.ModelAuthenticationError, "refused the key", "Set `api_key`, or the provider's environment variable."
 )
 PERMISSION = ErrorKind(
@@ -35,7 +35,7 @@ PERMISSION = ErrorKind(
     "refused access",
     "Check that `api_key` may use this `model`, and that `base_url` is right.",
 )
-PAYMENT = ErrorKind(
+_PAYMENT = ErrorKind(
     errors.ModelAuthenticationError,
     "has no credit left for this key",
     "Check the billing of the account behind `api_key`.",
@@ -46,7 +46,7 @@ NO_PROVIDER = ErrorKind(
     "belongs to no known provider",
     "Write `model` as provider/name, or set `custom_llm_provider`.",
 )
-NOT_INSTALLED = ErrorKind(
+_NOT_INSTALLED = ErrorKind(
     errors.ModelNotFoundError, "needs a package that is not installed", "Install it, or take another `model`."
 )
 REQUEST = ErrorKind(
@@ -54,7 +54,7 @@ REQUEST = ErrorKind(
     "refused the request",
     "Check `model`, and set a parameter it does not take (`temperature`, `reasoning_effort`, ...) to null.",
 )
-CONTEXT = ErrorKind(
+_CONTEXT = ErrorKind(
     errors.ContextWindowError,
     "refused the conversation as too long",
     "Condense it, lower `max_output_tokens`, or take a `model` that reads more.",
@@ -80,7 +80,7 @@ RATE_LIMIT = ErrorKind(
 SERVER = ErrorKind(
     errors.ModelUnavailableError, "failed at the provider", "Try again later, or check `base_url`.", retryable=True
 )
-CONNECTION = ErrorKind(
+_CONNECTION = ErrorKind(
     errors.ModelUnavailableError, "could not be reached", "Check `base_url` and the network.", retryable=True
 )
 REFUSED = ErrorKind(
@@ -116,7 +116,7 @@ COMPRESSED = ErrorKind(
     "sent an answer in a compression that was not asked for",
     "Check what stands between here and `base_url`.",
 )
-REDIRECT = ErrorKind(
+_REDIRECT = ErrorKind(
     errors.ModelAnswerError,
     "answered with a redirect, which is not followed with a key",
     "Set `base_url` to the address it ends at.",
@@ -127,14 +127,14 @@ CLIENT = ErrorKind(
 
 _BY_STATUS = {
     400: REQUEST,
-    401: AUTHENTICATION,
-    402: PAYMENT,
+    401: _AUTHENTICATION,
+    402: _PAYMENT,
     403: PERMISSION,
     404: NOT_FOUND,
     405: NOT_FOUND,
     408: TIMEOUT,
     409: SERVER,
-    413: CONTEXT,
+    413: _CONTEXT,
     422: REQUEST,
     425: SERVER,
     429: RATE_LIMIT,
@@ -145,21 +145,21 @@ _BY_CLASS = {
     name: kind
     for kind, names in {
         NO_PROVIDER: "LiteLLMUnknownProvider ModelNotMappedError",
-        CONTEXT: "ContextWindowExceededError",
-        PAYMENT: "PaymentRequiredError BudgetExceededError",
+        _CONTEXT: "ContextWindowExceededError",
+        _PAYMENT: "PaymentRequiredError BudgetExceededError",
         POLICY: "ContentPolicyViolationError RejectedRequestError GuardrailRaisedException "
         "BlockedPiiEntityError ModifyResponseException SensitiveDataRouteException",
-        AUTHENTICATION: "AuthenticationError",
+        _AUTHENTICATION: "AuthenticationError",
         PERMISSION: "PermissionDeniedError",
         NOT_FOUND: "NotFoundError",
         RATE_LIMIT: "RateLimitError",
         TIMEOUT: "Timeout APITimeoutError TimeoutException TimeoutError",
         UNREADABLE: "APIResponseValidationError JSONDecodeError",
         CUT: "RemoteProtocolError MidStreamFallbackError InterruptedStreamError",
-        CONNECTION: "APIConnectionError TransportError ConnectionError",
+        _CONNECTION: "APIConnectionError TransportError ConnectionError",
         SERVER: "ServiceUnavailableError BadGatewayError InternalServerError APIStatusError APIError OpenAIError",
         REQUEST: "UnprocessableEntityError BadRequestError",
-        NOT_INSTALLED: "ImportError",
+        _NOT_INSTALLED: "ImportError",
     }.items()
     for name in names.split()
 }
@@ -216,7 +216,7 @@ _NO_PROVIDER = "LLM Provider NOT provided"
 """What litellm says, in a BadRequestError, of a name whose provider it cannot tell."""
 
 
-QUOTE_LIMIT_CHARS = 300
+_QUOTE_LIMIT_CHARS = 300
 """Of a provider's own words in our messages: enough for the cause, too little for a page of HTML."""
 _HIDDEN = "***"
 _KEY_LIKE = re.compile(r"\b(?:sk-|xai-|gsk_|AIza)[\w*.-]{8,}|(?<=[Bb]earer )\S+")
@@ -235,8 +235,8 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 def one_line(text: str, secrets: Iterable[str] = ()) -> str:
     """The beginning of text in one line: no secrets, no control or format characters."""
-    cut = encodable(text[: 100 * QUOTE_LIMIT_CHARS])
-    return quoted_line(redact(cut, secrets), limit_chars=QUOTE_LIMIT_CHARS)
+    cut = encodable(text[: 100 * _QUOTE_LIMIT_CHARS])
+    return quoted_line(redact(cut, secrets), limit_chars=_QUOTE_LIMIT_CHARS)
 
 
 class Failure(NamedTuple):
@@ -271,7 +271,7 @@ def failure_of(error: Exception, attempt: Attempt, *, model: str, secrets: Abstr
     """
     kind = attempt.refusal or kind_of(error, status=attempt.status, asked=attempt.asked)
     detail = "" if attempt.refusal or kind is NO_PROVIDER else str(error)
-    if kind in {REDIRECT, UNREADABLE, REFUSED}:
+    if kind in {_REDIRECT, UNREADABLE, REFUSED}:
         detail = attempt.head.decode(errors="replace") if kind is UNREADABLE else attempt.location
     failed = failure(kind, model=model, detail=detail, status=attempt.status, secrets=secrets | attempt.secrets)
     return failed._replace(retry_after=attempt.retry_after or _retry_after(error))
@@ -291,12 +291,12 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
     by_class = next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
     if status is not None and status >= _NO_SUCCESS:
         unfit = None if status in _ABOUT_THE_ACCOUNT else _unfit(text, status)
-        other = REDIRECT if status < _REFUSED else REQUEST if status < _SERVER_ERRORS else SERVER
+        other = _REDIRECT if status < _REFUSED else REQUEST if status < _SERVER_ERRORS else SERVER
         return unfit or _refine(_BY_STATUS.get(status, other), by_class, text)
-    if status is not None and by_class in {None, CONNECTION, SERVER}:
+    if status is not None and by_class in {None, _CONNECTION, SERVER}:
         return UNREADABLE  # answered 2xx, and litellm stumbled over the body
     if asked and status is None and by_class in {None, SERVER}:
-        return CONNECTION  # litellm makes an InternalServerError of a refused connection
+        return _CONNECTION  # litellm makes an InternalServerError of a refused connection
     return _refine(by_class, by_class, text) if by_class else CLIENT
 
 
@@ -324,7 +324,7 @@ def _unfit(text: str, status: int) -> ErrorKind | None:
 
 def _refine(kind: ErrorKind, by_class: ErrorKind | None, text: str) -> ErrorKind:
     """Tell apart what one status stands for."""
-    if kind is REQUEST and by_class in {CONTEXT, POLICY, NO_PROVIDER}:
+    if kind is REQUEST and by_class in {_CONTEXT, POLICY, NO_PROVIDER}:
         return by_class
     if kind is REQUEST and _AGAINST_POLICY.search(text):
         return POLICY
@@ -332,5 +332,5 @@ def _refine(kind: ErrorKind, by_class: ErrorKind | None, text: str) -> ErrorKind
         if _NO_PROVIDER in text:
             return NO_PROVIDER
         if _TOO_LONG.search(text):
-            return CONTEXT
-    return PAYMENT if kind in {REQUEST, CUT, RATE_LIMIT} and _NO_CREDIT.search(text) else kind
+            return _CONTEXT
+    return _PAYMENT if kind in {REQUEST, CUT, RATE_LIMIT} and _NO_CREDIT.search(text) else kind

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
 
-LIMIT_BYTES = 32 * 1024 * 1024
+_LIMIT_BYTES = 32 * 1024 * 1024
 """Most of a body, decompressed; the longest answers of today's models are under 1 MiB."""
-STREAM_LIMIT_BYTES = 4 * LIMIT_BYTES
+_STREAM_LIMIT_BYTES = 4 * _LIMIT_BYTES
 """Most of a stream: each token travels in some 250 bytes of JSON."""
 _HEAD_BYTES = 512
 _KEEPALIVE_S = 60.0
@@ -91,7 +91,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-MAX_VALUES = 300_000
+_MAX_VALUES = 300_000
 """Objects, lists and strings of an answer: 32 MiB of empty objects would take 700 MB, and an answer has hundreds."""
 
 
@@ -107,7 +107,7 @@ def _after(response: httpx.Response) -> None:
         attempt.refusal = error_mapping.COMPRESSED
         raise ResponseRefused(encoding)
     assert isinstance(response.stream, httpx.SyncByteStream)  # noqa: S101 - the client is synchronous
-    limit = STREAM_LIMIT_BYTES if "event-stream" in attempt.content_type else LIMIT_BYTES
+    limit = _STREAM_LIMIT_BYTES if "event-stream" in attempt.content_type else _LIMIT_BYTES
     body = _Body(response.stream, attempt, limit_bytes=limit, compressed=encoding != "identity")
     response.stream = _mended(body, attempt) if is_json(response) else body
 
@@ -122,7 +122,7 @@ def _mended(body: _Body, attempt: Attempt) -> httpx.SyncByteStream:
     """The whole body, repaired; unchanged where it is not JSON."""
     raw = b"".join(body)
     body.close()
-    if raw.count(b"{") + raw.count(b"[") + raw.count(b'"') // 2 > MAX_VALUES:
+    if raw.count(b"{") + raw.count(b"[") + raw.count(b'"') // 2 > _MAX_VALUES:
         attempt.refusal = error_mapping.TOO_LARGE
         raise ResponseRefused("values")
     try:

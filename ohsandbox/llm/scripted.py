@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm.chat import ChatResponse, Message, OnEvent, ToolChoice, ToolParam
 
 
-SHIPPED = ("demo",)
+_SHIPPED = ("demo",)
 """Names of the scripts in `ohsandbox/llm/scripts`."""
 
 
@@ -226,13 +226,13 @@ def _parsed(text: str) -> Mapping[str, Any]:
 
 
 def _read(source: str | Path) -> str:
-    if source in SHIPPED:
+    if source in _SHIPPED:
         return resources.files("ohsandbox.llm").joinpath("scripts", f"{source}.json").read_text(encoding="utf-8")
     try:
         return Path(source).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        shipped = ", ".join(SHIPPED)
+        shipped = ", ".join(_SHIPPED)
         raise UsageError(f"The script {str(source)!r} cannot be read: {reason}. Shipped scripts: {shipped}.") from None
 
 

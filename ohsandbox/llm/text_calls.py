@@ -32,7 +32,7 @@ Parts = list[dict[str, Any]]
 STOP = "</call>"
 """Where the provider is asked to stop, so that the model cannot go on and make a result up. It leaves the word out."""
 
-NO_CALL = "Do not call a tool in this reply. Answer in words."
+_NO_CALL = "Do not call a tool in this reply. Answer in words."
 
 _HOW = r"""# Calling tools
 
@@ -161,7 +161,7 @@ def tools_prompt(tools: Sequence[ToolParam], tool_choice: ToolChoice) -> str:
     if not tools:
         return ""
     if tool_choice == "none":
-        return NO_CALL
+        return _NO_CALL
     parts = [_HOW, *(_described(tool["function"]) for tool in tools), _requirement(tool_choice)]
     return "\n\n".join(part for part in parts if part)
 
@@ -193,7 +193,7 @@ def _described(function: Mapping[str, Any]) -> str:
 
 
 def _argument(name: str, schema: Schema, *, required: bool) -> str:
-    types = types_of(schema)
+    types = _types_of(schema)
     facts = [" or ".join(sorted(types)) or "text", "required" if required else "optional"]
     if "enum" in schema:
         facts.append("one of " + ", ".join(_plain(value) for value in schema["enum"]))
@@ -297,7 +297,7 @@ def _parts(content: Any) -> Parts:
 # --- a call, written and read -----------------------------------------------------------------------
 
 
-class TextCall(NamedTuple):
+class _TextCall(NamedTuple):
     """A call that was found."""
 
     before: str
@@ -334,7 +334,7 @@ def write_call(name: str, arguments: str, schemas: Mapping[str, Schema]) -> str:
         schemas: those of its arguments, by name.
     """
     try:
-        values = read_json(arguments or "{}")
+        values = _read_json(arguments or "{}")
     except ValueError:
         values = None
     if isinstance(values, dict):
@@ -344,7 +344,7 @@ def write_call(name: str, arguments: str, schemas: Mapping[str, Schema]) -> str:
     return "\n".join([f'<call tool="{html.escape(name)}">', *lines, STOP])
 
 
-def find_call(text: str, schemas: Mapping[str, Mapping[str, Schema]]) -> TextCall | None:
+def find_call(text: str, schemas: Mapping[str, Mapping[str, Schema]]) -> _TextCall | None:
     """The first call in text; None where there is none.
 
     What comes after it is not looked at: the model has not seen a result yet. Nor is a call that a model which thinks
@@ -360,14 +360,14 @@ def find_call(text: str, schemas: Mapping[str, Mapping[str, Schema]]) -> TextCal
         return None
     before, name = text[: opening.start()].rstrip(), _attribute(opening)
     if opening.group(4):
-        return TextCall(before, name, "{}")
+        return _TextCall(before, name, "{}")
     is_closed = STOP in text[opening.end() :]
     try:
         arguments = _read_arguments(text, opening.end(), schemas.get(name, {}))
     except _MalformedError as error:
         parse_error = f"Failed to read the call: {error}. {_FORM}"
-        return TextCall(before, name, text[opening.end() :], parse_error=parse_error, is_closed=is_closed)
-    return TextCall(before, name, arguments, is_closed=is_closed)
+        return _TextCall(before, name, text[opening.end() :], parse_error=parse_error, is_closed=is_closed)
+    return _TextCall(before, name, arguments, is_closed=is_closed)
 
 
 def _write_argument(name: str, value: Any, schema: Schema) -> str:
@@ -395,7 +395,7 @@ def _read_arguments(text: str, position: int, schemas: Mapping[str, Schema]) -> 
         raw = _BLANKS_BEFORE_CLOSING.sub("", text[opening.end() : closing.start()].removeprefix("\n"))
         try:
             value = unescaped(raw)
-            values[name] = read_json(value) if opening.group(4) else read_value(value, schemas.get(name, {}))
+            values[name] = _read_json(value) if opening.group(4) else read_value(value, schemas.get(name, {}))
         except ValueError as error:
             raise _MalformedError(f"the value of argument {name!r} is not valid JSON: {error}") from None
         position = closing.end()
@@ -422,13 +422,13 @@ def _attribute(match: re.Match[str]) -> str:
     return html.unescape(next((group for group in match.groups()[:3] if group is not None), ""))
 
 
-def types_of(schema: Mapping[str, Any]) -> set[str]:
+def _types_of(schema: Mapping[str, Any]) -> set[str]:
     """The JSON types that the schema allows; {} allows any and names none."""
     named = schema.get("type")
     found = {named} if isinstance(named, str) else set(named or ())
     for keyword in ("anyOf", "oneOf", "allOf"):
         for option in schema.get(keyword) or ():
-            found |= types_of(option)
+            found |= _types_of(option)
     values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
     return found or {_TYPES[type(value)] for value in values}
 
@@ -444,18 +444,18 @@ def read_value(text: str, schema: Mapping[str, Any]) -> Any:
 
     The tool's own validation then tells the model what is wrong with it.
     """
-    types = types_of(schema)
+    types = _types_of(schema)
     if not types or "string" in types:
         return text
     try:
-        value = read_json(text.strip())
+        value = _read_json(text.strip())
     except ValueError:
         value = {"true": True, "false": False}.get(text.strip().lower(), text)
     found = _TYPES[type(value)]
     return value if found in types or (found == "integer" and "number" in types) else text
 
 
-def read_json(text: str) -> Any:
+def _read_json(text: str) -> Any:
     """The JSON value in text.
 
     Raises:

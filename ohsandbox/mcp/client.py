@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_SAID_CHARS = 2000
+_MAX_SAID_CHARS = 2000
 """Limit of a server's own error message."""
 
 INITIALIZE = "initialize"
@@ -58,7 +58,7 @@ INITIALIZE = "initialize"
 MAX_START_S = 900.0
 """Limit for a server that keeps printing and never answers; enough to download a browser over a slow line."""
 
-MARGIN_S = 10.0
+_MARGIN_S = 10.0
 """A synchronous caller waits this much longer than the protocol's own timeout, which cancels properly."""
 
 CLOSE_S = 8.0
@@ -68,7 +68,7 @@ for _name in ("mcp", "client"):  # the second is the SDK's session; otherwise `l
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
-CLOSED_WORDS = frozenset({"Connection closed", "SSE stream ended without a response"})
+_CLOSED_WORDS = frozenset({"Connection closed", "SSE stream ended without a response"})
 """The SDK's error messages for a connection that ended."""
 
 
@@ -145,7 +145,7 @@ class MCPClient(Client[ClientTransport]):
         Raises:
             MCPConnectionError, MCPServerGoneError, MCPTimeoutError, MCPProtocolError, MCPRefusedError: see `errors`.
         """
-        self.call_async_from_sync(self.open, timeout=max(MAX_START_S, self.timeouts.initialize_s) + MARGIN_S)
+        self.call_async_from_sync(self.open, timeout=max(MAX_START_S, self.timeouts.initialize_s) + _MARGIN_S)
         return self
 
     def __enter__(self) -> Self:
@@ -157,7 +157,7 @@ class MCPClient(Client[ClientTransport]):
     def sync_close(self) -> None:
         """Close the connection, and end the server and its children if we started it. Safe to call twice."""
         if os.getpid() == self._pid:
-            background_loop().call(self.shut, timeout_s=2 * CLOSE_S + MARGIN_S)
+            background_loop().call(self.shut, timeout_s=2 * CLOSE_S + _MARGIN_S)
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self.tools)
@@ -281,8 +281,8 @@ class MCPClient(Client[ClientTransport]):
 
     async def _take_log(self, message: LogMessage) -> None:
         if self._on_log is not None:
-            said = f"{message.level}: {message.data}"[: 2 * MAX_SAID_CHARS]  # cleaning 16 MB takes half a second
-            self._on_log(one_line(said, limit_chars=MAX_SAID_CHARS))
+            said = f"{message.level}: {message.data}"[: 2 * _MAX_SAID_CHARS]  # cleaning 16 MB takes half a second
+            self._on_log(one_line(said, limit_chars=_MAX_SAID_CHARS))
 
     # --- errors -----------------------------------------------------------------------------------
 
@@ -312,15 +312,15 @@ class MCPClient(Client[ClientTransport]):
         return self._from_protocol(cause, f"MCP server {self.server!r} did not {doing}")
 
     def _from_protocol(self, cause: BaseException, fact: str) -> OhsandboxError:
-        said = one_line(str(cause) or type(cause).__name__, limit_chars=MAX_SAID_CHARS)
+        said = one_line(str(cause) or type(cause).__name__, limit_chars=_MAX_SAID_CHARS)
         if isinstance(cause, ValidationError):
             fault = cause.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in fault["loc"])
             return MCPProtocolError(f"{fact} in the protocol's form: {where}: {fault['msg']}.")
         if not isinstance(cause, SdkError):
             return MCPConnectionError(f"{fact}: {said}.")
-        if cause.code == CONNECTION_CLOSED and str(cause) in CLOSED_WORDS:
-            trouble = one_line(getattr(self.transport, "trouble", ""), limit_chars=MAX_SAID_CHARS)
+        if cause.code == CONNECTION_CLOSED and str(cause) in _CLOSED_WORDS:
+            trouble = one_line(getattr(self.transport, "trouble", ""), limit_chars=_MAX_SAID_CHARS)
             return MCPServerGoneError(f"{fact}: {(trouble or 'The connection was closed').rstrip('.')}.")
         if cause.code == PARSE_ERROR:
             return MCPProtocolError(f"{fact} in the protocol's form: {said}.")

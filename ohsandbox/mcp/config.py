@@ -17,10 +17,10 @@ from ohsandbox.strict_json import parse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_CONFIG_BYTES = 1_000_000
+_MAX_CONFIG_BYTES = 1_000_000
 """People write configurations by hand; a larger file is the wrong file."""
 
-MIN_MASKED_CHARS = 8
+_MIN_MASKED_CHARS = 8
 """A shorter value occurs by chance in ordinary text."""
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
@@ -34,8 +34,8 @@ OLDER_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": N
 
 INITIALIZE_S = 30.0
 """Limit for a server to start, counted from the last output of the server or its installer."""
-LIST_S = 15.0
-CALL_S = 180.0
+_LIST_S = 15.0
+_CALL_S = 180.0
 """Limit for one tool call."""
 
 
@@ -44,8 +44,8 @@ class Timeouts(NamedTuple):
 
     initialize_s: float = INITIALIZE_S
     """Without output: each line that the server or its installer prints restarts the time."""
-    list_s: float = LIST_S
-    call_s: float = CALL_S
+    list_s: float = _LIST_S
+    call_s: float = _CALL_S
 
 
 class ServerConfig(BaseModel):
@@ -108,7 +108,7 @@ class ServerConfig(BaseModel):
     @property
     def timeouts(self) -> Timeouts:
         """The default timeouts, or those that `timeout` sets."""
-        return Timeouts(max(self.timeout or 0, INITIALIZE_S), LIST_S, self.timeout or CALL_S)
+        return Timeouts(max(self.timeout or 0, INITIALIZE_S), _LIST_S, self.timeout or _CALL_S)
 
     @property
     def identity(self) -> str:
@@ -177,11 +177,11 @@ class MCPConfig(BaseModel):
         """
         try:
             with Path(path).expanduser().open("rb") as file:
-                data = file.read(MAX_CONFIG_BYTES + 1)
+                data = file.read(_MAX_CONFIG_BYTES + 1)
         except OSError as error:
             raise MCPConfigError(f"MCP configuration {str(path)!r} cannot be read: {error.strerror}.") from None
-        if len(data) > MAX_CONFIG_BYTES:
-            raise MCPConfigError(f"MCP configuration {str(path)!r} is over {MAX_CONFIG_BYTES} bytes.")
+        if len(data) > _MAX_CONFIG_BYTES:
+            raise MCPConfigError(f"MCP configuration {str(path)!r} is over {_MAX_CONFIG_BYTES} bytes.")
         try:
             return cls.parse(parse(data))
         except MCPConfigError as error:
@@ -232,7 +232,7 @@ def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Re
         "headers": {key: fill(text, f"headers.{key}") for key, text in server.headers.items()},
         "url": None if server.url is None else fill(server.url, "url"),
     }
-    secrets = {key: text for key, text in used.items() if len(text) >= MIN_MASKED_CHARS}
+    secrets = {key: text for key, text in used.items() if len(text) >= _MIN_MASKED_CHARS}
     try:
         return Resolved(ServerConfig.model_validate(server.model_dump() | changed), secrets)
     except ValidationError as error:

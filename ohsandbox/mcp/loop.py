@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BLOCKING_CALLS = 32
+_BLOCKING_CALLS = 32
 """Starting and ending a process each block a thread; asyncio's default pool has six threads on two CPUs."""
 
 
-class BackgroundLoop:
+class _BackgroundLoop:
     """An event loop that runs until the process ends, in a daemon thread."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.SelectorEventLoop()
-        pool = concurrent.futures.ThreadPoolExecutor(BLOCKING_CALLS, thread_name_prefix="ohsandbox-mcp-call")
+        pool = concurrent.futures.ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="ohsandbox-mcp-call")
         self.loop.set_default_executor(pool)
         self._thread = threading.Thread(target=self.loop.run_forever, name="ohsandbox-mcp", daemon=True)
         self._thread.start()
@@ -51,15 +51,15 @@ class BackgroundLoop:
 
 
 _guard = threading.Lock()
-_shared: BackgroundLoop | None = None
+_shared: _BackgroundLoop | None = None
 
 
-def background_loop() -> BackgroundLoop:
+def background_loop() -> _BackgroundLoop:
     """The process's loop, created at first use; a forked child gets its own."""
     global _shared  # noqa: PLW0603 - the whole process shares one loop
     with _guard:
         if _shared is None or _shared.pid != os.getpid():
-            _shared = BackgroundLoop()
+            _shared = _BackgroundLoop()
         return _shared
 
 

@@ -49,17 +49,17 @@ LAST_WORDS_CHARS = 2000
 STATUS_BYTES, STATUS_CHARS = 4096, 160
 """The tail of the start-up output that we read, and the length of the line taken from it."""
 
-DIRECT_BYTES = 4096
+_DIRECT_BYTES = 4096
 """A socket that polls writable accepts this much without blocking (Linux: a third of its buffer is free); such a
 message skips the writing thread, which costs 60 microseconds a call."""
 
 GRACE_S = 2.0
 """Time between closing a server's input and SIGKILL: the MCP SDKs use the same."""
 
-LAST_READ_S = 0.2
+_LAST_READ_S = 0.2
 """Time to read the rest of an exited process's pipes."""
 
-EXIT_CODE_S = 1.0
+_EXIT_CODE_S = 1.0
 """Time for the engine to report the exit code after the streams have ended."""
 
 LOOK_EVERY_S = 2.0
@@ -229,7 +229,7 @@ class ServerProcess:
             self._finish()
         if self._silent.is_set():
             raise BrokenPipeError
-        if self._unread == len(data) <= DIRECT_BYTES and self._takes_at_once():
+        if self._unread == len(data) <= _DIRECT_BYTES and self._takes_at_once():
             self._unread = 0
             try:
                 self._channel.write(data)
@@ -292,7 +292,7 @@ class ServerProcess:
                     break
         self.learn_exit_code()
 
-    def learn_exit_code(self, timeout_s: float = EXIT_CODE_S) -> bool:
+    def learn_exit_code(self, timeout_s: float = _EXIT_CODE_S) -> bool:
         """Set `exit_code` if the process ends within timeout_s; return whether it is known."""
         if self.exit_code is None:
             with contextlib.suppress(OhsandboxError, TimeoutError):
@@ -318,7 +318,7 @@ class ServerProcess:
         """Drop it if it has exited, even if others hold its streams open; its last output is still read."""
         loop = asyncio.get_running_loop()
         if not self._silent.is_set() and await loop.run_in_executor(None, self.learn_exit_code, 0):
-            await asyncio.sleep(LAST_READ_S)
+            await asyncio.sleep(_LAST_READ_S)
             self._finish()
 
     def epitaph(self) -> str:

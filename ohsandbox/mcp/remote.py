@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ohsandbox.mcp.config import ServerConfig
     from ohsandbox.runtime.base import Runtime
 
-READ_S = 300.0
+_READ_S = 300.0
 """Limit between two reads of a response; a call's own timeout ends it earlier."""
 
 MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS, IDLE_S = 100, 20, 5.0
@@ -90,7 +90,7 @@ def _client(
 ) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(
         headers={**(headers or {}), "Accept-Encoding": "identity"},
-        timeout=timeout or httpx2.Timeout(CONNECT_S, read=READ_S),
+        timeout=timeout or httpx2.Timeout(CONNECT_S, read=_READ_S),
         auth=auth,
         transport=_BoundedTransport(memory),
     )

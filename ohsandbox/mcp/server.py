@@ -67,24 +67,24 @@ class MCPEvent(NamedTuple):
     message: str
 
 
-CANCEL_S = 2.0
+_CANCEL_S = 2.0
 """Time for calls to process their cancellation; normally immediate."""
 
 MAX_RESTARTS = 3
-RESTART_WINDOW_S = 600.0
+_RESTART_WINDOW_S = 600.0
 """Older restarts do not count: an agent that kills all processes once an hour keeps its servers."""
 
 BACK_OFF_S = (0.0, 1.0, 5.0)
 """Delay before each restart; the first end is usually not the server's fault."""
 
-RELIST_PAUSE_S = 0.05
+_RELIST_PAUSE_S = 0.05
 """A server that registers ten tools sends ten notifications."""
 
 MAX_RELISTS = 20
-RELIST_WINDOW_S = 600.0
+_RELIST_WINDOW_S = 600.0
 """Further tool changes in this window are ignored: each is reported to the model and costs its prompt cache."""
 
-STATUS_PAUSE_S = 0.2
+_STATUS_PAUSE_S = 0.2
 """Nobody reads faster updates."""
 
 
@@ -182,7 +182,7 @@ class MCPServer:
         for task in self._at_work:
             task.cancel()
         if self._at_work:
-            await asyncio.wait(self._at_work, timeout=CANCEL_S)
+            await asyncio.wait(self._at_work, timeout=_CANCEL_S)
         if client is not None:
             await asyncio.shield(detach(client.shut()))
 
@@ -279,7 +279,7 @@ class MCPServer:
     def _what_follows(self) -> str:
         """The consequence of its end, as a sentence; switches it off after too many restarts."""
         now = time.monotonic()
-        self._restarts = [at for at in self._restarts if now - at < RESTART_WINDOW_S]
+        self._restarts = [at for at in self._restarts if now - at < _RESTART_WINDOW_S]
         if len(self._restarts) < MAX_RESTARTS:
             return f"It is started again at the next call (restart {len(self._restarts) + 1} of {MAX_RESTARTS})."
         last = f"It ended after {MAX_RESTARTS} restarts. The last time: {self.reason}"
@@ -293,14 +293,14 @@ class MCPServer:
         if self._client is None or self._relist_is_due:
             return
         now = time.monotonic()
-        self._relists = [at for at in self._relists if now - at < RELIST_WINDOW_S]
+        self._relists = [at for at in self._relists if now - at < _RELIST_WINDOW_S]
         if len(self._relists) < MAX_RELISTS:
             self._relists.append(now)
             self._relist_is_due = True
             self._work(asyncio.get_running_loop().create_task(self._relist(self._client)))
 
     async def _relist(self, client: MCPClient) -> None:
-        await asyncio.sleep(RELIST_PAUSE_S)
+        await asyncio.sleep(_RELIST_PAUSE_S)
         self._relist_is_due = False  # a notification from here on needs another list
         before = set(self.filter.tools)
         try:
@@ -314,7 +314,7 @@ class MCPServer:
             news = f"new: {', '.join(added) or 'none'}; gone: {', '.join(gone) or 'none'}"
             self._tell("tools_changed", one_line(news, limit_chars=1000))
         if len(self._relists) == MAX_RELISTS and not self._relist_is_due:
-            self._tell("tools_changed", f"they changed {MAX_RELISTS} times in {RELIST_WINDOW_S / 60:g} minutes; "
+            self._tell("tools_changed", f"they changed {MAX_RELISTS} times in {_RELIST_WINDOW_S / 60:g} minutes; "
                        "further changes are not looked at for as long")  # fmt: skip
 
     # --- messages --------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class MCPServer:
     def _take_words(self, line: str) -> None:
         """Handle start-up output, usually the progress of a download."""
         now = time.monotonic()
-        if now - self._said_at >= STATUS_PAUSE_S:
+        if now - self._said_at >= _STATUS_PAUSE_S:
             self._said_at = now
             self._tell("status", line)
 

@@ -41,11 +41,11 @@ CLOSE_S = 15.0
 PASSING = frozenset({"log", "progress", "status"})
 """Kinds of events for a person who looks on: they change nothing."""
 
-INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pnpm", "sh", "uv", "uvx", "yarn"})
+_INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pnpm", "sh", "uv", "uvx", "yarn"})
 """Commands that usually download a server and start it."""
 
 
-TELLS_PROGRESS = {"npx": {"npm_config_loglevel": "http"}}
+_TELLS_PROGRESS = {"npx": {"npm_config_loglevel": "http"}}
 """Environment that makes an installer report progress: without a terminal npm downloads silently."""
 
 
@@ -127,7 +127,7 @@ class MCPServers:
     def _advice(self, server: ServerConfig) -> str:
         """The likely cause of a failed start."""
         program = PurePosixPath(server.command or "").name
-        if program not in INSTALLERS or server.runs_in == "host" or self._runtime is None:
+        if program not in _INSTALLERS or server.runs_in == "host" or self._runtime is None:
             return ""
         has_none = self._runtime.describe().get("network", "").startswith("none")
         return "The sandbox has no network: what is downloaded first needs `--allow packages`." if has_none else ""
@@ -142,7 +142,7 @@ class MCPServers:
             transport = remote_transport(server, self._runtime if server.runs_in == "sandbox" else None)
         else:
             place = self._runtime if server.runs_in == "sandbox" and self._runtime is not None else self._the_host()
-            env = {**TELLS_PROGRESS.get(PurePosixPath(server.command).name, {}), **server.env}
+            env = {**_TELLS_PROGRESS.get(PurePosixPath(server.command).name, {}), **server.env}
             transport = SandboxTransport(place, Command([server.command, *server.args], env, server.cwd, server.user))
         return MCPClient(transport, server=name, timeouts=server.timeouts, **hooks)
 

@@ -34,12 +34,12 @@ MAX_FILES, MAX_DIRECTORIES, MAX_NAMES, MAX_DEPTH = 500, 500, 10_000, 6
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEFINITION_BYTES = 16 * 1024
 """Of a front matter and of a `.mcp.json`; the parser of YAML reads 100 KB a second."""
-MAX_DEFINING_FILES = 32
+_MAX_DEFINING_FILES = 32
 MAX_SERVERS = 16
 MAX_CHARS = 10_000
 """Of all definitions and command lines together: 16 of usual length, in some 100 rows; all spelt out, some 200."""
 MAX_PATH_CHARS = 300
-MAX_YAML_DEPTH = 8
+_MAX_YAML_DEPTH = 8
 MAX_REFUSED = 10
 """Sentences; the rest is counted."""
 
@@ -120,8 +120,8 @@ def find_skill_servers(runtime: Runtime) -> SkillServers:
 def _collected(runtime: Runtime, refused: list[str]) -> Sequence[SkillServer]:
     found: dict[str, SkillServer] = {}
     for count, (path, data) in enumerate(_defining_files(runtime, refused)):
-        if count >= MAX_DEFINING_FILES:
-            raise _TooManySkillsError(f"more than {MAX_DEFINING_FILES} files that name servers")
+        if count >= _MAX_DEFINING_FILES:
+            raise _TooManySkillsError(f"more than {_MAX_DEFINING_FILES} files that name servers")
         _take(found, refused, path, data, runtime)
         if len(found) > MAX_SERVERS:
             raise _TooManySkillsError(f"more than {MAX_SERVERS} servers")
@@ -334,7 +334,7 @@ class _Nodes:
 
     def _value(self, event: Any, path: tuple[Any, ...]) -> Any:
         self.lines.setdefault(path, event.start_mark.line + 1)
-        if len(path) > MAX_YAML_DEPTH:
+        if len(path) > _MAX_YAML_DEPTH:
             raise ValueError(f"line {event.start_mark.line + 1}: it is nested too deep")
         if isinstance(event, self._yaml.ScalarEvent):
             return None if event.implicit[0] and event.value in {"", "~", "null"} else event.value

@@ -76,17 +76,17 @@ class LineFramer:
 MAX_LINE_BYTES = 16_000_000
 """A message with a 10 MB file in base64 fits; an endless line cannot exhaust the host's memory."""
 
-NOISE_LINES = 10
+_NOISE_LINES = 10
 NOISE_BYTES = 200
 """The part kept of each stdout line that is not a message, for the message about the server's end."""
 
-MAX_BROKEN = 100
+_MAX_BROKEN = 100
 """Limit of malformed messages and of responses without a request."""
 
-MAX_UNASKED_PER_S = 1000
+_MAX_UNASKED_PER_S = 1000
 """Limit of a server's notifications and requests per second."""
 
-MAX_NOISE_PER_S = 10_000
+_MAX_NOISE_PER_S = 10_000
 """Limit of lines that are not messages. Reading more would block the loop, which other servers need too."""
 
 MAX_UNASKED_BYTES_PER_S = 32_000_000
@@ -95,26 +95,26 @@ MAX_UNASKED_BYTES_PER_S = 32_000_000
 MAX_PARTS = 250_000
 """Strings, objects, lists and commas of one message: 16 MB of `{},` would take 1.6 GB of this host's memory."""
 
-TOO_MANY = f"the answer has more than {MAX_PARTS} JSON values"
+_TOO_MANY = f"the answer has more than {MAX_PARTS} JSON values"
 MALFORMED = "the answer is not a valid JSON-RPC message"
 """The error message for the caller that waits for such a response."""
 
 MAX_PROGRESS = 10**300
 """The largest float is 1.8e308."""
 
-MAX_PAGES = 64
+_MAX_PAGES = 64
 """Page limit of `tools/list`; tools beyond `tool_listing.MAX_TOOLS` are not offered anyway."""
 
 MAX_LISTED = 1024
 """Limit of tools read per server, so that `include` can choose among them; 128 are offered."""
 
-MAX_LISTED_CHARS = 4_000_000
+_MAX_LISTED_CHARS = 4_000_000
 """Limit of all of them together, as JSON."""
 
-FURTHER = "(further tools)"
+_FURTHER = "(further tools)"
 """The key for further tools in `GuardedSession.unfit`."""
 
-END_BYTES = 512
+_END_BYTES = 512
 """An unparsable message has its id this near its beginning or its end."""
 
 _ID = re.compile(rb'"id"\s*:\s*"?(\d{1,18})"?\s*[,}]')
@@ -143,7 +143,7 @@ class Intake:
     """Separates a server's messages from other output, and enforces the limits on both."""
 
     def __init__(self) -> None:
-        self.noise: deque[str] = deque(maxlen=NOISE_LINES)
+        self.noise: deque[str] = deque(maxlen=_NOISE_LINES)
         self.noise_lines = 0
         self.broken = 0
         self._asked: set[RequestId] = set()
@@ -170,14 +170,14 @@ class Intake:
         message = None if too_many else parse_message(line)
         if message is None:
             self._note_noise(line)
-            return self._refusal(line, TOO_MANY if too_many else MALFORMED)
+            return self._refusal(line, _TOO_MANY if too_many else MALFORMED)
         if isinstance(message, JSONRPCRequest | JSONRPCNotification):
-            self._count_unasked(len(line), "notifications or requests", MAX_UNASKED_PER_S)
+            self._count_unasked(len(line), "notifications or requests", _MAX_UNASKED_PER_S)
             return message if _is_countable(message) else None
         return message if self._is_answer(message) else None
 
     def _note_noise(self, line: bytes) -> None:
-        self._count_unasked(len(line), "lines that are not messages", MAX_NOISE_PER_S)
+        self._count_unasked(len(line), "lines that are not messages", _MAX_NOISE_PER_S)
         if not (text := line.strip()):
             return
         self.noise_lines += 1
@@ -201,7 +201,7 @@ class Intake:
 
     def _count_broken(self) -> None:
         self.broken += 1
-        if self.broken >= MAX_BROKEN:
+        if self.broken >= _MAX_BROKEN:
             raise FloodError(f"{self.broken} malformed messages or answers to nothing")
 
     def _count_unasked(self, length: int, what: str, most: int) -> None:
@@ -242,7 +242,7 @@ def _ids_of_answer(line: bytes) -> set[RequestId]:
     if said:
         answers = "jsonrpc" in said and ("result" in said or "error" in said)
         return {coerce_request_id(said["id"])} if answers and type(said.get("id")) in (int, str) else set()
-    ends = (line[:END_BYTES], line[-END_BYTES:]) if b'"jsonrpc"' in line and b'"method"' not in line else ()
+    ends = (line[:_END_BYTES], line[-_END_BYTES:]) if b'"jsonrpc"' in line and b'"method"' not in line else ()
     return {int(found[1]) for end in ends for found in _ID.finditer(end)}
 
 
@@ -300,10 +300,10 @@ class GuardedSession(ClientSession):
         self._listed = self._listed_chars = 0
         tools: list[Tool] = []
         cursor: str | None = None
-        for _ in range(MAX_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await self.list_tools(params=None if cursor is None else PaginatedRequestParams(cursor=cursor))
             tools += page.tools
-            if page.next_cursor in (None, cursor) or FURTHER in self.unfit:
+            if page.next_cursor in (None, cursor) or _FURTHER in self.unfit:
                 break
             cursor = page.next_cursor
         return tuple(tools)
@@ -317,9 +317,11 @@ class GuardedSession(ClientSession):
 
     def _is_fit(self, tool: Any) -> bool:
         self._listed += 1
-        self._listed_chars += 0 if FURTHER in self.unfit else len(json.dumps(tool))
-        if self._listed > MAX_LISTED or self._listed_chars > MAX_LISTED_CHARS:
-            self.unfit[FURTHER] = f"{MAX_LISTED} tools of a server are looked at, {MAX_LISTED_CHARS} characters of them"
+        self._listed_chars += 0 if _FURTHER in self.unfit else len(json.dumps(tool))
+        if self._listed > MAX_LISTED or self._listed_chars > _MAX_LISTED_CHARS:
+            self.unfit[_FURTHER] = (
+                f"{MAX_LISTED} tools of a server are looked at, {_MAX_LISTED_CHARS} characters of them"
+            )
             return False
         try:
             Tool.model_validate(tool, by_name=False)

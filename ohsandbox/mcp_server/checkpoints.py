@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import Checkpoint
 
-CHECKPOINT = """\
+_CHECKPOINT = """\
 Keep all files of the sandbox as they are now, and return the checkpoint's number for `undo`.
 
 `label` is one line that says what the state is. Processes, variables of shells and what lies in memory (/tmp, /dev/shm)
 are not kept. It takes about a second; some ten checkpoints are kept, the first and the newest ones."""
 
-UNDO = """\
+_UNDO = """\
 Put all files of the sandbox back as they were at a checkpoint, and return which one that was.
 
 `checkpoint` is a number that `checkpoint` returned; left out, it is the newest. All processes end, shells and Python
@@ -63,8 +63,8 @@ class CheckpointTools:
         keep = ToolAnnotations(title="Keep files", destructiveHint=False, openWorldHint=False)
         undo = ToolAnnotations(title="Put files back", openWorldHint=False)
         parts: list[tuple[str, str, type[Action], ToolAnnotations, Callable[[Any], TextObservation]]] = [
-            ("checkpoint", CHECKPOINT, CheckpointAction, keep, self._keep),
-            ("undo", UNDO, UndoAction, undo, self._undo),
+            ("checkpoint", _CHECKPOINT, CheckpointAction, keep, self._keep),
+            ("undo", _UNDO, UndoAction, undo, self._undo),
         ]
         return [
             ToolDefinition(

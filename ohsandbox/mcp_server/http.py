@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATH = "/mcp"
-VERSION_HEADER = "mcp-protocol-version"
+_VERSION_HEADER = "mcp-protocol-version"
 BEARER = "bearer "
 INITIALIZE = b'"initialize"'
 """Occurs in the request that may open a session; the session itself rejects other requests that contain it."""
@@ -50,18 +50,18 @@ HEADERS_S = 10.0
 BODY_S = 20.0
 """The longest pause within a request's body."""
 
-UNHEARD_S = 120.0
+_UNHEARD_S = 120.0
 """Time until unacknowledged data ends a connection; the kernel's default is a quarter of an hour. Streams send data
 every 15 s."""
 
-AWAY_S = 300.0
+_AWAY_S = 300.0
 """Time for a client to come back that had a stream open and has nothing open now: it was killed or lost the connection.
 Clients reopen the stream within a second or two; a broken proxy may prevent that."""
 
 SPARED_S = 4.0
 """After this time a new session without a place may take the client's."""
 
-ENDING_S = 6.0
+_ENDING_S = 6.0
 """A new session waits this long for a free place: for the sandbox of an ended session (0.2 s, seldom more), or for a
 session whose client has just left."""
 
@@ -114,7 +114,7 @@ def listening(address: ListenAddress) -> Iterator[tuple[socket.socket, ListenAdd
             f"Nothing can listen on {address.host}:{address.port}: {error.strerror or error}. Name another address."
         ) from None
     with contextlib.suppress(AttributeError, OSError):  # Linux has it
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_S * 1000))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_UNHEARD_S * 1000))
     with listener:
         yield listener, ListenAddress(address.host, listener.getsockname()[1])
 
@@ -171,7 +171,7 @@ def _error(status: int, message: str, *, code: int = INVALID_REQUEST, **more: An
 
 
 @dataclass
-class HttpSession:
+class _HttpSession:
     """A session and its client's open requests."""
 
     transport: StreamableHTTPServerTransport
@@ -208,7 +208,7 @@ class HttpSession:
             if self._had_stream and not self._requests:
                 self._away_at = anyio.current_time()
                 if (idle := self.transport.idle_scope) is not None:
-                    idle.deadline = min(idle.deadline, self._away_at + AWAY_S)
+                    idle.deadline = min(idle.deadline, self._away_at + _AWAY_S)
         return status
 
 
@@ -222,7 +222,7 @@ class HttpSessions:
         """Create it; it serves within `running`."""
         self._server, self._guard = server, guard
         self._max_sessions, self._idle_timeout_s = max_sessions, idle_timeout_s
-        self._sessions: dict[str, HttpSession] = {}
+        self._sessions: dict[str, _HttpSession] = {}
         self._open = 0
         """Number of sessions that have, or may still have, a sandbox."""
         self._freed = anyio.Event()
@@ -259,7 +259,7 @@ class HttpSessions:
             return refusal
         if scope["path"].rstrip("/") != PATH:
             return Response(f"Not found. The MCP endpoint is {PATH}.\n", status_code=404)
-        if (version := headers.get(VERSION_HEADER)) in {None, *HANDSHAKE_PROTOCOL_VERSIONS}:
+        if (version := headers.get(_VERSION_HEADER)) in {None, *HANDSHAKE_PROTOCOL_VERSIONS}:
             length = headers.get("content-length", "")[:20]
             is_too_large = length.isascii() and length.isdigit() and int(length) > MAX_BODY_BYTES
             return _too_large() if is_too_large else None
@@ -297,7 +297,7 @@ class HttpSessions:
 
     async def _serve_new(self, group: TaskGroup, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a session for the request; end it again if the request is not a valid `initialize`."""
-        session = HttpSession(StreamableHTTPServerTransport(uuid4().hex, idle_timeout=self._idle_timeout_s))
+        session = _HttpSession(StreamableHTTPServerTransport(uuid4().hex, idle_timeout=self._idle_timeout_s))
         self._open += 1
         await group.start(self._live, session)
         status = 0
@@ -309,7 +309,7 @@ class HttpSessions:
 
     async def _make_room(self) -> None:
         """If all places are taken, wait briefly for a free one, or take the place of a client that has left."""
-        with anyio.move_on_after(ENDING_S):
+        with anyio.move_on_after(_ENDING_S):
             while self._open >= self._max_sessions:
                 away = max(self._sessions.values(), key=lambda session: session.away_s, default=None)
                 none_is_ending = self._open == len(self._sessions)
@@ -320,7 +320,7 @@ class HttpSessions:
                 with anyio.move_on_after(LOOK_S):
                     await self._freed.wait()
 
-    async def _live(self, session: HttpSession, *, task_status: TaskStatus[None]) -> None:
+    async def _live(self, session: _HttpSession, *, task_status: TaskStatus[None]) -> None:
         """Run the session: a lifespan of the server, within which its sandbox may be created."""
         transport = session.transport
         try:
@@ -341,7 +341,7 @@ class HttpSessions:
             self._freed = anyio.Event()
             await self._end(session)
 
-    async def _end(self, session: HttpSession) -> None:
+    async def _end(self, session: _HttpSession) -> None:
         self._sessions.pop(session.id, None)
         if not session.transport.is_terminated:
             with anyio.CancelScope(shield=True):

@@ -38,20 +38,20 @@ MAX_SIDE_BY_SIDE = 4
 INTERRUPT_EVERY_S = 0.5
 """An interrupt can arrive before its command starts; it is repeated until the call has ended."""
 
-OBEY_S = 4.0
+_OBEY_S = 4.0
 """Time for a cancelled call to end; a command is killed within a second. Afterwards every shell is ended."""
 
 CLOSE_S = 20.0
 """An engine takes up to ten seconds to remove a container; `gc` removes one that takes longer."""
 
-STARTING_S = 3.0
+_STARTING_S = 3.0
 """At the session's end, wait this long for a start in progress: it creates a container in one second, and pulls in
 minutes. `gc` removes what it leaves."""
 
 LOOK_EVERY_S = 0.5
 """The interval of checks for a new last line of output to report; nobody reads faster."""
 
-STILL_S = 1.0
+_STILL_S = 1.0
 """The interval of progress reports for a call without new output: clients give up on a silent call."""
 
 
@@ -155,7 +155,7 @@ class SandboxSession:
     async def close(self) -> None:
         """End all running calls and close the sandbox, in bounded time."""
         with anyio.CancelScope(shield=True):
-            await asyncio.wait({in_thread(self._close)}, timeout=STARTING_S if self._runtime is None else CLOSE_S)
+            await asyncio.wait({in_thread(self._close)}, timeout=_STARTING_S if self._runtime is None else CLOSE_S)
 
     def ready(self, name: str, tell: Tell) -> AnyTool:
         """Return the tool in a started sandbox; blocks.
@@ -256,7 +256,7 @@ class _ToolCall:
             await anyio.sleep(LOOK_EVERY_S)
             words = self._status or await in_thread(self._last_line)
             elapsed_s = anyio.current_time() - began
-            if words != told or elapsed_s - told_at >= STILL_S:
+            if words != told or elapsed_s - told_at >= _STILL_S:
                 told, told_at = words, elapsed_s
                 line = f"{int(elapsed_s)} s: {words}" if words else f"{self._name} has run for {int(elapsed_s)} s"
                 await report(elapsed_s, line)
@@ -268,12 +268,12 @@ class _ToolCall:
         """Interrupt the running work until it has ended; a sandbox start continues for the next call."""
         self._cancelled = True
         began = anyio.current_time()
-        while not job.done() and self._tool is not None and anyio.current_time() - began < OBEY_S:
+        while not job.done() and self._tool is not None and anyio.current_time() - began < _OBEY_S:
             await asyncio.wait({in_thread(self._interrupt)}, timeout=INTERRUPT_EVERY_S)
             await asyncio.wait({job}, timeout=INTERRUPT_EVERY_S)
         if not job.done() and self._tool is not None:
             await asyncio.wait({in_thread(self._session.end_shells)}, timeout=CLOSE_S)
-            await asyncio.wait({job}, timeout=OBEY_S)
+            await asyncio.wait({job}, timeout=_OBEY_S)
 
     def _interrupt(self) -> None:
         if self._tool is not None:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 STDIN, STDOUT, STDERR = 0, 1, 2
 READ_BYTES = 65536
 
-MAX_WAITING = 64
+_MAX_WAITING = 64
 """Limit of messages that are read and not yet handled, and of those not yet written; then the client must wait."""
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -42,8 +42,8 @@ INVALID = JSONRPCError(
 async def serve_stdio(server: Server[Any]) -> None:
     """Serve one session, until stdin ends or nobody reads stdout."""
     lines, sink = _claim_pipes()
-    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](MAX_WAITING)
-    outgoing, to_write = anyio.create_memory_object_stream[SessionMessage](MAX_WAITING)
+    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](_MAX_WAITING)
+    outgoing, to_write = anyio.create_memory_object_stream[SessionMessage](_MAX_WAITING)
     written = anyio.Event()
 
     def read_message() -> tuple[bytes, JSONRPCMessage | None]:

@@ -75,7 +75,7 @@ class NetworkDecision:
 
 
 @dataclass(frozen=True)
-class NetworkTotals:
+class _NetworkTotals:
     """Of all decisions of a log."""
 
     allowed: int = 0
@@ -104,7 +104,7 @@ class AuditLog:
         self._token = secrets.token_hex(4)  # numbers begin anew in each process
         self._kept: OrderedDict[int, NetworkDecision] = OrderedDict()
         self._sums: _Sums = {}
-        self._totals = NetworkTotals()
+        self._totals = _NetworkTotals()
         self._listeners: NetworkListeners[[NetworkDecision]] = NetworkListeners()
         self.problem = ""
         """Why decisions are in memory only, where the file could not be written; one line."""
@@ -160,7 +160,7 @@ class AuditLog:
             return (*self._sums.values(), *self._kept.values())
 
     @property
-    def totals(self) -> NetworkTotals:
+    def totals(self) -> _NetworkTotals:
         """Of all decisions; bytes of connections that have ended."""
         return self._totals
 

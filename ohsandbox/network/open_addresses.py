@@ -32,7 +32,7 @@ _FORM = "With the open network write an IPv4 address or range, with a port if on
 
 
 @dataclass(frozen=True)
-class AddressException:
+class _AddressException:
     """A range of addresses that a person opened.
 
     Attributes:
@@ -47,7 +47,7 @@ class AddressException:
         return f"{self.network}:{self.port}" if self.port else str(self.network)
 
 
-def parse_exception(text: str) -> AddressException:
+def parse_exception(text: str) -> _AddressException:
     """The exception that a text is: `ADDRESS`, `ADDRESS/LENGTH`, either with `:PORT`.
 
     Raises:
@@ -61,11 +61,11 @@ def parse_exception(text: str) -> AddressException:
         is_port = False
     if not is_port:
         raise UsageError(f"{quoted_line(text, limit_chars=80)!r} is not an address. {_FORM}")
-    return AddressException(network, int(port) if colon else _NO_PORT)
+    return _AddressException(network, int(port) if colon else _NO_PORT)
 
 
 def gateway_rules(
-    exceptions: Iterable[AddressException],
+    exceptions: Iterable[_AddressException],
     subnet: ipaddress.IPv4Network,
     gateway: str,
     *,

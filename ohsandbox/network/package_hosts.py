@@ -33,7 +33,7 @@ SOON_S = 2.0
 """A run sends its first request within a second, and its model thinks for some; the tools take 0.5 s of a processor."""
 WAIT_S = 10.0
 """How long a decision waits for the tools' answers; all together take about a second."""
-TOOL_TIMEOUT_S = 8.0
+_TOOL_TIMEOUT_S = 8.0
 """For the answer of one tool; the slowest, pip, takes half a second."""
 _MAX_FILE_BYTES = 1024 * 1024
 _URL = re.compile(r"https?://[^\s'\",|<>]+", re.IGNORECASE)
@@ -301,7 +301,7 @@ def _said(command: list[str], environ: Mapping[str, str]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=TOOL_TIMEOUT_S,
+            timeout=_TOOL_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.SubprocessError):

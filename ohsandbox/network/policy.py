@@ -29,7 +29,7 @@ _FORMS = "Write a host (example.org), all below it (*.example.org), host:port, p
 
 
 @dataclass(frozen=True)
-class NetworkRule:
+class _NetworkRule:
     """One rule, in its one spelling.
 
     Attributes:
@@ -70,7 +70,7 @@ class NetworkVerdict:
     private: bool = False
 
 
-def parse_rule(text: str) -> NetworkRule:
+def parse_rule(text: str) -> _NetworkRule:
     """The rule that a text is: `host`, `*.host`, `host:port`, `private:host[:port]` or `packages`.
 
     Raises:
@@ -80,7 +80,7 @@ def parse_rule(text: str) -> NetworkRule:
         raise UsageError(f"Invalid network rule of type {type(text).__name__}. {_FORMS}")
     stripped = text.strip()
     if stripped.lower() == PACKAGES:
-        return NetworkRule(PACKAGES)
+        return _NetworkRule(PACKAGES)
     private = stripped.lower().startswith(_PRIVATE)
     name, colon, port_text = stripped[len(_PRIVATE) * private :].partition(":")
     below = name.startswith("*.")
@@ -100,7 +100,7 @@ def parse_rule(text: str) -> NetworkRule:
     if "." not in host and not private and nearest(host, [PACKAGES]):
         raise _invalid(text, f"no public host has a name without a dot, and {PACKAGES!r} is like it")
     shown = f"{_PRIVATE * private}{'*.' * below}{host}{'' if port is None else f':{port}'}"
-    return NetworkRule(shown, host, below, port, private)
+    return _NetworkRule(shown, host, below, port, private)
 
 
 def _host_of(url: str) -> str:
@@ -144,7 +144,7 @@ class NetworkPolicy:
     def __init__(self, rules: Iterable[str] = (), *, package_hosts: PackageHosts | None = None) -> None:
         self._guard = threading.Lock()
         self._package_hosts = package_hosts
-        self._rules: dict[str, NetworkRule] = {}
+        self._rules: dict[str, _NetworkRule] = {}
         self._listeners: NetworkListeners[[]] = NetworkListeners()
         self.allow(*rules)
 
@@ -183,7 +183,7 @@ class NetworkPolicy:
             raise UsageError("\n".join(self._no_such_rule(one) for one in missing))
         self._listeners.tell()
 
-    def _no_such_rule(self, rule: NetworkRule) -> str:
+    def _no_such_rule(self, rule: _NetworkRule) -> str:
         verdict = self.decide(rule.host, rule.port or HTTPS_PORT) if rule.host and not rule.below else None
         if verdict is not None and verdict.allowed:
             return f"No rule is {rule.text!r}: what allows it is {verdict.rule!r}. Take that one back."
@@ -215,14 +215,14 @@ class NetworkPolicy:
             return NetworkVerdict(allowed=True, reason=reason, rule=PACKAGES, private=True)
         return NetworkVerdict(allowed=False, reason=self._refusal(name, port, rules))
 
-    def _refusal(self, name: str, port: int, rules: dict[str, NetworkRule]) -> str:
+    def _refusal(self, name: str, port: int, rules: dict[str, _NetworkRule]) -> str:
         if port not in DEFAULT_PORTS and (self._at_another_port(name, rules) is not None):
             return f"{_OTHER_PORTS}, not at {port}"
         if PACKAGES in rules and not self.package_hosts.ready:
             return f"{_NOT_LISTED} so far: this machine's package tools have not said their hosts yet"
         return f"{_NOT_LISTED} of allowed hosts"
 
-    def _at_another_port(self, name: str, rules: dict[str, NetworkRule]) -> NetworkRule | None:
+    def _at_another_port(self, name: str, rules: dict[str, _NetworkRule]) -> _NetworkRule | None:
         return next((one for one in rules.values() if one.host and one.matches(name, one.port or HTTPS_PORT)), None)
 
     @property
@@ -242,10 +242,10 @@ class NetworkPolicy:
         return self._listeners.add(listener)
 
 
-def _all_parsed(rules: Iterable[str]) -> list[NetworkRule]:
+def _all_parsed(rules: Iterable[str]) -> list[_NetworkRule]:
     if isinstance(rules, str):
         raise UsageError(f"Network rules {rules[:80]!r} are one text; give a list of rules.")
-    parsed: list[NetworkRule] = []
+    parsed: list[_NetworkRule] = []
     problems: list[str] = []
     for text in rules:
         try:

@@ -13,7 +13,7 @@ from ohsandbox.private_files import PRIVATE_DIR_MODE, open_regular, opened_dir, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-BLOBS_NAME = "blobs"
+_BLOBS_NAME = "blobs"
 
 MIN_BLOB_CHARS = 256 * 1024
 """A longer text goes apart: a log stays quick to scan, and a screenshot sent twice is stored once."""
@@ -26,7 +26,7 @@ class Blobs:
 
     def __init__(self, directory: Path) -> None:
         """Directory is the conversation's; nothing is made before the first long text."""
-        self.directory = directory / BLOBS_NAME
+        self.directory = directory / _BLOBS_NAME
 
     def stow(self, data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """A copy of data with each long text empty, and where they went: JSON pointer -> SHA-256.
@@ -70,7 +70,7 @@ class Blobs:
     def _make_directory(self) -> None:
         with opened_dir(self.directory.parent) as parent:
             if not self.directory.is_dir():
-                os.mkdir(BLOBS_NAME, PRIVATE_DIR_MODE, dir_fd=parent)
+                os.mkdir(_BLOBS_NAME, PRIVATE_DIR_MODE, dir_fd=parent)
                 os.fsync(parent)
 
     def _read(self, digest: str) -> str:

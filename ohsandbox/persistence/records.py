@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-LOG_VERSION = 1
+_LOG_VERSION = 1
 
 _ZERO_RUN = bytes(16)
 """One flipped bit can make one zero byte of a record, never sixteen in a row."""
@@ -72,7 +72,7 @@ def encode_record(event: SDKEvent, blobs: Blobs | None) -> bytes:
         "seq": event.seq,
     }
     if event.seq == 0:
-        fields["version"] = LOG_VERSION
+        fields["version"] = _LOG_VERSION
     body = _encode(fields)
     if blobs is not None and len(body) > MIN_BLOB_CHARS:
         fields["data"], places = blobs.stow(event.data)
@@ -101,7 +101,7 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
     Raises:
         ValueError: the checksum, the JSON or the sequence number is wrong.
     """
-    if not is_sealed(line):
+    if not _is_sealed(line):
         return _bare_record(line, seq=seq)
     fields = _LENIENT.decode(line.decode("utf-8", "surrogatepass"))
     if fields.pop("seq") != seq:
@@ -180,7 +180,7 @@ def _ended(bad: bytes, stream: Iterable[bytes], found: Scan) -> Scan:
     rest_bytes, whole_after = found.rest_bytes, 0
     for line in stream:
         rest_bytes += len(line)
-        whole_after += line.endswith(b"\n") and is_sealed(line[:-1])
+        whole_after += line.endswith(b"\n") and _is_sealed(line[:-1])
     is_torn = rest_bytes == len(bad) and _ZERO_RUN in bad
     return found._replace(rest_bytes=rest_bytes, whole_after=whole_after, damage=None if is_torn else found.damage)
 
@@ -221,7 +221,7 @@ def is_blank(line: bytes) -> bool:
     return not line.strip()
 
 
-def is_sealed(line: bytes) -> bool:
+def _is_sealed(line: bytes) -> bool:
     """Whether a line without its newline ends in the checksum of what stands before it."""
     return line[-_CRC_BYTES:] == _seal(line[:-_CRC_BYTES])
 
@@ -240,7 +240,7 @@ def check_version(line: bytes, path: Path) -> None:
         version = json.loads(line).get("version")
     except (ValueError, AttributeError, RecursionError):
         return
-    if isinstance(version, int) and version > LOG_VERSION:
+    if isinstance(version, int) and version > _LOG_VERSION:
         raise UsageError(
-            f"Log {str(path)!r} has version {version}; this ohsandbox reads up to {LOG_VERSION}. Upgrade ohsandbox."
+            f"Log {str(path)!r} has version {version}; this ohsandbox reads up to {_LOG_VERSION}. Upgrade ohsandbox."
         )

@@ -27,7 +27,7 @@ PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
 MAX_FILE_BYTES = 256 * 1024
 """The longest that was met had 30 KiB."""
 MAX_DEPTH = 32
-SETUP_KEYS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
+_SETUP_KEYS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
 """In the order in which they run, once for a new sandbox."""
 _SILENT = frozenset({
     "$schema", "name", "customizations", "extensions", "settings", "portsAttributes", "otherPortsAttributes", "waitFor",
@@ -38,7 +38,7 @@ _SILENT = frozenset({
 _READ = frozenset({
     "image", "build", "dockerFile", "dockerfile", "context", "features", "containerEnv", "remoteEnv", "containerUser",
     "remoteUser", "mounts", "forwardPorts", "appPort", "workspaceFolder", "postStartCommand", "runArgs",
-    "dockerComposeFile", "overrideFeatureInstallOrder", *SETUP_KEYS,
+    "dockerComposeFile", "overrideFeatureInstallOrder", *_SETUP_KEYS,
 })  # fmt: skip
 _NO_MORE_RIGHTS = "a sandbox gets no more rights; --profile trusted is what there is"
 _NEVER = {
@@ -242,7 +242,7 @@ class _Reader:
         dev = DevContainer(
             self._path, None if image is None else self._plain("image", self._text("image", image)), build,
             more | env, local, user or user_of_arguments,
-            tuple(one for key in SETUP_KEYS for one in self._commands(key)), tuple(self._commands("postStartCommand")),
+            tuple(one for key in _SETUP_KEYS for one in self._commands(key)), tuple(self._commands("postStartCommand")),
             self._mounts(), self._ports(), self._folder, left_out=(),
         )  # fmt: skip
         return self._with_features(dev, user or user_of_arguments)

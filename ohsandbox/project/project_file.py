@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILE_NAME = ".ohsandbox.toml"
-PYPROJECT = "pyproject.toml"
+_PYPROJECT = "pyproject.toml"
 TABLE = "ohsandbox"
 """In `[tool]` of a pyproject.toml."""
 MAX_FILE_BYTES = 256 * 1024
@@ -237,7 +237,7 @@ def find_project(start: Path) -> Project | None:
     start = start.resolve()
     root = next((above for above in (start, *start.parents) if (above / ".git").exists()), start)
     for directory in (start, *start.parents):
-        tables = ((directory / name, _table(directory / name)) for name in (FILE_NAME, PYPROJECT))
+        tables = ((directory / name, _table(directory / name)) for name in (FILE_NAME, _PYPROJECT))
         found = next((_project(path, root, table) for path, table in tables if table is not None), None)
         named = None if found is None else found.options.devcontainer
         dev = None if named is False else find_devcontainer(directory, named)

@@ -32,11 +32,11 @@ KEPT = "registry-features"
 """Below the state directory: layers by their digests, and what each reference of a project was."""
 MAX_LAYER_BYTES = MAX_BYTES + MAX_FILES * 1024
 """A tar adds a header of 512 bytes to each file, and fills its last block."""
-MAX_MANIFEST_BYTES = 64 * 1024
+_MAX_MANIFEST_BYTES = 64 * 1024
 MAX_REDIRECTS = 3
 """A registry sends one to where its layers lie."""
 TIMEOUT_S = 30.0
-TOTAL_S = 90.0
+_TOTAL_S = 90.0
 """For one feature."""
 _WANTS_LOGIN = "its registry wants a password, and none is sent. Copy the feature's directory here, as ./NAME."
 _LAYER = "application/vnd.devcontainers.layer.v1+tar"
@@ -49,7 +49,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PARAMETER = re.compile(r'\b(realm|service)="([^"]{0,1000})"')
 
 
-class Reference(NamedTuple):
+class _Reference(NamedTuple):
     """`HOST/PATH[:TAG]` or `HOST/PATH@sha256:...`."""
 
     host: str
@@ -58,12 +58,12 @@ class Reference(NamedTuple):
     """A tag or a digest."""
 
 
-def parse_reference(text: str) -> Reference | None:
+def parse_reference(text: str) -> _Reference | None:
     """What a devcontainer.json names; None where it is not a feature of a registry."""
     found = _REFERENCE.fullmatch(text)
     if found is None or "//" in found[2] or ".." in found[2]:
         return None
-    return Reference(found[1], found[2], found[3] or found[4] or "latest")
+    return _Reference(found[1], found[2], found[3] or found[4] or "latest")
 
 
 def fetch_feature(project: Path, text: str) -> tuple[FeatureFile, ...]:
@@ -102,14 +102,14 @@ def _digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def _download(reference: Reference, text: str) -> tuple[str, bytes]:
+def _download(reference: _Reference, text: str) -> tuple[str, bytes]:
     """The digest of a feature's layer, and the layer."""
     import httpx  # noqa: PLC0415 - slow, and few projects have a feature of a registry
 
     registry = _Registry(reference, text)
     try:
         with httpx.Client(timeout=TIMEOUT_S, follow_redirects=False) as client:
-            manifest = registry.get(client, f"manifests/{reference.version}", MAX_MANIFEST_BYTES)
+            manifest = registry.get(client, f"manifests/{reference.version}", _MAX_MANIFEST_BYTES)
             if ":" in reference.version and _digest(manifest) != reference.version:
                 raise registry.fault("what its registry sends has another digest. Correct the reference.")
             digest = registry.layer_of(manifest)
@@ -126,10 +126,10 @@ def _download(reference: Reference, text: str) -> tuple[str, bytes]:
 class _Registry:
     """One feature's registry, asked without a credential of the person."""
 
-    def __init__(self, reference: Reference, text: str) -> None:
+    def __init__(self, reference: _Reference, text: str) -> None:
         self._reference, self._text = reference, text
         self._token = ""
-        self._until = time.monotonic() + TOTAL_S
+        self._until = time.monotonic() + _TOTAL_S
 
     def fault(self, told: str) -> UsageError:
         return UsageError(f"feature {self._text!r}: {told}")
@@ -166,7 +166,7 @@ class _Registry:
                 raise self.fault(
                     "its registry wants a password, which none is sent here. Copy its directory as ./NAME."
                 )
-            said = self._json(self._body(answer, MAX_MANIFEST_BYTES))
+            said = self._json(self._body(answer, _MAX_MANIFEST_BYTES))
         token = said.get("token", said.get("access_token"))
         if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token:
             raise self.fault("its registry gives no token. Try again.")
@@ -197,7 +197,7 @@ class _Registry:
             if len(data) > limit_bytes:
                 raise self.fault(f"its registry sends over {limit_bytes:,} bytes. Leave it out.")
             if time.monotonic() > self._until:
-                raise self.fault(f"its registry took over {TOTAL_S:g} s. Try again.")
+                raise self.fault(f"its registry took over {_TOTAL_S:g} s. Try again.")
         return bytes(data)
 
 

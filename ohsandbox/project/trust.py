@@ -20,7 +20,7 @@ _FILE_NAME = "trusted.json"
 _LOCK_NAME = "trusted.lock"
 
 
-class TrustedDirectory(NamedTuple):
+class _TrustedDirectory(NamedTuple):
     """A directory that a person trusted."""
 
     directory: Path
@@ -30,13 +30,13 @@ class TrustedDirectory(NamedTuple):
     """When, in ISO 8601 with its zone."""
 
 
-def trusted() -> list[TrustedDirectory]:
+def trusted() -> list[_TrustedDirectory]:
     """All of them, by path.
 
     Raises:
         UsageError: the record cannot be read.
     """
-    return [TrustedDirectory(Path(path), one["digest"], one["at"]) for path, one in sorted(_read().items())]
+    return [_TrustedDirectory(Path(path), one["digest"], one["at"]) for path, one in sorted(_read().items())]
 
 
 def trust_of(directory: Path, digest: str) -> Literal["trusted", "changed", "unknown"]:

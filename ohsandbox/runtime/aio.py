@@ -54,7 +54,7 @@ async def to_thread(function: Callable[P, T], /, *args: P.args, **options: P.kwa
 async def in_thread(function: Callable[[], T], cancel: threading.Event | None = None) -> T:
     """Await `function()` in a thread; where the task is cancelled set cancel, and wait for its end all the same."""
     await anyio.lowlevel.checkpoint_if_cancelled()
-    call = AwaitedCall(partial(contextvars.copy_context().run, function))
+    call = _AwaitedCall(partial(contextvars.copy_context().run, function))
     call.start()
     return await call.result(cancel)
 
@@ -277,7 +277,7 @@ async def when_readable(descriptor: int, is_over: Callable[[], bool], signal: Si
         loop.remove_reader(descriptor)
 
 
-class AwaitedCall(Generic[T]):
+class _AwaitedCall(Generic[T]):
     """A function that is run once, in a thread or in an event loop, in which its end is awaited."""
 
     def __init__(self, function: Callable[[], T]) -> None:
@@ -326,7 +326,7 @@ class AwaitedCall(Generic[T]):
                     await self.signal.wait()
 
 
-class Begun(AwaitedCall[T]):
+class Begun(_AwaitedCall[T]):
     """A call that an event loop has sent off. What is left of it is done in the loop's thread where that is short.
 
     Where another thread waits for the call's end it has to `start` it: the event loop may wait for that thread.
@@ -341,7 +341,7 @@ class Begun(AwaitedCall[T]):
         self._ready = ready
 
     async def result(self, cancel: threading.Event | None) -> T:
-        """See `AwaitedCall.result`."""
+        """See `_AwaitedCall.result`."""
         try:
             is_ready = await self._ready(self.signal)
         except BaseException:
@@ -358,7 +358,7 @@ class _Thread(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="ohsandbox-call", daemon=True)
-        self.calls: queue.SimpleQueue[tuple[AwaitedCall[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[tuple[_AwaitedCall[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self.start()
 
     def run(self) -> None:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 _GIB = 1024**3
 
 FLOOR_BYTES = 2 * _GIB
-FLOOR_FILES = 100_000
-FLOOR_SHARE = 10
+_FLOOR_FILES = 100_000
+_FLOOR_SHARE = 10
 """The floor of a small disk is a tenth of it."""
 
 
@@ -40,12 +40,12 @@ def measure(path: Path | str) -> DiskSpace:
 
 def floor_bytes(found: DiskSpace, asked: int | None) -> int:
     """What must stay free of a file system."""
-    return min(FLOOR_BYTES, found.total_bytes // FLOOR_SHARE) if asked is None else asked
+    return min(FLOOR_BYTES, found.total_bytes // _FLOOR_SHARE) if asked is None else asked
 
 
 def floor_files(found: DiskSpace) -> int:
     """How many inodes must stay free."""
-    return min(FLOOR_FILES, found.total_files // FLOOR_SHARE)
+    return min(_FLOOR_FILES, found.total_files // _FLOOR_SHARE)
 
 
 def shortage(found: DiskSpace, asked: int | None) -> str | None:

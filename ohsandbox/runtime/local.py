@@ -72,7 +72,7 @@ def _reap_the_last() -> None:
             process.wait(0.2)
 
 
-TERMINAL_CLOSED_S = 0.01
+_TERMINAL_CLOSED_S = 0.01
 """How often to look whether a terminal that no process has open is opened again."""
 
 
@@ -146,7 +146,7 @@ class LocalChannel(Channel):
             data = os.read(fd, READ_BYTES)
         except OSError:  # EIO: no process has the terminal open; a shell that closed its own opens it for each command
             if self._process.poll() is None:
-                time.sleep(TERMINAL_CLOSED_S)
+                time.sleep(_TERMINAL_CLOSED_S)
                 return None
             data = b""
         if data:
@@ -227,8 +227,8 @@ class LocalChannel(Channel):
 
 
 WARNING = "CLIRuntime runs commands on THIS HOST, as you, with no container around them."
-CLEANUP_S = 1.0
-BUBBLEWRAP_S = 5.0
+_CLEANUP_S = 1.0
+_BUBBLEWRAP_S = 5.0
 """bwrap sets up its namespaces in some 5 ms, or fails."""
 _PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
 QUIET_ENV = {
@@ -335,7 +335,7 @@ class CLIRuntime(Runtime):
 
     def _close(self) -> None:
         directory, self._directory = self._directory, None
-        deadline = time.monotonic() + CLEANUP_S
+        deadline = time.monotonic() + _CLEANUP_S
         while directory is not None and Path(directory.name).exists():  # the keepers remove their own parts meanwhile
             directory.cleanup()
             if time.monotonic() > deadline:
@@ -374,6 +374,6 @@ def _bubblewrap(workdir: Path, state_dir: str) -> list[str]:
     ]  # fmt: skip
     try:
         with LocalChannel([*words, "true"], tty=False, env={}, workdir="/") as channel:
-            return words if channel.wait(BUBBLEWRAP_S) == 0 else []
+            return words if channel.wait(_BUBBLEWRAP_S) == 0 else []
     except (OSError, TimeoutError):
         return []

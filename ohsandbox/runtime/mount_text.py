@@ -17,7 +17,7 @@ MORE_WORKSPACES = "/workspaces"
 _MODES = {"ro": True, "rw": False}
 
 
-class NamedPath(NamedTuple):
+class _NamedPath(NamedTuple):
     """A directory as it was named."""
 
     path: str
@@ -63,10 +63,10 @@ class Mount(ConfigModel):
         return PurePosixPath(self.source).name
 
 
-def parse_path(text: str) -> NamedPath:
+def parse_path(text: str) -> _NamedPath:
     """The parts of `DIR[:ro]`; a directory whose own name ends so is written with a slash behind it."""
     head, colon, mode = text.rpartition(":")
-    return NamedPath(head, _MODES[mode]) if colon and head and mode in _MODES else NamedPath(text, read_only=False)
+    return _NamedPath(head, _MODES[mode]) if colon and head and mode in _MODES else _NamedPath(text, read_only=False)
 
 
 def place_of_workspace(directory: str, *, is_first: bool, same_path: bool) -> str:

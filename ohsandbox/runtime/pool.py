@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_SIZE = 1000
+_MAX_SIZE = 1000
 STARTS_AT_ONCE = 2
 """An engine starts as many sandboxes a second with two requests at once as with eight, and others wait longer."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
@@ -72,8 +72,8 @@ class SandboxPool:
         **options: Any,
     ) -> None:
         expect("size", size, int, optional=False)
-        if isinstance(size, bool) or not 1 <= size <= MAX_SIZE:
-            raise wrong("size", size, f"expected 1 to {MAX_SIZE}")
+        if isinstance(size, bool) or not 1 <= size <= _MAX_SIZE:
+            raise wrong("size", size, f"expected 1 to {_MAX_SIZE}")
         if make is not None and (image is not None or options):
             raise UsageError(
                 f"make= makes the sandboxes, so {'image' if image else next(iter(options))}= has no use. Leave it out."

@@ -23,7 +23,7 @@ _ADDRESS = re.compile(rb"([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4})")
 _ENGINES_DNS = b"0B00007F"
 """127.0.0.11: the engine's own resolver listens there, in the sandbox's network namespace."""
 MAX_PORT = 65535
-MAX_DIGITS = 5
+_MAX_DIGITS = 5
 
 
 def parse_listeners(listed: bytes, *, without: Collection[int] = ()) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def parse_port_pair(text: str) -> PortPair:
         UsageError: it is none of these.
     """
     host, colon, inside = text.rpartition(":")
-    numbers = [int(one) for one in (host, inside) if one.isascii() and one.isdecimal() and len(one) <= MAX_DIGITS]
+    numbers = [int(one) for one in (host, inside) if one.isascii() and one.isdecimal() and len(one) <= _MAX_DIGITS]
     if len(numbers) != 1 + len(colon) or not 0 < numbers[-1] <= MAX_PORT or numbers[0] > MAX_PORT:
         raise wrong("port", text, "expected PORT, or HOST_PORT:PORT with numbers up to 65535, as in 8000:3000")
     return PortPair(numbers[0], numbers[-1])

@@ -47,10 +47,10 @@ _COUNT = re.compile(rb"\d{1,18}")
 SNIPPET_TIMEOUT_S = 30.0
 """Time limit of the runtime's own calls: even a frozen sandbox then gives an error in bounded time."""
 
-STARVED_S = 1.0
+_STARVED_S = 1.0
 """How long a sandbox at its limit of processes or memory may fail to start one before it is restarted: a restart takes
 0.3 s and ends all that runs, and the peak of a parallel build may pass meanwhile."""
-STARVED_PAUSE_S = 0.1
+_STARVED_PAUSE_S = 0.1
 KILL_PATIENCE_S = 10.0
 """How long the processes of a call may take to be killed one by one, from a shell of the sandbox, before it is
 restarted: it takes 10 ms, but where a fork bomb left no room for that shell, it took up to 160 s."""
@@ -120,7 +120,7 @@ class RecoveringBackend(Backend):
         Raises:
             SandboxUnavailable: it cannot be brought back, or `failing` is raised even then.
         """
-        generation, until = self._generation, time.monotonic() + STARVED_S
+        generation, until = self._generation, time.monotonic() + _STARVED_S
         recovered, restarted = False, False
         while True:
             try:
@@ -135,20 +135,20 @@ class RecoveringBackend(Backend):
                         is_stale = recovered and generation != self._generation
                         generation = self._generation if recovered else generation
                     if is_stale:
-                        until = time.monotonic() + STARVED_S
+                        until = time.monotonic() + _STARVED_S
                         continue
                     if recovered and (restarted or self._loss() is not None):
                         raise self._damaged(failure) from failure
                     # recovered but only joined: after `docker restart` engine 20.10 was seen to have unmounted the
                     # files, and each exec fails until the container is killed and started
                     restarted = self.recover_from(failure, generation)
-                    recovered, until, generation = True, time.monotonic() + STARVED_S, self._generation
+                    recovered, until, generation = True, time.monotonic() + _STARVED_S, self._generation
                     continue
             else:
                 if not recovered:
                     self._served, self._damage = True, ""
                 return result
-            time.sleep(STARVED_PAUSE_S)
+            time.sleep(_STARVED_PAUSE_S)
 
     def recover_from(self, failure: SandboxUnavailable, generation: int) -> bool:
         """Recover from a failure in generation `generation`: a dead sandbox, or one that cannot start a process.

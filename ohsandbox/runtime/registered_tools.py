@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.schema import Action, Observation
 
-BUILT_IN_TOOLS = "ohsandbox.tools"
+_BUILT_IN_TOOLS = "ohsandbox.tools"
 """Imported at the first call of a tool that is not the runtime's own; it calls `RegisteredTools.resolve_by`. Named and
 not imported at the top, since it stands above this layer."""
 
@@ -97,7 +97,7 @@ class RegisteredTools:
 
     def _resolve(self) -> ToolResolver:
         if self._resolver is None:
-            import_module(BUILT_IN_TOOLS)
+            import_module(_BUILT_IN_TOOLS)
         assert self._resolver is not None  # noqa: S101 - that module sets it
         return self._resolver
 

@@ -13,7 +13,7 @@ from ohsandbox.runtime.inventory import SandboxInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MIN_ID_CHARS = 4
+_MIN_ID_CHARS = 4
 """Of an id's beginning: fewer name a sandbox by accident."""
 
 
@@ -52,7 +52,7 @@ def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None 
         raise UsageError("Which sandbox? Give a name, an id or labels={...}; list_sandboxes() has them all")
     found = list_sandboxes(labels=labels)
     if wanted:
-        by_id = [info for info in found if len(wanted) >= MIN_ID_CHARS and info.id.startswith(wanted)]
+        by_id = [info for info in found if len(wanted) >= _MIN_ID_CHARS and info.id.startswith(wanted)]
         found = [info for info in found if info.name == wanted] or by_id
     if len(found) > 1:
         names = ", ".join(info.name for info in found[:5])

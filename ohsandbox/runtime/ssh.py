@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 START_S = 20.0
 """A connection takes 0.1 to 2 s, a process over an open one some 50 ms and what the login shell reads at its start."""
 ASK_S = 10.0
-FAREWELL_S = 1.0
+_FAREWELL_S = 1.0
 """Between the end of the output of an `ssh` and what it says of the reason."""
 NOISE_BYTES = 64 * 1024
 """Of what start-up files of a login shell may print before our hello."""
@@ -53,7 +53,7 @@ exit 1"""
 _KILL = 'kill -9 "-$0" 2>/dev/null || kill -9 "$0"'
 
 
-class SshChannel(LocalChannel):
+class _SshChannel(LocalChannel):
     """A process on another machine. It leads its process group, and its session where it has no terminal.
 
     `wait` returns once nothing holds the process's streams any more: only then `ssh` tells the exit code.
@@ -104,7 +104,7 @@ class SshChannel(LocalChannel):
             if not byte:
                 break
             word += byte
-        said = " ".join(self._read_stderr(FAREWELL_S).decode("utf-8", "replace").split())[-300:].rstrip(".")
+        said = " ".join(self._read_stderr(_FAREWELL_S).decode("utf-8", "replace").split())[-300:].rstrip(".")
         raise self._loss() or SandboxUnavailable(
             f"{shlex.join([self._ssh[0], self._ssh[-1]])} started no process: {said or 'no answer'}. "
             "Remedy: make that command work without a question about keys, hosts or passwords."
@@ -166,7 +166,7 @@ _OPTIONS = (
 )  # fmt: skip
 """Nobody is asked, a dead network is noticed in a minute, and the machine gets no way back to this one. Host keys,
 identities, ports and jump hosts are the person's own configuration."""
-LEAVE_S = 2.0
+_LEAVE_S = 2.0
 
 _LIFE = """umask 077
 [ -r /proc/self/stat ] && command -v setsid >/dev/null || { echo "it has no /proc or no setsid" >&2; exit 1; }
@@ -210,7 +210,7 @@ class SshRuntime(Runtime):
         self._host, self._workdir, self._env = host, workdir, {**QUIET_ENV, **(env or {})}
         self._config = [] if config is None else ["-F", str(Path(config).resolve())]
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._life: SshChannel | None = None
+        self._life: _SshChannel | None = None
         self._users: tuple[str, ...] = ()
 
     @property
@@ -234,7 +234,7 @@ class SshRuntime(Runtime):
             # OpenSSH appends 17 characters, and a socket's path ends at 107 bytes (unix(7)): so not below $TMPDIR
             self._directory = tempfile.TemporaryDirectory(prefix="ohs-ssh-", dir="/tmp", ignore_cleanup_errors=True)
             try:
-                self._life = life = SshChannel(
+                self._life = life = _SshChannel(
                     self._ssh(master=True), ["/bin/sh", "-c", _LIFE], env={}, workdir=self._workdir
                 )
                 self._users = (life.read_word(), life.read_word())
@@ -268,7 +268,7 @@ class SshRuntime(Runtime):
     def open_channel(
         self, argv: Sequence[str], *, tty: bool = False, env: Mapping[str, str] | None = None,
         user: str | int | None = None, workdir: str | None = None,
-    ) -> SshChannel:  # fmt: skip
+    ) -> _SshChannel:  # fmt: skip
         """See `Runtime.open_channel`; no other user than the account's own."""
         ssh = self._ssh()
         if loss := self._loss():
@@ -276,13 +276,13 @@ class SshRuntime(Runtime):
         if user is not None and str(user) not in self._users:
             raise UnknownUserError(f"Unknown user {user!r}: commands run as {self._users[1]!r}. Leave user out.")
         environment = {**self._env, **(env or {})}
-        return SshChannel(ssh, argv, tty=tty, env=environment, workdir=workdir or self._workdir, loss=self._loss_soon)
+        return _SshChannel(ssh, argv, tty=tty, env=environment, workdir=workdir or self._workdir, loss=self._loss_soon)
 
     def _close(self) -> None:
         life, self._life = self._life, None
         if life is not None:
             life.close_stdin()
-            life.read(LEAVE_S)
+            life.read(_LEAVE_S)
             life.close()
         if self._directory is not None:
             self._directory.cleanup()

@@ -39,7 +39,7 @@ IDLE_TIMEOUT_S = 30.0
 KEYS = frozenset({"C-c", "C-d", "C-z"})
 """No program has these names: as a command, they mean that a model forgot is_input."""
 
-MAX_READ_BYTES = 16 * 1024 * 1024
+_MAX_READ_BYTES = 16 * 1024 * 1024
 """Of a file past this the lines are found in the sandbox, without moving it to the host."""
 
 
@@ -264,7 +264,7 @@ def read_file(runtime: Runtime, action: FileReadAction, limits: OutputLimits = D
     """
     first, last = action.view_range or (1, -1)
     try:
-        data = runtime.read_bytes(action.path, limit_bytes=MAX_READ_BYTES)
+        data = runtime.read_bytes(action.path, limit_bytes=_MAX_READ_BYTES)
     except SandboxFileError as error:
         if error.errno != errno.EFBIG:
             raise

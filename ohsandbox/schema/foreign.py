@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic_core import CoreSchema
 
-SchemaT = TypeVar("SchemaT", bound=Schema)
+_SchemaT = TypeVar("_SchemaT", bound=Schema)
 
 CACHED = 128
 """Cached models: more tools than an agent should have. With `provider_schema.MAX_CHARS` they use at most some 50 MB."""
 
-MAX_LEVELS = 60
+_MAX_LEVELS = 60
 """Nesting depth. jsonschema-rs 0.60 ends the process at 120 levels on a stack of 256 KiB, and not at 64."""
 
-MAX_RECURSION = 3
+_MAX_RECURSION = 3
 """Levels to which a recursive definition is checked."""
 
-MAX_PATTERNS = 50
+_MAX_PATTERNS = 50
 """Limit of patterns per schema. The slowest pattern within the next limit compiles in 10 ms."""
 
-MAX_PATTERN_BYTES = 256 * 1024
+_MAX_PATTERN_BYTES = 256 * 1024
 """Limit of a compiled pattern; a larger one is not checked. Matching takes linear time: no backtracking."""
 
 MAX_WORK = 50_000
@@ -55,7 +55,7 @@ the argument at fault is named, and nothing is repaired. Whether a value fits ta
 MAX_FAULTS = 50
 """Limit of reported faults per value."""
 
-MAX_SHOWN = 20
+_MAX_SHOWN = 20
 """Limit of enum values listed in a message."""
 
 _EXACT = ("enum", "const", "minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties",
@@ -68,7 +68,7 @@ _WHOLE = "x-whole-number"
 _NOT_ECMA = re.compile(r"&&|--|~~|\(\?(?!:)")
 """Syntax that Rust's regular expressions read differently from ECMA 262, which JSON Schema uses."""
 
-_REGEX = RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES)
+_REGEX = RegexOptions(size_limit=_MAX_PATTERN_BYTES, dfa_size_limit=_MAX_PATTERN_BYTES)
 _ATTRIBUTE = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _HINTS: dict[Any, Any] = {
     "string": str, "integer": int, "number": float, "boolean": bool, "array": list[Any], "object": dict[str, Any],
@@ -76,11 +76,11 @@ _HINTS: dict[Any, Any] = {
 _FROM_TEXT: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(_HINTS[kind]) for kind in ("integer", "number", "boolean")}
 
 
-class FromJSON:
+class _FromJSON:
     """Mixin of models from a foreign schema: holds the schema itself."""
 
     source_schema: ClassVar[dict[str, Any]] = {}
-    validator: ClassVar[ArgumentsValidator]
+    validator: ClassVar[_ArgumentsValidator]
 
     @classmethod
     def model_json_schema(cls, *_: Any, **__: Any) -> dict[str, Any]:
@@ -110,9 +110,9 @@ class _AnyValue:
         return core_schema.any_schema()
 
 
-def model_from_json(base: type[SchemaT], name: str, schema: Any, *, description: str = "") -> type[SchemaT]:
+def model_from_json(base: type[_SchemaT], name: str, schema: Any, *, description: str = "") -> type[_SchemaT]:
     """See `Schema.from_mcp_schema`."""
-    made: type[SchemaT] = _model(base, name, json.dumps(object_schema(schema)), description)
+    made: type[_SchemaT] = _model(base, name, json.dumps(object_schema(schema)), description)
     return made
 
 
@@ -130,7 +130,7 @@ def _model(base: Any, name: str, schema: str, description: str) -> Any:
         kind = known.get("type")
         hint = _HINTS.get(kind, Any) if isinstance(kind, str) else Any  # for readers of the class
         hints[attribute] = Annotated[hint, _AnyValue]
-    parents = (type("Facts", (FromJSON,), {"source_schema": source, "validator": ArgumentsValidator(source)}), base)
+    parents = (type("Facts", (_FromJSON,), {"source_schema": source, "validator": _ArgumentsValidator(source)}), base)
     return types.new_class(class_name(name), parents, exec_body=lambda namespace: namespace.update(body))
 
 
@@ -144,13 +144,13 @@ def class_name(name: str) -> str:
 def _attribute(argument: str, base: type[Schema]) -> str:
     """The argument's own name; if Python, pydantic or base reserves it, one with a hash that no argument has."""
     is_name = _ATTRIBUTE.match(argument) is not None and not keyword.iskeyword(argument)
-    if is_name and not hasattr(base, argument) and not hasattr(FromJSON, argument):
+    if is_name and not hasattr(base, argument) and not hasattr(_FromJSON, argument):
         return argument
     readable = re.sub(r"\W", "_", argument, flags=re.ASCII)[:60]
     return f"arg_{readable}_{hashlib.sha256(argument.encode()).hexdigest()[:12]}"
 
 
-class ArgumentsValidator:
+class _ArgumentsValidator:
     """Checks arguments against one schema of `object_schema`."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -258,19 +258,19 @@ class _Checkable:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self.nodes_left = MAX_NODES
-        self._patterns_left = MAX_PATTERNS
+        self._patterns_left = _MAX_PATTERNS
 
     def of(self, node: Any, *, seen: tuple[str, ...] = ()) -> dict[str, Any] | bool:
         """Convert a schema; `True` past MAX_LEVELS; seen holds the references and levels on the path."""
         self.nodes_left -= 1
-        if not isinstance(node, dict) or len(seen) > MAX_LEVELS:
+        if not isinstance(node, dict) or len(seen) > _MAX_LEVELS:
             return node is not False
         made, inside = self._own(node, inside=(*seen, "")), (*seen, "")
         demands = [self.of(part, seen=inside) for part in node.get("allOf", ())]
         demands += [{"anyOf": [self.of(part, seen=inside) for part in node[key]]} for key in ("anyOf", "oneOf")
                     if key in node]  # fmt: skip
         reference = node.get("$ref")
-        if reference is not None and seen.count(reference) < MAX_RECURSION and self.nodes_left > 0:
+        if reference is not None and seen.count(reference) < _MAX_RECURSION and self.nodes_left > 0:
             demands.append(self.of(target_of(self._root, reference), seen=(*seen, reference)))
         demands = [demand for demand in demands if demand is not True and demand != {}]
         if demands:
@@ -352,6 +352,6 @@ def _message(kind: str, facts: Mapping[str, Any], said: str) -> str:
         return f"Input should be of type {' or '.join(facts['types'])}"
     if kind in ("enum", "const"):
         values = facts["options"] if kind == "enum" else [facts["expected_value"]]
-        shown = ", ".join(json.dumps(value, ensure_ascii=False)[:100] for value in values[:MAX_SHOWN])
-        return f"Allowed are: {shown}" + (f", ... ({len(values)} in all)" if len(values) > MAX_SHOWN else "")
+        shown = ", ".join(json.dumps(value, ensure_ascii=False)[:100] for value in values[:_MAX_SHOWN])
+        return f"Allowed are: {shown}" + (f", ... ({len(values)} in all)" if len(values) > _MAX_SHOWN else "")
     return "No value is allowed here" if kind == "falseSchema" else said

@@ -28,16 +28,16 @@ applies again to schemas with references inlined, which can double at every leve
 MAX_CHARS = 128 * 1024
 """All names and texts together: some 30,000 tokens in every request."""
 
-MAX_ENUM = 1_000
+_MAX_ENUM = 1_000
 """A longer enum is dropped, its type stays."""
 
-MAX_HOPS = 32
+_MAX_HOPS = 32
 """Limit of references that only lead to further references; more are a cycle."""
 
-MAX_MERGED = 32
+_MAX_MERGED = 32
 """Limit of merged branches at the root in total; any value passes beyond it."""
 
-MAX_INLINED_DEPTH = 64
+_MAX_INLINED_DEPTH = 64
 """Nesting depth at which references are no longer inlined; no model fills in deeper values."""
 
 _TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
@@ -64,7 +64,7 @@ def _is_type(value: Any) -> bool:
 
 _DATA: Mapping[str, Callable[[Any], bool]] = {
     "type": _is_type,
-    "enum": lambda value: isinstance(value, list) and 0 < len(value) <= MAX_ENUM,
+    "enum": lambda value: isinstance(value, list) and 0 < len(value) <= _MAX_ENUM,
     "examples": lambda value: isinstance(value, list),
     "required": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     "$ref": lambda value: isinstance(value, str) and (value == "#" or value.startswith("#/")),
@@ -165,7 +165,7 @@ def bounded(schema: Any) -> dict[str, Any]:
 def target_of(root: Any, reference: str) -> Any:
     """Resolve a local reference, also through further ones; `True` (any value) if it has no target."""
     node = _step(root, reference)
-    for _ in range(MAX_HOPS):
+    for _ in range(_MAX_HOPS):
         if not (isinstance(node, dict) and "$ref" in node and not set(node) - {"$ref", "description", "title"}):
             return node if isinstance(node, dict | bool) else True
         node = _step(root, node["$ref"])
@@ -210,7 +210,7 @@ class _Merge:
     """Merges object schemas into one that accepts every value that they accept."""
 
     def __init__(self, root: dict[str, Any]) -> None:
-        self._root, self._left = root, MAX_MERGED
+        self._root, self._left = root, _MAX_MERGED
 
     def of(self, node: Any) -> dict[str, Any]:
         """Return {properties, required, additionalProperties}, the last only if certain."""
@@ -289,7 +289,7 @@ class _Plain:
         beside = {key: value for key, value in node.items() if key != "$ref"}
         if not isinstance(target, dict):
             return self.of(beside, seen=seen, depth=depth)
-        if reference in seen or depth > MAX_INLINED_DEPTH or self._left < 0:
+        if reference in seen or depth > _MAX_INLINED_DEPTH or self._left < 0:
             kind = target.get("type")
             return {"type": kind} if isinstance(kind, str) else {}
         return self.of({**target, **beside}, seen=(*seen, reference), depth=depth)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MIN_SECRET_BYTES = 8
 """A shorter value occurs in too much other text: masking `1234` would make every output unreadable."""
 
-MIN_LINE_CHARS = 12
+_MIN_LINE_CHARS = 12
 """Shortest line of a value of several lines that is masked by itself."""
 
 _BOUNDARY = re.compile(r"-----[A-Z0-9 ]+-----")
@@ -35,7 +35,7 @@ def encodings_of(value: str) -> set[str]:
     forms = {form for text in _texts(value) for form in (*_spellings(text), *_encodings(text))}
     for line in value.splitlines():
         line = line.strip()  # noqa: PLW2901 - what is around it does not count
-        if len(line) >= MIN_LINE_CHARS and not _BOUNDARY.fullmatch(line):
+        if len(line) >= _MIN_LINE_CHARS and not _BOUNDARY.fullmatch(line):
             forms.update(_spellings(line))
     return {form for form in forms if len(form) >= MIN_SECRET_BYTES}
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-SEPARATORS = b" \t\r\n:"
+_SEPARATORS = b" \t\r\n:"
 """What `base64`, `openssl`, `fold`, `xxd -p` and `od` put into what they print, and YAML before its lines."""
 
-MIN_HALF_BYTES = 12
+_MIN_HALF_BYTES = 12
 """Shortest half that is searched; the beginning of a shorter value may occur in any text."""
 
-MIN_BROKEN_BYTES = 16
+_MIN_BROKEN_BYTES = 16
 """A shorter pattern is found in one piece only: neighbouring words may read like it."""
 
-MAX_STRETCH = 2
+_MAX_STRETCH = 2
 """A broken pattern spans at most this many times its length (hex in columns: 1.6); bounds what a stream holds back."""
 
-_KEPT = bytes(byte not in SEPARATORS for byte in range(256))
+_KEPT = bytes(byte not in _SEPARATORS for byte in range(256))
 _HEX = re.compile(rb"[0-9a-f]+|[0-9A-F]+")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]+")
 _BLOCK = 4096
@@ -43,7 +43,7 @@ class Pattern(NamedTuple):
     @property
     def may_break(self) -> bool:
         """Whether it is also searched broken over lines or columns."""
-        return len(self.data) >= MIN_BROKEN_BYTES and _ENCODED.fullmatch(self.data) is not None
+        return len(self.data) >= _MIN_BROKEN_BYTES and _ENCODED.fullmatch(self.data) is not None
 
     @property
     def run(self) -> int:
@@ -76,7 +76,7 @@ class _Haystack:
 
     def __init__(self, whole: bytes, *, breaks: bool) -> None:
         self.whole = whole
-        self.data = whole.translate(None, SEPARATORS) if breaks else whole
+        self.data = whole.translate(None, _SEPARATORS) if breaks else whole
         self._places: dict[int, array[int]] = {}
         """Of the blocks that were asked for, each place in `whole` of a byte of `data`; of all, 10 ns a byte."""
 
@@ -84,7 +84,7 @@ class _Haystack:
     def _ends(self) -> list[int]:
         """How many bytes of `data` stand before the end of each block of `whole`."""
         blocks = (self.whole[at : at + _BLOCK] for at in range(0, len(self.whole), _BLOCK))
-        return list(accumulate(len(block.translate(None, SEPARATORS)) for block in blocks))
+        return list(accumulate(len(block.translate(None, _SEPARATORS)) for block in blocks))
 
     def where(self, at: int) -> int:
         """The place in `whole` of the byte at a place in `data`."""
@@ -98,7 +98,7 @@ class _Haystack:
 
     def is_pattern(self, at: int, pattern: Pattern, *, stretch: int) -> bool:
         """Whether what begins at a place in `data` may be pattern: unbroken at first, over stretch bytes at most."""
-        if stretch > MAX_STRETCH * len(pattern.data):
+        if stretch > _MAX_STRETCH * len(pattern.data):
             return False
         return self.where(at + pattern.run - 1) - self.where(at) == pattern.run - 1
 
@@ -110,7 +110,7 @@ class PatternIndex:
         self._patterns = patterns
         self._breaks = breaks
         self._longest = max(len(pattern.data) for pattern in patterns)
-        self._window = self._longest * (MAX_STRETCH if breaks else 1)
+        self._window = self._longest * (_MAX_STRETCH if breaks else 1)
         self._wholes = _Prefilter([pattern.data for pattern in patterns])
 
     @cached_property
@@ -119,7 +119,7 @@ class PatternIndex:
         halves = []
         for pattern in self._patterns:
             size = len(pattern.data)
-            half = (size + 1) // 2 if size >= 2 * MIN_HALF_BYTES - 1 else size
+            half = (size + 1) // 2 if size >= 2 * _MIN_HALF_BYTES - 1 else size
             halves += [(pattern, pattern.data[at : at + half], at) for at in {0, size - half}]
         return halves, _Prefilter([half for _, half, _ in halves])
 

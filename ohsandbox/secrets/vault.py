@@ -118,7 +118,7 @@ def host_keys(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
-MAX_VALUE_BYTES = 64 * 1024
+_MAX_VALUE_BYTES = 64 * 1024
 """Half of what Linux lets one variable hold (MAX_ARG_STRLEN, 128 KiB); keys and kubeconfigs are far smaller."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -197,9 +197,9 @@ def look_up(name: str, reference: str, environ: Mapping[str, str]) -> Found:
         raise UsageError(f"Variable {rest!r} of secret {name!r} is not set. Set it.")
     if not found.value:
         raise UsageError(f"File {rest!r} of secret {name!r} is empty. Put the value into it.")
-    if len(found.value.encode("utf-8", "surrogateescape")) > MAX_VALUE_BYTES:
+    if len(found.value.encode("utf-8", "surrogateescape")) > _MAX_VALUE_BYTES:
         raise UsageError(
-            f"Secret {name!r} is over {MAX_VALUE_BYTES} bytes. Bring such a file into the sandbox instead."
+            f"Secret {name!r} is over {_MAX_VALUE_BYTES} bytes. Bring such a file into the sandbox instead."
         )
     return found
 
@@ -208,7 +208,7 @@ def _from_file(name: str, path: str) -> Found:
     try:
         with Path(path).expanduser().open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
-            value = opened.read(MAX_VALUE_BYTES + 2).decode()
+            value = opened.read(_MAX_VALUE_BYTES + 2).decode()
     except OSError as error:
         raise UsageError(
             f"Secret {name!r}: file {path!r} cannot be read: {error.strerror}. Make it readable, or name another file."

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from ohsandbox.events import SDKEvent
 
-FIELD = "tools"
+_FIELD = "tools"
 """Of a checkpoint event: the snapshot's name; None where the tools kept nothing; missing where it is not known."""
 
-TASK_LIST = "task_tracker"
+_TASK_LIST = "task_tracker"
 
 
 class ToolStateSnapshots:
@@ -46,13 +46,13 @@ class ToolStateSnapshots:
         That the files are kept matters more, so this is not an error: a fork tells that it does not know.
         """
         try:
-            return {FIELD: self._kept.take(self._tools) if self._tools.is_dir() else None}
+            return {_FIELD: self._kept.take(self._tools) if self._tools.is_dir() else None}
         except UsageError:
             return {}
 
     def share_with(self, target: Path, checkpoints: Iterable[Mapping[str, Any]]) -> None:
         """Copy the snapshots that these checkpoints name to a fork; one that is lost is left out."""
-        for name in sorted({str(data[FIELD]) for data in checkpoints if data.get(FIELD)}):
+        for name in sorted({str(data[_FIELD]) for data in checkpoints if data.get(_FIELD)}):
             with contextlib.suppress(UsageError):
                 self._kept.copy_to(target / TOOL_SNAPSHOTS_NAME, [name])
 
@@ -65,10 +65,10 @@ class ToolStateSnapshots:
             UsageError: it cannot be written.
         """
         tools = target / TOOLS_NAME
-        is_whole = FIELD in checkpoint and self._put(tools, checkpoint[FIELD])
+        is_whole = _FIELD in checkpoint and self._put(tools, checkpoint[_FIELD])
         if not is_whole:
             shutil.rmtree(tools, ignore_errors=True)
-        put_task_list(target, events)
+        _put_task_list(target, events)
         return is_whole or not self._had_more_than_tasks()
 
     def _put(self, tools: Path, name: str | None) -> bool:
@@ -84,18 +84,18 @@ class ToolStateSnapshots:
         )
 
     def _had_more_than_tasks(self) -> bool:
-        return self._tools.is_dir() and any(path.name != TASK_LIST for path in self._tools.iterdir())
+        return self._tools.is_dir() and any(path.name != _TASK_LIST for path in self._tools.iterdir())
 
 
-def put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
+def _put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
     """Make the task list of a conversation what its events say; the tool itself writes it.
 
     Raises:
         UsageError: it cannot be written.
     """
-    plan = last_plan(events)
+    plan = _last_plan(events)
     if plan is None:
-        shutil.rmtree(directory / TOOLS_NAME / TASK_LIST, ignore_errors=True)
+        shutil.rmtree(directory / TOOLS_NAME / _TASK_LIST, ignore_errors=True)
         return
     state = ConversationState(conversation_id=directory.name, directory=directory / TOOLS_NAME)
     tool = make_task_tracker_tool(conv_state=state)
@@ -105,13 +105,13 @@ def put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
         raise UsageError(str(error)) from error
 
 
-def last_plan(events: Iterable[SDKEvent]) -> dict[str, Any] | None:
+def _last_plan(events: Iterable[SDKEvent]) -> dict[str, Any] | None:
     """The arguments of the last call that changed the task list; None where there was none."""
     calls: dict[str, dict[str, Any]] = {}
     plan = None
     for event in events:
         data = event.data
-        if event.type == "tool_call" and data["name"] == TASK_LIST:
+        if event.type == "tool_call" and data["name"] == _TASK_LIST:
             calls[data["tool_call_id"]] = json.loads(data["arguments"])
         elif event.type == "tool_result" and data["tool_call_id"] in calls:
             arguments = calls.pop(data["tool_call_id"])

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.snapshots.manifest import FileChange, Manifest
     from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
-UNDONE = "Undone"
+_UNDONE = "Undone"
 """The code of the notice in a fork that says what was taken back, and from which conversation."""
-LEFT_ALONE = "LeftAlone"
+_LEFT_ALONE = "LeftAlone"
 """The code of the notice in a fork that names what was not put back, and why."""
 REDONE = "Redone"
 """The code of the notice in the older conversation that says that its files are back."""
@@ -201,7 +201,7 @@ def _steps_of_redo(undone: dict[str, Any], store: SnapshotStore) -> _Steps:
 
 def _note_undone(directory: Path, older: str, **facts: Any) -> None:
     message = f"What the agent did later in {older!r} was taken back. `ohsandbox redo` brings it back."
-    append_notice(directory, code=UNDONE, message=message, conversation_id=older, **facts)
+    append_notice(directory, code=_UNDONE, message=message, conversation_id=older, **facts)
 
 
 def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> None:
@@ -209,7 +209,7 @@ def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> Non
         return
     named = ", ".join(f"{path!r} ({why})" for path, why in refused[:MAX_NAMED])
     more = f" and {len(refused) - MAX_NAMED} more" if len(refused) > MAX_NAMED else ""
-    append_notice(directory, code=LEFT_ALONE, message=f"Left as it is in the workspace: {named}{more}.")
+    append_notice(directory, code=_LEFT_ALONE, message=f"Left as it is in the workspace: {named}{more}.")
 
 
 def _undone(directory: Path) -> dict[str, Any]:
@@ -221,9 +221,9 @@ def _undone(directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def take(event: SDKEvent) -> None:
-        if event.type == "notice" and event.data["code"] in {FORKED, UNDONE}:
+        if event.type == "notice" and event.data["code"] in {FORKED, _UNDONE}:
             found.clear()
-            found.update(event.data if event.data["code"] == UNDONE else {})
+            found.update(event.data if event.data["code"] == _UNDONE else {})
 
     stream_events(directory, take)
     if not found:

@@ -34,7 +34,7 @@ class ToolAnnotations(ConfigModel):
         return cls(title=title, readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=open_world)
 
 
-CallKind = Literal[
+_CallKind = Literal[
     "", "command", "input", "python", "browser", "url", "read", "edit", "delegation", "thought", "question", "answer"
 ]
 """What the subject of a call is, by which the call is rated, approved and counted; "" is anything else:
@@ -55,7 +55,7 @@ class CallHint(BaseModel):
     sign: str = Field(default=".", min_length=1, max_length=1)
     """One character: `$` a command, `>` input, `%` a Python cell, `+` a file written, `~` one changed, `<` one read,
     `?` a search, `@` a web page, `&` a sub-agent, `*` a thought, `.` anything else."""
-    kind: CallKind = ""
+    kind: _CallKind = ""
     subject: str = ""
     """The text argument that identifies the call's subject; empty shows all arguments."""
     note: str = ""
@@ -80,16 +80,16 @@ def counted_lines(text: object) -> str:
     return "(1 line)" if count == 1 else f"({count} lines)"
 
 
-SecurityRisk = Literal["LOW", "MEDIUM", "HIGH", "UNKNOWN"]
+_SecurityRisk = Literal["LOW", "MEDIUM", "HIGH", "UNKNOWN"]
 """UNKNOWN is recorded if the model gives none; it is accepted from the model, but not offered."""
 
-OFFERED_RISKS: tuple[SecurityRisk, ...] = ("LOW", "MEDIUM", "HIGH")
+_OFFERED_RISKS: tuple[_SecurityRisk, ...] = ("LOW", "MEDIUM", "HIGH")
 
 SECURITY_RISK = "security_risk"
 
 SECURITY_RISK_SCHEMA: dict[str, Any] = {
     "type": "string",
-    "enum": list(OFFERED_RISKS),
+    "enum": list(_OFFERED_RISKS),
     "description": "How much harm this call could do. LOW: reads, or changes only files of the task. MEDIUM: changes "
     "the sandbox beyond the task (installs, services). HIGH: deletes what cannot be had back, or sends data out.",
 }
@@ -105,7 +105,7 @@ def with_security_risk(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "properties": {SECURITY_RISK: SECURITY_RISK_SCHEMA, **schema["properties"]}}
 
 
-def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], SecurityRisk | None]:
+def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], _SecurityRisk | None]:
     """Split off `security_risk`: the other arguments, and the risk; lower case is accepted, absent and null are None.
 
     Raises:
@@ -116,9 +116,9 @@ def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[st
     if given is None:
         return rest, None
     risk = given.strip().upper() if isinstance(given, str) else given
-    if risk not in get_args(SecurityRisk):
+    if risk not in get_args(_SecurityRisk):
         raise ToolArgumentsError(
             f"Invalid value for argument 'security_risk' in tool call {tool}: {quoted(given)}. "
-            f"Allowed are: {', '.join(OFFERED_RISKS)}."
+            f"Allowed are: {', '.join(_OFFERED_RISKS)}."
         )
-    return rest, cast("SecurityRisk", risk)
+    return rest, cast("_SecurityRisk", risk)

@@ -35,7 +35,7 @@ class Origin(NamedTuple):
     version: str = ""
 
 
-class Plugin(NamedTuple):
+class _Plugin(NamedTuple):
     """The result of loading an entry point: a tool, or the reason why there is none."""
 
     origin: Origin
@@ -51,7 +51,7 @@ class Plugins:
         self._group = group
         self._check = check
         self._guard = threading.RLock()
-        self._loaded: dict[str, Plugin] = {}
+        self._loaded: dict[str, _Plugin] = {}
         self._found: dict[str, tuple[EntryPoint, Origin]] | None = None
         """By name, not imported yet."""
 
@@ -59,7 +59,7 @@ class Plugins:
         """All names, without imports. If two distributions have a name, the first one gets it."""
         return sorted(self._entry_points())
 
-    def get(self, name: str) -> Plugin | None:
+    def get(self, name: str) -> _Plugin | None:
         """Load the entry point; None if there is no such name. A broken one causes one warning."""
         with self._guard:
             found = self._entry_points().get(name)
@@ -78,15 +78,15 @@ class Plugins:
                         self._found.setdefault(entry.name, (entry, _origin_of(distribution, entry.value)))
             return self._found
 
-    def _load(self, entry: EntryPoint, origin: Origin) -> Plugin:
+    def _load(self, entry: EntryPoint, origin: Origin) -> _Plugin:
         try:
             tool = self._check(entry.name, entry.load())
         except UsageError as error:
-            return Plugin(origin, fault=str(error))
+            return _Plugin(origin, fault=str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a foreign module may raise anything at import
             reason = " ".join(str(error).split())[:300]
-            return Plugin(origin, fault=f"{entry.value} cannot be imported ({type(error).__name__}: {reason}).")
-        return Plugin(origin, tool=tool)
+            return _Plugin(origin, fault=f"{entry.value} cannot be imported ({type(error).__name__}: {reason}).")
+        return _Plugin(origin, tool=tool)
 
 
 def _entries(distribution: Distribution, group: str) -> Iterator[EntryPoint]:

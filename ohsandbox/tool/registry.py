@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 AnyTool = ToolDefinition[Any, Any]
-ToolFactory = Callable[..., AnyTool | Sequence[AnyTool]]
+_ToolFactory = Callable[..., AnyTool | Sequence[AnyTool]]
 Registrable = AnyTool | type[ToolBase[Any, Any]] | Callable[..., Any]
-"""An instance, a class, a `ToolFactory`, or a function that is to be a tool."""
+"""An instance, a class, a `_ToolFactory`, or a function that is to be a tool."""
 
 OWN = "ohsandbox"
-STATE_PARAMETER = "conv_state"
+_STATE_PARAMETER = "conv_state"
 """By which a function is a factory of tools, and no tool itself."""
 
 
@@ -205,7 +205,7 @@ def usable(name: str, tool: Any) -> Registrable:
         raise UsageError(
             f"Tool {name!r} is a {type(tool).__name__}. Register a ToolDefinition, its class, a factory or a function."
         )
-    if isinstance(tool, ToolDefinition | type) or _takes(tool, STATE_PARAMETER, any_name=True):
+    if isinstance(tool, ToolDefinition | type) or _takes(tool, _STATE_PARAMETER, any_name=True):
         kept: Registrable = tool
         return kept
     if inspect.isfunction(tool) or inspect.ismethod(tool):
@@ -224,7 +224,7 @@ def _origin_of(entry: Registrable) -> Origin:
     return Origin(OWN, __version__)
 
 
-def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | ToolFactory, conv_state: ConversationState) -> Any:
+def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | _ToolFactory, conv_state: ConversationState) -> Any:
     factory: Callable[..., Any] = entry.create if isinstance(entry, type) else entry  # type: ignore[attr-defined]
     if unknown := [name for name in spec.params if not _takes(factory, name)]:
         known = ", ".join(name for name in inspect.signature(factory).parameters if _takes(factory, name)) or "none"
@@ -248,7 +248,7 @@ def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) ->
     except ValueError:  # of a builtin
         return True
     if name in parameters:
-        return (any_name or name != STATE_PARAMETER) and parameters[name].kind in BY_NAME
+        return (any_name or name != _STATE_PARAMETER) and parameters[name].kind in BY_NAME
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
@@ -294,7 +294,7 @@ def find_runtime_tool(runtime: Runtime, name: str) -> ToolDefinition[Action, Obs
     return None if found is None else RuntimeTool.model_validate(found).definition(runtime)
 
 
-class RuntimeResolver:
+class _RuntimeResolver:
     """The registered tools that need no more than a runtime, for `Runtime.execute_tool`."""
 
     def __init__(self, registry: ToolRegistry, *, without: Collection[str]) -> None:
@@ -350,4 +350,4 @@ origin_of_tool = _registry.origin
 
 def serve_runtimes(*, without: Collection[str]) -> None:
     """Have `Runtime.execute_tool` find what is registered, without the tools of these names."""
-    RegisteredTools.resolve_by(RuntimeResolver(_registry, without=without))
+    RegisteredTools.resolve_by(_RuntimeResolver(_registry, without=without))

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 TOOL_NAME = "ask_human"
 
-MAX_QUESTION_CHARS = 4_000
+_MAX_QUESTION_CHARS = 4_000
 """More is not read before it is answered."""
 
 DESCRIPTION = f"""\
 Ask the user a question and stop until they answer; return that it was put to them. Their answer is their next message.
 
-`question` (required) is plain text, at most {MAX_QUESTION_CHARS} characters: what you need to know, why, and what you
+`question` (required) is plain text, at most {_MAX_QUESTION_CHARS} characters: what you need to know, why, and what you
 would do without an answer. `options` are answers to choose from, where there are some; the user may say something else.
 
 Use it alone, when a decision is theirs or a fact is missing that you cannot find out by other means."""
@@ -33,7 +33,7 @@ ASKED = "The question was put to the user. Their next message is the answer."
 class AskHumanAction(Action):
     """A question to the user."""
 
-    question: str = Field(min_length=1, max_length=MAX_QUESTION_CHARS, description="What you need to know.")
+    question: str = Field(min_length=1, max_length=_MAX_QUESTION_CHARS, description="What you need to know.")
     options: tuple[str, ...] = Field(default=(), max_length=10, description="Answers to choose from.")
 
 

@@ -23,7 +23,7 @@ TOOL_NAME = "delegate"
 
 HINT = CallHint(sign="&", kind="delegation", subject="task", needs_agent=True)
 
-MAX_STEPS = 200
+_MAX_STEPS = 200
 """Of a sub-agent at work so many are kept for who looks on; its log has them all."""
 
 MAX_TASK_CHARS = 100_000
@@ -81,7 +81,7 @@ class DelegatingExecutor(ToolExecutor[ActionT, TextObservation]):
 
     def __init__(self, function: Callable[[ActionT, OnStep], TextObservation]) -> None:
         self._function = function
-        self._steps: deque[str] = deque(maxlen=MAX_STEPS)
+        self._steps: deque[str] = deque(maxlen=_MAX_STEPS)
 
     def __call__(self, action: ActionT) -> TextObservation:
         """Delegate, and wait for the answer."""
@@ -119,7 +119,7 @@ def make_delegate_tool(
     )
 
 
-AGENT_DESCRIPTION = """\
+_AGENT_DESCRIPTION = """\
 Give a task to the agent {name!r}, which has tools of its own, and return its answer. {purpose}`task` (required) is all
 that it is told: the goal, the paths and facts it needs, and what the answer shall hold. It works in this sandbox, on
 these files, and knows nothing of this conversation. You wait for it."""
@@ -141,7 +141,7 @@ def make_agent_tool(
 
     return ToolDefinition(
         name=name,
-        description=AGENT_DESCRIPTION.format(name=name, purpose=purpose),
+        description=_AGENT_DESCRIPTION.format(name=name, purpose=purpose),
         action_type=AgentDelegateAction,
         observation_type=TextObservation,
         hint=HINT,

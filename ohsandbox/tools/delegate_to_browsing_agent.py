@@ -23,7 +23,7 @@ HINT = CallHint(sign="&", kind="delegation", subject="task", needs_agent=True)
 BROWSING_TOOLS = ("browser", "web_read", "think", "finish")
 """What the browsing agent has when nothing is said; without `browser` where the sandbox has none."""
 
-NO_BROWSER = "This sandbox has no browser: the agent could read pages, and not click, type or run their scripts."
+_NO_BROWSER = "This sandbox has no browser: the agent could read pages, and not click, type or run their scripts."
 
 DESCRIPTION = """\
 Give a task on the web to an agent with a browser, and return its answer in words. `task` (required) is all that it is
@@ -47,7 +47,7 @@ def make_delegate_to_browsing_agent_tool(
         if not offered or {*offered} <= {"think", "finish"}:
             raise ToolError(f"The sandbox has no browser, so nothing can browse. {REMEDY}")
         text = delegate(Delegation(action.task, "browsing-agent", offered, max_iterations, on_step=on_step))
-        return TextObservation(text=text if has_browser else f"{text}\n[{NO_BROWSER}]")
+        return TextObservation(text=text if has_browser else f"{text}\n[{_NO_BROWSER}]")
 
     return ToolDefinition(
         name=TOOL_NAME,

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.base import Runtime
 
-START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 60.0
 """From the program's start to its first message; IPython takes 0.5 s on an idle machine."""
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Twice the size of eight large images in base64."""
 TICK_S = 0.5
 """The delay in noticing a death while a child of the program holds its streams open."""
-SETTLE_S = 2.0
+_SETTLE_S = 2.0
 """Time for the exit code, after the end of the streams."""
 TAIL_BYTES = 4096
 """The tail of standard error kept for the message about a death."""
@@ -144,13 +144,13 @@ class Driver:
 
     def _launch(self) -> None:
         self._process = process = _Process(self._runtime, self._argv, self._env, self._on_stderr)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + _START_TIMEOUT_S
         process.write(self._preamble, deadline)
         try:
-            process.facts = self._answer(process, deadline, START_TIMEOUT_S)
+            process.facts = self._answer(process, deadline, _START_TIMEOUT_S)
         except RequestTimedOut:
             self.stop()
-            late = f"{self._name} did not start within {START_TIMEOUT_S:.0f} s. {process.last_words()}"
+            late = f"{self._name} did not start within {_START_TIMEOUT_S:.0f} s. {process.last_words()}"
             raise ProgramDied(late.strip()) from None
         if self._closed:  # by another thread, which may have found no program to kill
             self.stop()
@@ -167,8 +167,8 @@ class Driver:
         with self._lock:
             self._number += 1
             data = json.dumps([self._number, dict(payload)]).encode()
-            if len(data) > MAX_MESSAGE_BYTES:
-                raise ToolError(f"The request is {len(data)} bytes large; at most {MAX_MESSAGE_BYTES} can be sent.")
+            if len(data) > _MAX_MESSAGE_BYTES:
+                raise ToolError(f"The request is {len(data)} bytes large; at most {_MAX_MESSAGE_BYTES} can be sent.")
             self._death = self.start()
             process = self._process
             if process is None:
@@ -325,7 +325,7 @@ class _Process:
         try:
             self._read_all()
             if not (self._stopping or self._complaint):
-                self.status = self._channel.wait(SETTLE_S)
+                self.status = self._channel.wait(_SETTLE_S)
         except TimeoutError:
             self._complaint = "closed its output"
         except SandboxUnavailable as failure:
@@ -358,8 +358,8 @@ class _Process:
         self._inbox += chunk.data
         while not self._complaint and len(self._inbox) >= _LENGTH_BYTES:
             end = _LENGTH_BYTES + int.from_bytes(self._inbox[:_LENGTH_BYTES], "big")
-            if end > MAX_MESSAGE_BYTES:
-                self._complaint = f"sent a message of {end} bytes, over the limit of {MAX_MESSAGE_BYTES},"
+            if end > _MAX_MESSAGE_BYTES:
+                self._complaint = f"sent a message of {end} bytes, over the limit of {_MAX_MESSAGE_BYTES},"
             if len(self._inbox) < end:
                 return
             self._deliver(bytes(self._inbox[_LENGTH_BYTES:end]))

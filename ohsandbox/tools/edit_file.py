@@ -26,30 +26,30 @@ TOOL_NAME = "edit_file"
 
 HINT = CallHint(sign="~", kind="edit", subject="path", needs_agent=True)
 
-MAX_EDIT_LINES = 300
+_MAX_EDIT_LINES = 300
 """What is merged is written out again in full: so many lines are about 4,000 tokens, which models copy faithfully."""
-MAX_EDIT_CHARS = 60_000
+_MAX_EDIT_CHARS = 60_000
 """The same bound for files of long lines."""
 MAX_FILE_BYTES = 16 * 1024 * 1024
 """A text file past this is data."""
-LAST_LINE = -1
+_LAST_LINE = -1
 CONTEXT_LINES = 3
 """The default of `diff -u`."""
-ORIENTATION_LINES = 20
+_ORIENTATION_LINES = 20
 """Lines before and after the range that the merging model gets."""
-ATTEMPTS = 2
+_ATTEMPTS = 2
 """One answer, and a second one after an error message."""
 DESCRIPTION = f"""\
 Edit a text file in the sandbox from a draft, and return the difference as a unified diff.
 
 `path` (required) is absolute, or relative to the sandbox's working directory. `content` (required) is a draft of lines
-`start` to `end` as they shall be (counted from 1, both included; by default 1 and {LAST_LINE}, the whole file). In the
+`start` to `end` as they shall be (counted from 1, both included; by default 1 and {_LAST_LINE}, the whole file). In the
 draft, stand-ins such as `# ... existing code ...` mean the lines that are there; give a line or two around each change
 so that its place is clear. A second request to the model merges the draft into the file.
 
 * A file that does not exist is made of `content` as it is.
-* `start` {LAST_LINE} appends `content` to the file as it is.
-* At most {MAX_EDIT_LINES} lines are edited at once: of a longer file give the range that the draft is for.
+* `start` {_LAST_LINE} appends `content` to the file as it is.
+* At most {_MAX_EDIT_LINES} lines are edited at once: of a longer file give the range that the draft is for.
 * Empty `content` deletes the range.
 UTF-8 only; line ends and the file's mode stay."""
 
@@ -104,17 +104,17 @@ class EditFileAction(Action):
 
     path: str = Field(min_length=1, description="The file.")
     content: str = Field(description="The draft of the range; plain lines where the file is new or appended to.")
-    start: int = Field(default=1, ge=LAST_LINE, description="First line of the range, from 1; -1 appends.")
-    end: int = Field(default=LAST_LINE, ge=LAST_LINE, description="Last line of the range; -1 is the file's last.")
+    start: int = Field(default=1, ge=_LAST_LINE, description="First line of the range, from 1; -1 appends.")
+    end: int = Field(default=_LAST_LINE, ge=_LAST_LINE, description="Last line of the range; -1 is the file's last.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         span = {"start": self.start, "end": self.end}
         if 0 in span.values():
             raise PydanticCustomError("lines", "Lines are counted from 1; start is {start}, end is {end}", span)
-        if self.appends and self.end != LAST_LINE:
+        if self.appends and self.end != _LAST_LINE:
             raise PydanticCustomError("lines", "start -1 appends; leave end out (it is {end})", span)
-        if not self.appends and self.end != LAST_LINE and self.end < self.start:
+        if not self.appends and self.end != _LAST_LINE and self.end < self.start:
             raise PydanticCustomError("lines", "end {end} is before start {start}", span)
         return self
 
@@ -126,12 +126,12 @@ class EditFileAction(Action):
     @property
     def appends(self) -> bool:
         """Whether the content goes to the end of the file."""
-        return self.start == LAST_LINE
+        return self.start == _LAST_LINE
 
     @property
     def is_whole(self) -> bool:
         """Whether no range was given."""
-        return self.start == 1 and self.end == LAST_LINE
+        return self.start == 1 and self.end == _LAST_LINE
 
 
 def make_edit_file_tool(*, conv_state: ConversationState) -> ToolDefinition[EditFileAction, TextObservation]:
@@ -225,7 +225,7 @@ def _as_it_is(action: EditFileAction, text: str, state: str) -> tuple[int, int, 
 def _merged(action: EditFileAction, text: str, ask_model: AskModel) -> tuple[int, int, str]:
     """The range to replace and its new text, as the model merges the draft."""
     path, draft, count = action.path, action.content, count_lines(text)
-    last = count if action.end == LAST_LINE else action.end
+    last = count if action.end == _LAST_LINE else action.end
     if max(action.start, last) > count:
         raise ToolError(
             f"File {path!r} has {count} lines; the range is {action.start} to {action.end}. "
@@ -237,20 +237,20 @@ def _merged(action: EditFileAction, text: str, ask_model: AskModel) -> tuple[int
         if old == text:
             raise ToolError(f"Empty content would empty {path!r}. Give a range, or delete it with `rm`.")
         return start, end, ""
-    if lines > MAX_EDIT_LINES or len(old) + len(draft) > MAX_EDIT_CHARS:
+    if lines > _MAX_EDIT_LINES or len(old) + len(draft) > _MAX_EDIT_CHARS:
         raise ToolError(
             f"File {path!r} has {count} lines, and this edit is of {lines} of them, {len(old) + len(draft)} characters "
-            f"with the draft; at most {MAX_EDIT_LINES} lines and {MAX_EDIT_CHARS} characters are edited at once. "
+            f"with the draft; at most {_MAX_EDIT_LINES} lines and {_MAX_EDIT_CHARS} characters are edited at once. "
             "Find the place (file_read with view_range, grep -n), then give its start and end and a draft of that part."
         )
-    before = text[line_start(text, max(1, action.start - ORIENTATION_LINES)) : start]
-    after = text[end : end + line_start(text[end:], ORIENTATION_LINES + 1)]
+    before = text[line_start(text, max(1, action.start - _ORIENTATION_LINES)) : start]
+    after = text[end : end + line_start(text[end:], _ORIENTATION_LINES + 1)]
     new = _ask(
         ask_model,
         path=repr(path),
-        before=_plain(before)[-MAX_EDIT_CHARS:],
+        before=_plain(before)[-_MAX_EDIT_CHARS:],
         piece=_plain(old),
-        after=_plain(after)[:MAX_EDIT_CHARS],
+        after=_plain(after)[:_MAX_EDIT_CHARS],
         draft=draft,
     )
     if not old.endswith("\n"):
@@ -275,13 +275,13 @@ def _ask(ask_model: AskModel, **parts: str) -> str:
         tag = hashlib.sha256(tag.encode()).hexdigest()[:8]
     question = _QUESTION.format(tag=tag, **parts)
     fault = ""
-    for _ in range(ATTEMPTS):
+    for _ in range(_ATTEMPTS):
         answer = ask_model(question + (_AGAIN.format(fault=fault) if fault else ""), system=_SYSTEM)
         merged, fault = _read(answer, tag, piece=parts["piece"], draft=parts["draft"])
         if not fault:
             return merged
     raise ToolError(
-        f"The draft could not be merged: {fault}, {ATTEMPTS} times. The file is unchanged. "
+        f"The draft could not be merged: {fault}, {_ATTEMPTS} times. The file is unchanged. "
         "Make the draft plainer or the range smaller, or use another editing tool."
     )
 

@@ -72,21 +72,21 @@ and import packages before you use them: they are not available outside of this 
 * Output beyond {{max_chars}} characters loses its middle: print less, or to a file.
 * `input()` gets no answer. Long work (servers, training): a child process with its output in a file.
 * `reset` true starts a new kernel: variables and child processes are lost, files stay."""
-GROUP_AFTER_S = 0.5
+_GROUP_AFTER_S = 0.5
 """An interrupt goes to the kernel only, so that servers of earlier cells keep running; `os.system` ignores it while its
 child runs, so the children get it too if it had no effect for this long."""
-INSIST_S = 0.9
+_INSIST_S = 0.9
 """A cancelled cell that catches KeyboardInterrupt and goes on gets an exception of the kernel's own after this; one
 whose time is over, so long before the kill."""
 KILL_AFTER_S = 5.0
 """Time before a kill; also the limit of clean-up in `except KeyboardInterrupt` once a cell's time is over."""
 IGNORED_STATUS = 113
 """Of a kernel that ended itself since the cell goes on whatever is raised in it; in `_ipython_kernel/main.py` too."""
-QUIT_S = 1.0
+_QUIT_S = 1.0
 """Time for `atexit` and open files of a kernel that is reset or closed."""
-MARK_S = 2.0
+_MARK_S = 2.0
 """Time from the answer to the end of the output: the engine copies the two streams in two threads."""
-CAPTURED_PER_CHAR = 8
+_CAPTURED_PER_CHAR = 8
 """Bytes kept for each shown character: enough for the longest ones at both ends."""
 MAX_IMAGE_CHARS = 5_000_000
 """In base64: the limit of the strictest large provider."""
@@ -191,7 +191,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         """
         with self._lock:
             if action.reset:
-                self._driver.stop(grace_s=QUIT_S)
+                self._driver.stop(grace_s=_QUIT_S)
                 self._output.take()
             notice = self._start()
             if action.reset:
@@ -212,14 +212,14 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         since = self._asked_to_stop
         if since is not None and now - since > KILL_AFTER_S:
             self._driver.stop()
-        elif since is not None and now - since > INSIST_S:
+        elif since is not None and now - since > _INSIST_S:
             self._driver.interrupt(signal="XCPU")
-        elif self._driver.interrupt(group=since is not None and now - since > GROUP_AFTER_S) and since is None:
+        elif self._driver.interrupt(group=since is not None and now - since > _GROUP_AFTER_S) and since is None:
             self._asked_to_stop = now
 
     def close(self) -> None:
         """End the kernel and its cells' processes; a cell that runs in another thread ends with it."""
-        self._driver.close(grace_s=QUIT_S)
+        self._driver.close(grace_s=_QUIT_S)
 
     def _start(self) -> str | None:
         """Ensure that a kernel runs; return a note if the last one ended between two cells."""
@@ -267,7 +267,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
             )
         finally:
             self._asked_to_stop = None
-        self._output.ended.wait(MARK_S)  # without the mark, what has arrived by then belongs to the cell
+        self._output.ended.wait(_MARK_S)  # without the mark, what has arrived by then belongs to the cell
         images, refused = _images(answer.get("images"))
         notices = [f"Interrupted after {timeout_s:g} s; variables are kept. Ask for a longer `timeout`"] * timed_out
         notices += [f"{refused} image(s) left out: the data is not of the type that it claims"] * bool(refused)
@@ -287,9 +287,9 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
             ProgramDied: it ignored the interrupt and was killed.
         """
         interrupts = (
-            (partial(self._driver.interrupt), GROUP_AFTER_S),
-            (partial(self._driver.interrupt, group=True), KILL_AFTER_S - GROUP_AFTER_S - INSIST_S),
-            (partial(self._driver.interrupt, signal="XCPU"), INSIST_S),
+            (partial(self._driver.interrupt), _GROUP_AFTER_S),
+            (partial(self._driver.interrupt, group=True), KILL_AFTER_S - _GROUP_AFTER_S - _INSIST_S),
+            (partial(self._driver.interrupt, signal="XCPU"), _INSIST_S),
         )
         for interrupt, patience_s in interrupts:
             interrupt()
@@ -306,7 +306,7 @@ class _Output:
         self._masker = masker
         self._lock = threading.Lock()
         self._splitter = MarkSplitter()
-        self._capture = Capture(limit_bytes=CAPTURED_PER_CHAR * limit_chars)
+        self._capture = Capture(limit_bytes=_CAPTURED_PER_CHAR * limit_chars)
         self._nonce = ""
         self.ended = threading.Event()
         """The mark that was expected has arrived."""

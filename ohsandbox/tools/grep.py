@@ -40,7 +40,7 @@ HINT = CallHint(sign="?", subject="pattern", writes=False)
 
 DEFAULT_MAX_FILES = 100
 MOST_FILES = 1000
-MOST_CONTEXT = 50
+_MOST_CONTEXT = 50
 MAX_MATCHES = 10_000
 """As data; a model is shown some 2,000 at most. They take 60 ms to check."""
 
@@ -87,7 +87,7 @@ class GrepAction(Action):
     )
     mode: Literal["lines", "files", "counts"] = Field(default="lines", description="What to show.")
     ignore_case: bool = Field(default=False, description="Whether upper and lower case are the same.")
-    context: int = Field(default=0, ge=0, le=MOST_CONTEXT, description="Lines to show before and after each match.")
+    context: int = Field(default=0, ge=0, le=_MOST_CONTEXT, description="Lines to show before and after each match.")
     hidden: bool = Field(default=False, description="Also hidden files.")
     ignored: bool = Field(default=False, description="Also files that .gitignore excludes.")
     max_files: int = Field(default=DEFAULT_MAX_FILES, ge=1, le=MOST_FILES, description="How many files to show.")

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 TOOL_NAME = "task_tracker"
 
 FILE_NAME = "TASKS.json"
-DAMAGED_NAME = "TASKS.damaged.json"
+_DAMAGED_NAME = "TASKS.damaged.json"
 
 HINT = CallHint(writes=False, needs_agent=True)
 """Its list is on the host."""
 
-MAX_TASKS = 200
+_MAX_TASKS = 200
 """A plan that is longer is not read any more."""
 
 MAX_TITLE_CHARS = 500
-MAX_NOTES_CHARS = 4_000
+_MAX_NOTES_CHARS = 4_000
 
-MAX_LIST_CHARS = DEFAULT_LIMITS.max_chars
+_MAX_LIST_CHARS = DEFAULT_LIMITS.max_chars
 
 Status = Literal["todo", "in_progress", "done"]
 
@@ -51,12 +51,12 @@ Keep the list of tasks of a longer piece of work, and return it as text. It outl
 `command` (required) is `view`, which shows the list, or `plan`, which puts `task_list` (required for `plan`) in its
 place: always send the whole list, with every change in it. An item is `title`, `status` (`todo`, `in_progress` or
 `done`), `notes` for what is worth keeping, and `id`; left out, they are "Untitled task", `todo`, empty, and `task-1`,
-`task-2` ... by position. At most {MAX_TASKS} tasks.
+`task-2` ... by position. At most {_MAX_TASKS} tasks.
 
 Use it for work of three steps or more. Have one task in progress at a time, and mark each as done when it is."""
 
 
-class TaskItem(Schema):
+class _TaskItem(Schema):
     """One task."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
@@ -64,7 +64,7 @@ class TaskItem(Schema):
     id: str = Field(default="", max_length=100, description="What it is called; by position when left out.")
     title: str = Field(default="Untitled task", max_length=MAX_TITLE_CHARS, description="What is to be done.")
     status: Status = Field(default="todo", description="Where it stands.")
-    notes: str = Field(default="", max_length=MAX_NOTES_CHARS, description="What is worth keeping about it.")
+    notes: str = Field(default="", max_length=_MAX_NOTES_CHARS, description="What is worth keeping about it.")
 
     @model_validator(mode="before")
     @classmethod
@@ -81,13 +81,13 @@ class TaskTrackingAction(Action):
     """A look at the list, or a new one."""
 
     command: Literal["view", "plan"] = Field(description="view shows the list; plan replaces it by task_list.")
-    task_list: tuple[TaskItem, ...] | None = Field(
-        default=None, max_length=MAX_TASKS, description="The whole list; required for plan."
+    task_list: tuple[_TaskItem, ...] | None = Field(
+        default=None, max_length=_MAX_TASKS, description="The whole list; required for plan."
     )
 
     @field_validator("task_list")
     @classmethod
-    def _named(cls, tasks: tuple[TaskItem, ...] | None) -> tuple[TaskItem, ...] | None:
+    def _named(cls, tasks: tuple[_TaskItem, ...] | None) -> tuple[_TaskItem, ...] | None:
         return tasks and tuple(
             task if task.id else task.model_copy(update={"id": f"task-{number}"})
             for number, task in enumerate(tasks, start=1)
@@ -110,7 +110,7 @@ class TaskTrackingAction(Action):
 class TaskTrackerObservation(Observation):
     """The list as it is now."""
 
-    task_list: tuple[TaskItem, ...] = ()
+    task_list: tuple[_TaskItem, ...] = ()
     notices: tuple[str, ...] = ()
     """What we have to say of it."""
 
@@ -118,7 +118,7 @@ class TaskTrackerObservation(Observation):
     def to_llm_content(self) -> Sequence[Content]:
         """A count, the list with signs, and what there is to say."""
         lines = [_count(self.task_list), *(_line(task) for task in self.task_list)]
-        text = cut_middle("\n".join(lines), limit_chars=MAX_LIST_CHARS)
+        text = cut_middle("\n".join(lines), limit_chars=_MAX_LIST_CHARS)
         return [TextContent(text="\n".join([text, *(f"[{notice}]" for notice in self.notices)]))]
 
     @property
@@ -130,7 +130,7 @@ class TaskTrackerObservation(Observation):
         return text
 
 
-def checklist(tasks: Sequence[TaskItem]) -> Text:
+def checklist(tasks: Sequence[_TaskItem]) -> Text:
     """The list for a person's eyes."""
     text = Text(_count(tasks), style="bold")
     for task in tasks:
@@ -139,7 +139,7 @@ def checklist(tasks: Sequence[TaskItem]) -> Text:
     return text
 
 
-def _count(tasks: Sequence[TaskItem]) -> str:
+def _count(tasks: Sequence[_TaskItem]) -> str:
     if not tasks:
         return "The task list is empty."
     done = sum(task.status == "done" for task in tasks)
@@ -147,12 +147,12 @@ def _count(tasks: Sequence[TaskItem]) -> str:
     return f"{counted(len(tasks), 'task')}: {done} done, {active} in progress, {len(tasks) - done - active} to do."
 
 
-def _line(task: TaskItem) -> str:
+def _line(task: _TaskItem) -> str:
     notes = "".join(f"\n      {line}" for line in task.notes.splitlines())
     return f"{SIGNS[task.status]} {task.id}: {task.title}{notes}"
 
 
-_TASKS = TypeAdapter(tuple[TaskItem, ...])
+_TASKS = TypeAdapter(tuple[_TaskItem, ...])
 
 
 class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservation]):
@@ -160,7 +160,7 @@ class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservatio
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
-        self._tasks: tuple[TaskItem, ...] = ()
+        self._tasks: tuple[_TaskItem, ...] = ()
 
     def __call__(self, action: TaskTrackingAction) -> TaskTrackerObservation:
         """Show the list, or replace it.
@@ -186,13 +186,13 @@ class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservatio
         except ValidationError:
             self._tasks = ()
             with contextlib.suppress(OSError):
-                path.replace(self._directory / DAMAGED_NAME)
-            return f"The stored list was damaged and is kept as {DAMAGED_NAME!r} on the host. Plan it anew."
+                path.replace(self._directory / _DAMAGED_NAME)
+            return f"The stored list was damaged and is kept as {_DAMAGED_NAME!r} on the host. Plan it anew."
         except OSError as error:
             raise ToolError(f"The task list in {str(path)!r} cannot be read: {error.strerror}.") from error
         return None
 
-    def _save(self, tasks: tuple[TaskItem, ...]) -> None:
+    def _save(self, tasks: tuple[_TaskItem, ...]) -> None:
         if self._directory is not None:
             try:
                 make_private_dir(self._directory)
@@ -205,7 +205,7 @@ class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservatio
         self._tasks = tasks
 
 
-def _notices(tasks: tuple[TaskItem, ...]) -> list[str]:
+def _notices(tasks: tuple[_TaskItem, ...]) -> list[str]:
     active = sum(task.status == "in_progress" for task in tasks)
     twice = [name for name, count in Counter(task.id for task in tasks).items() if count > 1]
     notices = []

@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 64 * 1024
 """About 16,000 tokens; a larger file is for the agent to read in parts."""
 MAX_FILES = 20
 """Of a message: each is looked for in the sandbox."""
-MAX_OUTPUT_CHARS = 10_000
+_MAX_OUTPUT_CHARS = 10_000
 """Of the end of a command's output, as the agent's own shell shows it."""
 MAX_IMAGE_BYTES = 8 * 1024 * 1024
 """A larger image is cut off, and refused for its size."""
@@ -45,7 +45,7 @@ class Ran(NamedTuple):
     """`exit 1`."""
 
     def __str__(self) -> str:
-        shown = self.output if len(self.output) <= MAX_OUTPUT_CHARS else f"…{self.output[-MAX_OUTPUT_CHARS:]}"
+        shown = self.output if len(self.output) <= _MAX_OUTPUT_CHARS else f"…{self.output[-_MAX_OUTPUT_CHARS:]}"
         block = fenced(f"$ {self.command}\n{shown}")
         return f"I ran this in the sandbox ({self.ending}):\n{block}"
 

@@ -23,7 +23,7 @@ MAX_ENTRY_CHARS = 4000
 """A longer text is kept with its pastes folded, and where it is longer still, not at all."""
 FOLDED_LINES, FOLDED_CHARS = 5, 600
 """A paste of more is shown by its number of lines."""
-MAX_COMPLETIONS = 200
+_MAX_COMPLETIONS = 200
 _LAST_WORD = re.compile(r"(?:^|\s)(\S*)$")
 
 
@@ -150,7 +150,7 @@ class InputCompleter(Completer):
             ]
         if before.startswith("/") and (found_words := self.arguments(before)):
             last = before.rpartition(" ")[2]
-            return [Completion(one, -len(last)) for one in found_words[:MAX_COMPLETIONS]]
+            return [Completion(one, -len(last)) for one in found_words[:_MAX_COMPLETIONS]]
         word = "" if (found := _LAST_WORD.search(before)) is None else found[1]
         if word.startswith("@"):
             return self._paths(word[1:])
@@ -169,7 +169,7 @@ class InputCompleter(Completer):
         fitting = [one for one in entries if one.name.startswith(beginning)]
         if not beginning:
             fitting = [one for one in fitting if not one.name.startswith(".")]
-        shown = sorted(fitting, key=lambda one: (not one.is_directory, one.name))[:MAX_COMPLETIONS]
+        shown = sorted(fitting, key=lambda one: (not one.is_directory, one.name))[:_MAX_COMPLETIONS]
         return [
             Completion(f"{one.name}/" if one.is_directory else one.name, -len(beginning))
             for one in shown

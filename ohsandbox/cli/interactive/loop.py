@@ -51,8 +51,8 @@ TICK_S = 0.1
 """How often what a `!` command prints is shown."""
 SLOW_S = 0.3
 """A slash command that takes longer is shown to be at work."""
-KEYS_HELP = "? at an empty line shows the keys. Anything that begins with no sign goes to the agent."
-PLANNED = "That is its plan. Shift-Tab leaves plan mode; then say what to do."
+_KEYS_HELP = "? at an empty line shows the keys. Anything that begins with no sign goes to the agent."
+_PLANNED = "That is its plan. Shift-Tab leaves plan mode; then say what to do."
 
 
 class InteractiveSession:
@@ -143,7 +143,7 @@ class InteractiveSession:
                 self._view.show_block(MessageBlock("user", line.shown))
                 code = session.say(*self._message(line), in_talk=True)
                 if session.policy_name == "plan" and session.conversation.status() is ConversationStatus.IDLE:
-                    self._view.info(PLANNED)
+                    self._view.info(_PLANNED)
 
     def _take_message(self, text: str) -> None:
         """Have text that a person wrote elsewhere read as a line of theirs, also while a question is open.
@@ -174,7 +174,7 @@ class InteractiveSession:
         if not line.text.startswith("!"):
             self._view.show_block(MessageBlock("user", line.shown))
             with self._shown_at_work(line):
-                goes_on = run_command(CommandContext(self._session, keys=KEYS_HELP), line.text)
+                goes_on = run_command(CommandContext(self._session, keys=_KEYS_HELP), line.text)
             if goes_on:
                 self._bar.show_model(self._session.conversation)
                 self._bar.mode = MODES[self._session.policy_name].short

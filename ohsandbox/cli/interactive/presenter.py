@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 MAX_LIVE_ROWS = 8
 """Of what a running call prints."""
-WAITS_FOR_MODEL = "waits for the model"
+_WAITS_FOR_MODEL = "waits for the model"
 LONG_S = 15.0
 """Who waits so long looks at something else: the bell rings."""
-PAINT_S = 0.15
+_PAINT_S = 0.15
 """An answer that is being written is laid out anew at most so often."""
 
 
@@ -57,7 +57,7 @@ class ScreenView(RichView):
         self._tail = text
         if not text:
             self._screen.show_live("")
-        elif time.monotonic() - self._painted_at >= PAINT_S:
+        elif time.monotonic() - self._painted_at >= _PAINT_S:
             self._paint()
 
     def output(self, event: OutputEvent) -> None:
@@ -73,7 +73,7 @@ class ScreenView(RichView):
 
     def tick(self) -> None:
         """Show what was written since the last time."""
-        if self._tail and time.monotonic() - self._painted_at >= PAINT_S:
+        if self._tail and time.monotonic() - self._painted_at >= _PAINT_S:
             self._paint()
 
     def _paint(self) -> None:
@@ -202,7 +202,7 @@ class ScreenPresenter(Presenter):
         over = super()._show(event)
         if isinstance(event, SDKEvent):
             waits_for = _WAITS_FOR.get(event.type, self._bar.waits_for)
-            self._bar.waits_for = "waits for a tool" if self._calls and waits_for == WAITS_FOR_MODEL else waits_for
+            self._bar.waits_for = "waits for a tool" if self._calls and waits_for == _WAITS_FOR_MODEL else waits_for
         if not over:
             self._hear()
         return over
@@ -210,8 +210,8 @@ class ScreenPresenter(Presenter):
 
 _WAITS_FOR = {
     "tool_call": "waits for a tool",
-    "tool_result": WAITS_FOR_MODEL,
-    "user_message": WAITS_FOR_MODEL,
-    "status_update": WAITS_FOR_MODEL,
+    "tool_result": _WAITS_FOR_MODEL,
+    "user_message": _WAITS_FOR_MODEL,
+    "status_update": _WAITS_FOR_MODEL,
     "retry": "waits for the model, again",
 }

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.12
 """How often the spinner turns."""
-MAX_MENU_ROWS = 6
-MAX_QUEUED_ROWS = 3
+_MAX_MENU_ROWS = 6
+_MAX_QUEUED_ROWS = 3
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 KEYS = (
     ("Enter", "sends"),
@@ -118,7 +118,7 @@ class Region:
                 Window(height=1),
                 typed,
                 search,
-                CompletionsMenu(max_height=MAX_MENU_ROWS),
+                CompletionsMenu(max_height=_MAX_MENU_ROWS),
                 Window(height=Dimension(max=1, preferred=1)),
                 Window(FormattedTextControl(self._bottom_row), height=1, wrap_lines=False),
             ]
@@ -138,7 +138,7 @@ class Region:
 
     def _queued_rows(self) -> Any:
         lines = self._queued()
-        rows = [f"queued: {' '.join(line.shown.split())}" for line in lines[-MAX_QUEUED_ROWS:]]
+        rows = [f"queued: {' '.join(line.shown.split())}" for line in lines[-_MAX_QUEUED_ROWS:]]
         rows[-1] += "  (Up edits it)"
         return [("class:queued", "\n".join(_cut(one, self.columns) for one in rows))]
 

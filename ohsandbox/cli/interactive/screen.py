@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from prompt_toolkit.history import History
 
-FRAME_S = 1 / 25
+_FRAME_S = 1 / 25
 """At most so often the terminal is drawn: what is printed between two frames goes out with one write."""
-ESCAPE_S = 0.05
+_ESCAPE_S = 0.05
 """So long after an Esc the rest of a key's sequence may come; the same time again for Alt and a key."""
-HINT_S = 2.0
+_HINT_S = 2.0
 """So long after one Ctrl-C at an empty prompt another one leaves."""
-LEAVES = "Ctrl-C again, or Ctrl-D, leaves."
+_LEAVES = "Ctrl-C again, or Ctrl-D, leaves."
 
 
 class Screen:
@@ -269,10 +269,10 @@ class Screen:
         app: Application[None] = Application(
             layout=Layout(self.region.rows(self._input, self._search), focused_element=self._input),
             key_bindings=self._keys(), style=STYLE,
-            output=output, input=create_input(sys.stdin), erase_when_done=True, min_redraw_interval=FRAME_S,
+            output=output, input=create_input(sys.stdin), erase_when_done=True, min_redraw_interval=_FRAME_S,
             after_render=lambda _: self._painted.set(),
         )  # fmt: skip
-        app.ttimeoutlen = app.timeoutlen = ESCAPE_S
+        app.ttimeoutlen = app.timeoutlen = _ESCAPE_S
         app.renderer = self.renderer = InlineRenderer(app.renderer.style, output)
         return app
 
@@ -336,12 +336,12 @@ class Screen:
         elif buffer.text:
             buffer.append_to_history()
             buffer.reset()
-        elif self.region.hint == LEAVES:
+        elif self.region.hint == _LEAVES:
             with self._changed:
                 self._leaving = True
                 self._changed.notify_all()
         else:
-            self._show_hint(LEAVES)
+            self._show_hint(_LEAVES)
 
     def _ctrl_d(self, event: KeyPressEvent) -> None:
         if self._reading:
@@ -406,7 +406,7 @@ class Screen:
 
     def _show_hint(self, text: str) -> None:
         self.region.hint = text
-        asyncio.get_running_loop().call_later(HINT_S, self._forget_hint)
+        asyncio.get_running_loop().call_later(_HINT_S, self._forget_hint)
         self._app.invalidate()
 
     def _forget_hint(self) -> None:

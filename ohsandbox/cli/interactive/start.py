@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ohsandbox.cli.options_commands import RunOptions
     from ohsandbox.cli.run import RunRequest
 
-HISTORY_NAME = "history.jsonl"
+_HISTORY_NAME = "history.jsonl"
 
 
 def can_be_interactive(what: RunOptions) -> bool:
@@ -41,7 +41,7 @@ def on_screen(begin: Callable[[Callable[[RunRequest], int]], int]) -> int:
         from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - as above
         from ohsandbox.paths import state_dir  # noqa: PLC0415 - as above
 
-    with Screen(history=InputHistory(state_dir() / HISTORY_NAME, _masked)) as screen, drawn_by(screen.suspended):
+    with Screen(history=InputHistory(state_dir() / _HISTORY_NAME, _masked)) as screen, drawn_by(screen.suspended):
         screen.show_status("starting")
         with importing():
             from ohsandbox.cli.interactive.loop import InteractiveSession  # noqa: PLC0415 - after the first paint

@@ -22,7 +22,7 @@ WIDE = 100
 """A narrower terminal gets the model's name without its provider's."""
 
 
-class BarPart(NamedTuple):
+class _BarPart(NamedTuple):
     """A part of the line."""
 
     text: str
@@ -106,21 +106,21 @@ class StatusBar:
             parts.remove(max(parts, key=lambda part: part.rank))
         return _joined(parts)[:columns]
 
-    def _parts(self, model: str, waits_for: str) -> list[BarPart]:
+    def _parts(self, model: str, waits_for: str) -> list[_BarPart]:
         with self._lock:
             worked_s = self._worked_s + (0.0 if self._since is None else time.monotonic() - self._since)
             share = f" ({self._context / self.window:.0%} of {_short(self.window)})" if self.window else ""
             parts = [
-                BarPart(model, 2),
-                BarPart(f"{_short(self._tokens)} tokens", 5),
-                BarPart(f"context {_short(self._context)}{share}", 4),
-                BarPart(self._cost(), 3),
-                BarPart(_duration(worked_s), 6),
-                BarPart(f"step {self._steps}", 7),
-                BarPart(self.network + (f", {self.blocked} blocked" if self.blocked else ""), 8),
-                BarPart(self.place, 9),
-                BarPart(self.mode, 1),
-                BarPart(waits_for, 0),
+                _BarPart(model, 2),
+                _BarPart(f"{_short(self._tokens)} tokens", 5),
+                _BarPart(f"context {_short(self._context)}{share}", 4),
+                _BarPart(self._cost(), 3),
+                _BarPart(_duration(worked_s), 6),
+                _BarPart(f"step {self._steps}", 7),
+                _BarPart(self.network + (f", {self.blocked} blocked" if self.blocked else ""), 8),
+                _BarPart(self.place, 9),
+                _BarPart(self.mode, 1),
+                _BarPart(waits_for, 0),
             ]
         return [part for part in parts if part.text]
 
@@ -144,7 +144,7 @@ def _dollars(amount: float) -> str:
     return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
 
 
-def _joined(parts: list[BarPart]) -> str:
+def _joined(parts: list[_BarPart]) -> str:
     return GAP.join(part.text for part in parts)
 
 

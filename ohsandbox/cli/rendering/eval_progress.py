@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.progress import RunEvent
     from ohsandbox.evaluation.results import Outcome, TrialKey, TrialResult
 
-MAX_WHY_CHARS = 160
+_MAX_WHY_CHARS = 160
 MAX_TASK_CHARS = 60
 IMAGE_LINES_S = 10.0
 """Plain lines on one image are at least so far apart; a change of its status is told at once."""
 HEARTBEAT_S = 60.0
 """Without a terminal a line comes at least so often: some CI systems end a job that prints nothing for 10 minutes."""
-REFRESHES_PER_S = 4
-BAR_COLUMNS = 40
-ECHO_COLUMNS = 4
+_REFRESHES_PER_S = 4
+_BAR_COLUMNS = 40
+_ECHO_COLUMNS = 4
 """The terminal's own `^C` comes behind the bar, and must not begin a line."""
 _STYLES: dict[Outcome, str] = {"pass": "green", "fail": "red", "agent_error": "red"}
 
 
-class RunningTrial(NamedTuple):
+class _RunningTrial(NamedTuple):
     """Where a trial is."""
 
     phase: str
@@ -69,7 +69,7 @@ class EvalProgress(ABC):
         self._began = time.monotonic()
         self._trials = self._before = self._ended = 0
         self._outcomes = Counter[str]()
-        self._running: dict[TrialKey, RunningTrial] = {}
+        self._running: dict[TrialKey, _RunningTrial] = {}
         self._images: dict[str, PullProgress] = {}
 
     @abstractmethod
@@ -97,7 +97,7 @@ class EvalProgress(ABC):
                 self._trials, self._before, self._began = trials, len(counted), time.monotonic()
                 self._outcomes.update(counted)
             case TrialBegan(key):
-                self._running[key] = RunningTrial("waits", time.monotonic())
+                self._running[key] = _RunningTrial("waits", time.monotonic())
             case PhaseBegan(key, phase) if key in self._running:
                 self._running[key] = self._running[key]._replace(phase=phase)
             case TryFailed(key, _) | TrialCancelled(key):
@@ -196,7 +196,7 @@ class LiveProgress(EvalProgress):
         super().__init__()
         self._console = console
         self._live = Live(
-            console=console, get_renderable=self.view, refresh_per_second=REFRESHES_PER_S, transient=True
+            console=console, get_renderable=self.view, refresh_per_second=_REFRESHES_PER_S, transient=True
         )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -231,14 +231,14 @@ class LiveProgress(EvalProgress):
                 )  # fmt: skip
             images = [Text(safe_line(progress_text(one)), style="dim") for one in self._images.values()]
             told = Text(f"{self._counts()}, {seconds(now - self._began)}", no_wrap=True, overflow="ellipsis")
-            width = max(1, min(BAR_COLUMNS, self._console.width - ECHO_COLUMNS))
+            width = max(1, min(_BAR_COLUMNS, self._console.width - _ECHO_COLUMNS))
             bar = ProgressBar(total=max(1, self._trials), completed=self._before + self._ended, width=width)
             return Group(*([table] if self._running else []), *images, told, bar)
 
 
 def describe(result: TrialResult) -> str:
     """`fail  sum-files  1.9 s  reward 0`: a trial on one line that is safe to print."""
-    why = words(reason(result), limit_chars=MAX_WHY_CHARS)
+    why = words(reason(result), limit_chars=_MAX_WHY_CHARS)
     return f"{result.outcome}  {_task(result.task, result.attempt)}  {seconds(result.seconds)}  {why}".rstrip()
 
 
@@ -246,10 +246,12 @@ def _trouble(event: RunEvent) -> str:
     """The line of an event that delays the run, or is about to fail it; empty for any other."""
     match event:
         case TryFailed(key, fault):
-            why = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=MAX_WHY_CHARS)
+            why = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=_MAX_WHY_CHARS)
             return f"retry  {_task(key.task, key.attempt)}  {why}".rstrip()
         case ImageAbsent(image, why):
-            return f"image {safe_line(image)} is not here and cannot be pulled: {words(why, limit_chars=MAX_WHY_CHARS)}"
+            return (
+                f"image {safe_line(image)} is not here and cannot be pulled: {words(why, limit_chars=_MAX_WHY_CHARS)}"
+            )
         case RateLimited(model, wait_s):
             return f"{safe_line(model)} limits the rate of requests: all trials wait {wait_s:.0f} s"
     return ""

@@ -164,12 +164,12 @@ class BlockReader:
             began = None if call is None else _began(call, said, self._ended_at)
             if event.type == "tool_result":
                 self._ended_at = event.ts
-            return list(row.blocks(event, CallFacts(call, said, began))) if row.forms & self._forms else []
+            return list(row.blocks(event, _CallFacts(call, said, began))) if row.forms & self._forms else []
         except MALFORMED as error:
             return [note("warning", f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")]
 
 
-class CallFacts(NamedTuple):
+class _CallFacts(NamedTuple):
     """What is known of a result's call."""
 
     event: SDKEvent | None = None
@@ -192,7 +192,7 @@ class Row(NamedTuple):
     """How one kind of event is shown."""
 
     forms: Form
-    blocks: Callable[[SDKEvent, CallFacts], Iterator[Block]]
+    blocks: Callable[[SDKEvent, _CallFacts], Iterator[Block]]
     """Of an event and, for a result, its call as far as that is known."""
 
 
@@ -221,7 +221,7 @@ def _tool_call(event: SDKEvent, _: object) -> Iterator[Block]:
         yield NoteBlock("allowed", safe_line(f"Allowed by approval {event.data['approval']}."))
 
 
-def _tool_result(event: SDKEvent, call: CallFacts) -> Iterator[Block]:
+def _tool_result(event: SDKEvent, call: _CallFacts) -> Iterator[Block]:
     name, asked = str(event.data.get("name", "")), call.event.data if call.event else {}
     hint = hint_of(name, asked)
     result = _result_of(event)._replace(images=tuple(map(str, event.data.get("images") or ())))

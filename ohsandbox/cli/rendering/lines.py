@@ -18,11 +18,11 @@ LineKind = Literal["", "added", "removed", "same", "place", "field", "done", "ac
 
 CONTEXT_LINES = 3
 """Around a change; the default of `diff -u`."""
-MAX_COMPARED_LINES = 400
+_MAX_COMPARED_LINES = 400
 """difflib takes at most 20 ms for these; of a longer change all old lines stand before all new ones."""
 MAX_FIELD_LINES = 200
-MAX_FIELD_DEPTH = 20
-MAX_JSON_CHARS = 200_000
+_MAX_FIELD_DEPTH = 20
+_MAX_JSON_CHARS = 200_000
 TAB_COLUMNS = 8
 
 
@@ -57,7 +57,7 @@ def changes(old: str, new: str) -> list[Change]:
     tail = next((at for at in range(most - head) if was[-1 - at] != now[-1 - at]), most - head)
     before, after = was[head : len(was) - tail], now[head : len(now) - tail]
     found = [Change("same", line) for line in was[:head]]
-    if max(len(before), len(after)) <= MAX_COMPARED_LINES:
+    if max(len(before), len(after)) <= _MAX_COMPARED_LINES:
         matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
         for tag, i1, i2, j1, j2 in matcher.get_opcodes():
             if tag == "equal":
@@ -114,14 +114,14 @@ def _numbered(found: Sequence[Change], first: int) -> Iterator[BlockLine]:
             left_out = 0
         if at in near:
             number = old if change.kind == "removed" else new
-            yield BlockLine(change.kind, printable_line(change.text), number if first else 0)
+            yield BlockLine(change.kind, _printable_line(change.text), number if first else 0)
         else:
             left_out += 1
         old += change.kind != "added"
         new += change.kind != "removed"
 
 
-def printable_line(line: str) -> str:
+def _printable_line(line: str) -> str:
     """A line of a text that is masked already."""
     return visible(line).expandtabs(TAB_COLUMNS)
 
@@ -172,7 +172,7 @@ def field_lines(fields: Mapping[str, Any]) -> list[BlockLine]:
 
 def _field(name: str, value: Any, *, indent: str) -> Iterator[BlockLine]:
     below = f"{indent}  "
-    if len(below) > 2 * MAX_FIELD_DEPTH:
+    if len(below) > 2 * _MAX_FIELD_DEPTH:
         yield BlockLine("field", f"{indent}{name}: …")
     elif isinstance(value, dict) and value:
         yield BlockLine("field", f"{indent}{name}:")
@@ -197,7 +197,7 @@ def _scalar(value: Any) -> str:
 
 def json_lines(text: str) -> list[BlockLine]:
     """The fields of a text that is JSON, an object or a list; empty for any other."""
-    if len(text) > MAX_JSON_CHARS or text.lstrip()[:1] not in {"{", "["}:
+    if len(text) > _MAX_JSON_CHARS or text.lstrip()[:1] not in {"{", "["}:
         return []
     try:
         value = json.loads(text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
     from ohsandbox.secrets import Masker
 
-MAX_TAIL_CHARS = 2000
+_MAX_TAIL_CHARS = 2000
 """Of a line that does not end so much is kept in sight."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 """A code block's first line, and its last: of the same character, at least as long, with nothing behind it."""
@@ -125,7 +125,7 @@ class StreamedMarkdown:
     @property
     def tail(self) -> str:
         """The end of what is not whole yet."""
-        return self._unfinished[-MAX_TAIL_CHARS:]
+        return self._unfinished[-_MAX_TAIL_CHARS:]
 
     def end(self, final: str) -> str:
         """What of the final text was not given out; all of it where something else was. The next answer may begin."""

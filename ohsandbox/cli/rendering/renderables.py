@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ohsandbox.cli.rendering.events import CallBlock, ResultBlock
     from ohsandbox.cli.rendering.lines import BlockLine, LineKind
 
-MAX_COMMAND_LINES = 12
+_MAX_COMMAND_LINES = 12
 """A heredoc is shown by its beginning; the log has it whole."""
-MAX_OUTPUT_LINES = 15
+_MAX_OUTPUT_LINES = 15
 """The end of an output, where failures stand."""
 MAX_LINES = 40
 """Of a change, of fields, of tasks: their beginning."""
@@ -70,7 +70,7 @@ ASCII = Glyphs("ok", "x", "-", ", ", "...", "*", {"done": "[x] ", "active": "[>]
 def command(call: CallBlock, glyphs: Glyphs = UNICODE, *, is_whole: bool = False) -> RenderableType:
     """The call with its sign, and what stands below it."""
     shown = call.text.split("\n")
-    kept = shown if is_whole else [cut(line) for line in shown[:MAX_COMMAND_LINES]]
+    kept = shown if is_whole else [cut(line) for line in shown[:_MAX_COMMAND_LINES]]
     if len(shown) > len(kept):
         kept.append(f"{glyphs.more} {counted(len(shown) - len(kept), 'more line')}")
     colour = "green" if call.sign in "$>" else "blue"
@@ -189,7 +189,7 @@ class AnswerMarkdown(Markdown):
 
 def is_folded(block: CallBlock | ResultBlock) -> bool:
     """Whether it is shown whole only on demand."""
-    limit = MAX_OUTPUT_LINES if hasattr(block, "ending") and not block.lines else MAX_COMMAND_LINES
+    limit = _MAX_OUTPUT_LINES if hasattr(block, "ending") and not block.lines else _MAX_COMMAND_LINES
     lines = block.text.strip("\n").split("\n")
     return len(block.lines) > MAX_LINES or len(lines) > limit or any(len(line) > MAX_LINE_CHARS for line in lines)
 
@@ -208,7 +208,7 @@ def cut(line: str) -> str:
 def _ending(block: ResultBlock, glyphs: Glyphs, *, hint: str, is_whole: bool) -> list[Text]:
     """The last lines of an output, where failures stand."""
     lines = [line.rstrip() for line in block.text.strip("\n").splitlines()]
-    kept = lines if is_whole else [cut(line) for line in lines[-MAX_OUTPUT_LINES:]]
+    kept = lines if is_whole else [cut(line) for line in lines[-_MAX_OUTPUT_LINES:]]
     above = len(lines) - len(kept)
     told = ", ".join(filter(None, [f"{glyphs.more} {counted(above, 'line')} above", hint]))
     style = "dim" if block.ok or block.is_declined else ""

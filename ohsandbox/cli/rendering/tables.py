@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 GAP = "  "
-MIN_LAST_COLUMNS = 20
+_MIN_LAST_COLUMNS = 20
 """Narrower than that the last column is a stack of words."""
-MAX_CELL_CHARS = 2000
+_MAX_CELL_CHARS = 2000
 FILE_COLUMNS = 200
 """A table that goes to a file or a pipe is not folded at 80 columns."""
 
@@ -43,13 +43,13 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, print
     take, so it is never folded; the last one may be.
     """
     console = open_console()
-    cells = [[cell if printable else safe_line(cell, limit_chars=MAX_CELL_CHARS) for cell in row] for row in rows]
+    cells = [[cell if printable else safe_line(cell, limit_chars=_MAX_CELL_CHARS) for cell in row] for row in rows]
     used = [at for at in range(len(headings)) if any(row[at] for row in cells)]
     names, cells = [headings[at] for at in used], [[row[at] for at in used] for row in cells]
     widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
     before_last = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     room = max(console.width, 1) - before_last
-    if widths[-1] <= room or room >= MIN_LAST_COLUMNS:
+    if widths[-1] <= room or room >= _MIN_LAST_COLUMNS:
         _print_columns(console, [names, *cells], widths, room if console.is_terminal else widths[-1])
     else:
         _print_records(console, names, cells)
@@ -113,7 +113,7 @@ def open_console(*, stderr: bool = False) -> Console:
 
 # --- a page at a time -----------------------------------------------------------------------------
 
-LESS = {"LESS": "FRX", "LV": "-c"}
+_LESS = {"LESS": "FRX", "LV": "-c"}
 """What git gives less where the person has not: leave what fits, show colours, do not clear the screen."""
 
 
@@ -139,4 +139,4 @@ def print_paged(lines: Iterable[Text]) -> None:
     for line in found:
         painted.print(line, soft_wrap=True)
     with contextlib.suppress(KeyboardInterrupt):
-        subprocess.run(pager, input=out.getvalue(), text=True, env=LESS | os.environ, check=False)
+        subprocess.run(pager, input=out.getvalue(), text=True, env=_LESS | os.environ, check=False)

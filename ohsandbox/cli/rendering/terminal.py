@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
 
-MAX_FOLDED = 100
+_MAX_FOLDED = 100
 """So many folded blocks can be unfolded."""
-STATUS_MARGIN = 4
+_STATUS_MARGIN = 4
 """The spinner, its blank, and the last column, which some terminals fold."""
 _ENDS_ANSWER = frozenset({"user_message", "status_update", "condensation"})
 """Events before which an answer that was being written has ended, or was cut off and has no event."""
@@ -49,7 +49,7 @@ class RichView(View):
     ) -> None:
         super().__init__(forms)
         self.console = console or open_console()
-        self._line = line or StatusLine(self.console, enabled=Form.STORED not in forms)
+        self._line = line or _StatusLine(self.console, enabled=Form.STORED not in forms)
         self._answer: StreamedMarkdown | None = None
         self._glyphs = Glyphs.of(self.console)
         self._ends_blank = False
@@ -63,7 +63,7 @@ class RichView(View):
         """The time of the event of a stored conversation that is being shown, until it is told."""
         self.unfolds_by = ""
         """How a person sees all of what was folded, as `Ctrl-O shows all`."""
-        self.folded: deque[CallBlock | ResultBlock] = deque(maxlen=MAX_FOLDED)
+        self.folded: deque[CallBlock | ResultBlock] = deque(maxlen=_MAX_FOLDED)
         """The newest blocks that were not shown whole."""
 
     def unfold(self) -> bool:
@@ -102,7 +102,7 @@ class RichView(View):
 
     def show_tail(self, text: str) -> None:
         """Show the block of an answer that is being written; an empty text for none."""
-        self._line.set(_end_of(text, self.console.width - STATUS_MARGIN) or MODEL_WORKS)
+        self._line.set(_end_of(text, self.console.width - _STATUS_MARGIN) or MODEL_WORKS)
 
     def output(self, event: OutputEvent) -> None:
         """The last line of what runs, in the line at the bottom."""
@@ -242,7 +242,7 @@ class BottomLine(Protocol):
         """Make room for what is printed next."""
 
 
-class StatusLine:
+class _StatusLine:
     """A line that is rewritten in place with a carriage return and colours, and no other control.
 
     That makes it possible to hold, and to test, that a terminal receives no escape but ours.

@@ -104,7 +104,7 @@ class View(ABC):
 
 _KIND_COLUMNS = 8
 
-MAX_CALL_CHARS = 200
+_MAX_CALL_CHARS = 200
 """Of a call; whoever is asked about it is shown it whole."""
 MAX_RESULT_CHARS = 200
 """Of the end of an output, where a failure stands."""
@@ -145,7 +145,7 @@ class PlainView(View):
                 self._line("answer", *text.split("\n"))
             case CallBlock(sign, text, lines=lines):
                 fields = ", ".join(line.text.strip() for line in lines if line.kind == "field")
-                self._line("call", f"{sign} {cut(on_one_line(f'{text} {fields}'.rstrip()), MAX_CALL_CHARS)}")
+                self._line("call", f"{sign} {cut(on_one_line(f'{text} {fields}'.rstrip()), _MAX_CALL_CHARS)}")
             case ResultBlock(text, lines=lines):
                 if lines:
                     text = "\n".join(line.text for line in lines if line.kind == "field")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation import Conversation
     from ohsandbox.conversation.approvals.scopes import PendingCall
 
-MAX_SCOPE_CHARS = 1000
+_MAX_SCOPE_CHARS = 1000
 
 
 class PageAnswer(BaseModel):
@@ -116,7 +116,7 @@ class ConversationControl(PageControl):
 
     def _question(self, pending: Sequence[PendingCall]) -> dict[str, Any]:
         rows = rows_of(pending)
-        scopes = [safe_line(scope, limit_chars=MAX_SCOPE_CHARS) for scope in _offered(pending)]
+        scopes = [safe_line(scope, limit_chars=_MAX_SCOPE_CHARS) for scope in _offered(pending)]
         ids = [call.tool_call_id for call in pending]
         digest = hashlib.sha256(json.dumps([ids, rows, scopes]).encode()).hexdigest()
         with self._guard:

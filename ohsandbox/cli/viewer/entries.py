@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
     from ohsandbox.network.audit import NetworkDecision
 
-MAX_IMAGES_CHARS = 64 * 1024**2
+_MAX_IMAGES_CHARS = 64 * 1024**2
 """Of all images of a page, as data URLs; a browser has to hold them."""
 _IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/=]+")
 """No SVG: it is a document."""
@@ -57,7 +57,7 @@ class EntryMaker:
         self._reader = BlockReader(Form.PAGE)
         self._calls: dict[str, SDKEvent] = {}
         """Those without a result, by their ids."""
-        self._images_left = MAX_IMAGES_CHARS
+        self._images_left = _MAX_IMAGES_CHARS
         self._prompt: object = None
 
     def entry(self, event: SDKEvent) -> dict[str, Any] | None:
@@ -202,7 +202,7 @@ def as_script_data(value: object) -> str:
 
 # --- the network ----------------------------------------------------------------------------------
 
-MAX_HOSTS_BESIDE = 20
+_MAX_HOSTS_BESIDE = 20
 """Blocked hosts beside one event; the table has the others."""
 _PART = 0.01
 """Of the number of the event before: these entries are not events, and stand between two."""
@@ -246,7 +246,7 @@ class NetworkEntries:
             one = self._blocked.popleft()
             found.setdefault(f"{target_of(one)} ({one.reason})", []).append(one)
         first = self._place[1] if self._place[0] == number else 0
-        for place, (text, group) in enumerate([*found.items()][: MAX_HOSTS_BESIDE - first], first + 1):
+        for place, (text, group) in enumerate([*found.items()][: _MAX_HOSTS_BESIDE - first], first + 1):
             self._place = (number, place)
             count = _count(group)
             times = f", {count} times" if count > 1 else ""

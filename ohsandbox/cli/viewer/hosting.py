@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ADDRESS_NAME = "view.json"
 """In the conversation's directory, which is its owner's alone (0700), while its page is served."""
-OPENING_NAME = "view-open.html"
+_OPENING_NAME = "view-open.html"
 """Beside it, for the browser. What is left of it has a token that opens nothing any more."""
 _OPENING = """<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>ohsandbox</title>
 <meta http-equiv="refresh" content="0; url={address}"><a href="{address}">The page of the conversation</a>
@@ -160,7 +160,7 @@ def open_browser(address: str, directory: Path) -> bool:
     A program's arguments are shown to every user of this machine. So the browser is given a file of the conversation's
     directory, which leads to the address.
     """
-    path = directory / OPENING_NAME
+    path = directory / _OPENING_NAME
     try:
         write_atomically(path, _OPENING.format(address=address).encode())
     except OSError as error:

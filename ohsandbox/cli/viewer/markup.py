@@ -19,7 +19,7 @@ Node = str | list[Any]
 
 MAX_MARKDOWN_CHARS = 100_000
 """A longer message is shown as it was written."""
-MAX_PIECES = 5000
+_MAX_PIECES = 5000
 """Of an output; one with more changes of colour is shown without any."""
 _HUES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _SGR = re.compile(r"\x1b\[([0-9;:]{0,64})m")
@@ -121,7 +121,7 @@ def printed(raw: str) -> str | list[list[str]]:
         if found is not None:
             style.set(found[1])
             at = found.end()
-    if len(pieces) > MAX_PIECES or "".join(shown for _, shown in pieces) != text or {*_classes(pieces)} == {""}:
+    if len(pieces) > _MAX_PIECES or "".join(shown for _, shown in pieces) != text or {*_classes(pieces)} == {""}:
         return text
     return pieces
 

@@ -133,7 +133,7 @@ MAX_ENTRIES = 500
 """Of one message to the page: it draws them at once, and the first of many are wanted soon."""
 
 
-class Batch(NamedTuple):
+class _Batch(NamedTuple):
     """Entries of one conversation, in their order."""
 
     name: str
@@ -148,7 +148,7 @@ class LogFeed:
         """Nothing has to be there yet."""
         self._logs = {"": _FollowedLog(directory)}
 
-    def new(self) -> Iterator[Batch]:
+    def new(self) -> Iterator[_Batch]:
         """What was stored since the last time; a log that cannot be read on ends with an entry that says so."""
         names = [*self._logs]
         for name in names:  # which grows
@@ -162,10 +162,10 @@ class LogFeed:
                         names.append(inner)
                 entries.append(entry)
                 if len(entries) >= MAX_ENTRIES:
-                    yield Batch(name, entries)
+                    yield _Batch(name, entries)
                     entries = []
             if entries:
-                yield Batch(name, entries)
+                yield _Batch(name, entries)
 
     def close(self) -> None:
         """Close the files. Twice is fine."""

@@ -53,7 +53,7 @@ MAX_CONNECTIONS = 32
 """A page has one open, and one for each click."""
 JOIN_S = 5.0
 """Connections get a second to close; a request that stops the agent may take longer, and is not waited for."""
-MAX_ERROR_CHARS = 1000
+_MAX_ERROR_CHARS = 1000
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -188,7 +188,7 @@ class PageServer:
             body = json.loads(await _body(request) or b"{}")
             await run_in_threadpool(self._do, request.url.path.strip("/"), body)
         except OhsandboxError as error:
-            return JSONResponse({"error": safe_line(error, limit_chars=MAX_ERROR_CHARS)}, 409)
+            return JSONResponse({"error": safe_line(error, limit_chars=_MAX_ERROR_CHARS)}, 409)
         except (ValueError, KeyError, TypeError):  # a ValidationError is a ValueError
             return JSONResponse({"error": "The request cannot be read."}, 400)
         self._changed.ring()

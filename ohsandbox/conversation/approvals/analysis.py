@@ -31,7 +31,7 @@ _PATHS = ("path", "file_path")
 DEFAULT_WORKDIR = "/workspace"
 
 
-class Assessment(NamedTuple):
+class _Assessment(NamedTuple):
     """A risk, and for a person what makes it so."""
 
     risk: ActionSecurityRisk
@@ -42,18 +42,18 @@ class Assessment(NamedTuple):
 class SecurityAnalyzer(Protocol):
     """Looks at a call before it runs. It is a net, not a wall: what must not happen is the sandbox's to prevent."""
 
-    def assess(self, call: ActionEvent) -> Assessment:
+    def assess(self, call: ActionEvent) -> _Assessment:
         """The risk of a call that has a tool and an action. What it raises counts as HIGH."""
 
 
 class ModelsWord:
     """The `security_risk` that the model gave."""
 
-    def assess(self, call: ActionEvent) -> Assessment:
+    def assess(self, call: ActionEvent) -> _Assessment:
         """UNKNOWN where it gave none."""
         if call.security_risk is None or call.security_risk is UNKNOWN:
-            return Assessment(UNKNOWN)
-        return Assessment(call.security_risk, (f"The model calls it {call.security_risk.value}.",))
+            return _Assessment(UNKNOWN)
+        return _Assessment(call.security_risk, (f"The model calls it {call.security_risk.value}.",))
 
 
 _TEXT_RULES: dict[str, Callable[[str, str], Iterable[Finding]]] = {
@@ -66,7 +66,7 @@ _TEXT_RULES: dict[str, Callable[[str, str], Iterable[Finding]]] = {
 """Rules for what a tool of that kind takes (`CallHint.kind`); a server's tools are of no kind."""
 
 
-class CommandRules:
+class _CommandRules:
     """Rules on commands, code, addresses and paths, of the tools that take some."""
 
     def __init__(self, workdir: str | None = None, *, keeps_files: bool = True) -> None:
@@ -77,7 +77,7 @@ class CommandRules:
         self._workdir = posixpath.normpath(workdir or DEFAULT_WORKDIR)
         self._keeps_files = keeps_files
 
-    def assess(self, call: ActionEvent) -> Assessment:
+    def assess(self, call: ActionEvent) -> _Assessment:
         """The highest of the rules that match; where none does LOW for what they look at, else UNKNOWN."""
         arguments = {} if call.action is None else call.action.model_dump()
         hint = CallHint() if call.tool is None else call.tool.call_hint(arguments)
@@ -87,23 +87,23 @@ class CommandRules:
             if hint.kind == "command" and not self._keeps_files:
                 found = lasting(found, text, workdir=self._workdir)
             assessed = _of_findings(found)
-            return Assessment(LOW, ("No rule speaks against it.",)) if assessed.risk is UNKNOWN else assessed
+            return _Assessment(LOW, ("No rule speaks against it.",)) if assessed.risk is UNKNOWN else assessed
         names = {*_PATHS, hint.subject} if hint.kind == "edit" else _PATHS
         paths = [arguments[name] for name in names if isinstance(arguments.get(name), str)]
         if not paths or (call.tool is not None and only_reads(call.tool, call.action)):
-            return Assessment(UNKNOWN)
+            return _Assessment(UNKNOWN)
         assessed = _of_findings(finding for path in paths for finding in place_findings(path, workdir=self._workdir))
         if hint.kind == "edit":
-            return Assessment(LOW, ("A file of the workspace.",)) if assessed.risk is UNKNOWN else assessed
+            return _Assessment(LOW, ("A file of the workspace.",)) if assessed.risk is UNKNOWN else assessed
         if assessed.risk is MEDIUM and AnnotationRules().assess(call).risk is UNKNOWN:
-            return Assessment(UNKNOWN, assessed.why)  # a path with a fault is not better than a path without
+            return _Assessment(UNKNOWN, assessed.why)  # a path with a fault is not better than a path without
         return assessed
 
 
 class AnnotationRules:
     """What a tool says of itself. What a server says of its own tools, see `believed` in `ohsandbox.mcp.definition`."""
 
-    def assess(self, call: ActionEvent) -> Assessment:
+    def assess(self, call: ActionEvent) -> _Assessment:
         """HIGH: it says outright that it destroys. LOW: it only reads, or neither destroys nor reaches out.
 
         A tool that says nothing is UNKNOWN, and so is one that says that it reaches out: a danger that is declared is
@@ -111,29 +111,29 @@ class AnnotationRules:
         """
         hints, kind = None if call.tool is None else call.tool.annotations, call.hint.kind
         if kind == "delegation":
-            return Assessment(LOW, ("The sub-agent's own calls are looked at one by one.",))
+            return _Assessment(LOW, ("The sub-agent's own calls are looked at one by one.",))
         says_more = kind in _TEXT_RULES or kind == "edit"
         if hints is None or says_more or (kind == "read" and not hints.readOnlyHint):
-            return Assessment(UNKNOWN)
+            return _Assessment(UNKNOWN)
         said = hints.model_fields_set
         if "destructiveHint" in said and hints.destructiveHint:
-            return Assessment(HIGH, ("The tool says that it may overwrite or delete.",))
+            return _Assessment(HIGH, ("The tool says that it may overwrite or delete.",))
         if hints.readOnlyHint or not (hints.destructiveHint or hints.openWorldHint):
-            return Assessment(LOW, ("The tool says that it destroys nothing.",))
-        return Assessment(UNKNOWN)
+            return _Assessment(LOW, ("The tool says that it destroys nothing.",))
+        return _Assessment(UNKNOWN)
 
 
-class Highest:
+class _Highest:
     """Several together: the highest risk counts, so that no good word takes back a bad one."""
 
     def __init__(self, *analyzers: SecurityAnalyzer) -> None:
         self.analyzers = analyzers
 
-    def assess(self, call: ActionEvent) -> Assessment:
+    def assess(self, call: ActionEvent) -> _Assessment:
         """UNKNOWN only where none has an opinion."""
         found = [analyzer.assess(call) for analyzer in self.analyzers]
         risk = max((each.risk for each in found), key=level, default=UNKNOWN)
-        return Assessment(risk, tuple(word for each in found if each.risk is risk for word in each.why))
+        return _Assessment(risk, tuple(word for each in found if each.risk is risk for word in each.why))
 
 
 class RaisedByModel:
@@ -142,14 +142,14 @@ class RaisedByModel:
     def __init__(self, analyzer: SecurityAnalyzer) -> None:
         self.analyzer = analyzer
 
-    def assess(self, call: ActionEvent) -> Assessment:
+    def assess(self, call: ActionEvent) -> _Assessment:
         """The analyzer's, or the model's where that is higher."""
         found, said = self.analyzer.assess(call), ModelsWord().assess(call)
         if found.risk is UNKNOWN:
             return said if said.risk is HIGH else found
         if level(said.risk) > level(found.risk):
             return said
-        return Assessment(found.risk, (*said.why, *found.why) if said.risk is found.risk else found.why)
+        return _Assessment(found.risk, (*said.why, *found.why) if said.risk is found.risk else found.why)
 
 
 def conceals(name: str, arguments: Any) -> tuple[str, ...]:
@@ -159,8 +159,8 @@ def conceals(name: str, arguments: Any) -> tuple[str, ...]:
 
 
 def default_analyzer(workdir: str | None = None, *, keeps_files: bool = True) -> SecurityAnalyzer:
-    """All our rules, and the model's word where it is worse; see `CommandRules` for keeps_files."""
-    return RaisedByModel(Highest(CommandRules(workdir, keeps_files=keeps_files), AnnotationRules()))
+    """All our rules, and the model's word where it is worse; see `_CommandRules` for keeps_files."""
+    return RaisedByModel(_Highest(_CommandRules(workdir, keeps_files=keeps_files), AnnotationRules()))
 
 
 def level(risk: ActionSecurityRisk) -> int:
@@ -168,8 +168,8 @@ def level(risk: ActionSecurityRisk) -> int:
     return _LEVELS[risk]
 
 
-def _of_findings(findings: Iterable[Finding]) -> Assessment:
+def _of_findings(findings: Iterable[Finding]) -> _Assessment:
     found = list(findings)
     risk = max((ActionSecurityRisk(finding.risk) for finding in found), key=level, default=UNKNOWN)
     words = (finding.what for finding in found if finding.risk == risk.value)
-    return Assessment(risk, tuple(dict.fromkeys(words)))
+    return _Assessment(risk, tuple(dict.fromkeys(words)))

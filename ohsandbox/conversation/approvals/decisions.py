@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ohsandbox.events import EventBody
     from ohsandbox.runtime.base import Runtime
 
-NOBODY_THERE = (
+_NOBODY_THERE = (
     "A sub-agent cannot ask the user, and this call needs to be allowed. Say in your answer what is to be done: the "
     "agent you work for can do it, and ask."
 )
 
-SPOKE_INSTEAD = "They wrote a message instead of allowing it; it follows."
+_SPOKE_INSTEAD = "They wrote a message instead of allowing it; it follows."
 
 
 class Decision(NamedTuple):
@@ -155,12 +155,12 @@ class Approvals:
     def give_way(self) -> None:
         """Reject all calls that wait, because the person wrote a message instead."""
         if self.pending:
-            self.decide(Decision(approved=False, reason=SPOKE_INSTEAD), by="message")
+            self.decide(Decision(approved=False, reason=_SPOKE_INSTEAD), by="message")
 
     def ask_for_subagent(self, pending: Sequence[PendingCall]) -> Decision:
         """Decide for a sub-agent by the callback; without one, or where it leaves calls open, they are rejected."""
         decision = None if self.callback is None else self.callback(pending)
-        return Decision(approved=False, reason=NOBODY_THERE) if decision is None else decision
+        return Decision(approved=False, reason=_NOBODY_THERE) if decision is None else decision
 
     def ask(self) -> bool:
         """Ask the callback until nothing waits; False where it leaves some open, or there is none.

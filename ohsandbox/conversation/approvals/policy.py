@@ -43,7 +43,7 @@ class ConfirmationPolicy(Protocol):
         """Whether a person must allow the call."""
 
 
-class NeverConfirm:
+class _NeverConfirm:
     """Everything runs at once."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
@@ -51,7 +51,7 @@ class NeverConfirm:
         return False
 
 
-class AlwaysConfirm:
+class _AlwaysConfirm:
     """Every call asks, except `think`, `finish` and `ask_human`, which have no effect."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
@@ -99,11 +99,11 @@ class PlanMode(ConfirmRisky):
             text = str(json.loads(call.arguments).get(call.hint.subject, ""))
             if only_looks(text, workdir=workdir or DEFAULT_WORKDIR):
                 return None
-            return f"{PLAN_REFUSAL} Of commands only those run that are known to write nothing: {_LOOKING}."
-        return PLAN_REFUSAL
+            return f"{_PLAN_REFUSAL} Of commands only those run that are known to write nothing: {_LOOKING}."
+        return _PLAN_REFUSAL
 
 
-PLAN_REFUSAL = (
+_PLAN_REFUSAL = (
     "Not executed: the user has switched to plan mode, in which you only look. Read and search what you need, then "
     "answer with your plan, and change nothing until the user says so."
 )
@@ -134,8 +134,8 @@ def policy_of(name: str) -> ConfirmationPolicy:
         UsageError: there is none.
     """
     made: dict[str, Callable[[], ConfirmationPolicy]] = {
-        "never": NeverConfirm,
-        "always": AlwaysConfirm,
+        "never": _NeverConfirm,
+        "always": _AlwaysConfirm,
         "risky": ConfirmRisky,
         "medium": lambda: ConfirmRisky(ActionSecurityRisk.MEDIUM),
         "plan": PlanMode,
@@ -163,7 +163,7 @@ def approval_filter_of(
         keeps_files: see `default_analyzer`.
         approval_for: the number of a standing approval that lets a call pass.
     """
-    if isinstance(policy, NeverConfirm):
+    if isinstance(policy, _NeverConfirm):
         return None
     analysis = analyzer or default_analyzer(workdir, keeps_files=keeps_files)
 

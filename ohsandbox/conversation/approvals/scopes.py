@@ -65,7 +65,7 @@ class AnyCall(_Scope):
         return f"every call of {self.tool}, with any arguments, unless its risk is HIGH"
 
 
-BUILT_IN_EDITORS = ("edit_file", "file_editor", "file_write")
+_BUILT_IN_EDITORS = ("edit_file", "file_editor", "file_write")
 """What an approval of edits covers that names no tools, as in older logs."""
 
 
@@ -75,7 +75,7 @@ class EditsUnder(_Scope):
     kind: Literal["edits"] = "edits"
     directory: str
     """Absolute, without `.` and `..`."""
-    tools: tuple[str, ...] = BUILT_IN_EDITORS
+    tools: tuple[str, ...] = _BUILT_IN_EDITORS
     """Their names; a call of one counts only where the tool says that it edits (`CallHint.kind`)."""
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class StandingApprovals:
         return [approval for approval in self._in_force.values() if covers(approval.scope, call)]
 
 
-def scope_from(data: Mapping[str, Any]) -> AnyScope:
+def _scope_from(data: Mapping[str, Any]) -> AnyScope:
     """The scope that `model_dump` made data of."""
     return _SCOPES.validate_python(dict(data))
 
@@ -170,7 +170,7 @@ def _approval_from(data: Mapping[str, Any]) -> Approval | None:
     if not (isinstance(number, int) and number > 0 and isinstance(by, str)):
         return None
     try:
-        scope = scope_from(data["scope"])
+        scope = _scope_from(data["scope"])
         check_scope(scope)
     except (LookupError, TypeError, ValueError, RecursionError, UsageError):
         return None
@@ -203,7 +203,7 @@ def offers(call: PendingCall) -> list[CallScope]:
     path = edited_path(call)
     wider: AnyCall | EditsUnder = AnyCall(tool=call.name)
     if path is not None:
-        tools = BUILT_IN_EDITORS if call.name in BUILT_IN_EDITORS else (call.name,)
+        tools = _BUILT_IN_EDITORS if call.name in _BUILT_IN_EDITORS else (call.name,)
         wider = EditsUnder(directory=posixpath.dirname(path), tools=tools)
     return [scope for scope in (ExactCall(tool=call.name, arguments=call.arguments), wider) if covers(scope, call)]
 

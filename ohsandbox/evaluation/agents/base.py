@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import ExecResult, Runtime
     from ohsandbox.secrets import Masker
 
-MAX_LOG_BYTES = 16 * 1024**2
+_MAX_LOG_BYTES = 16 * 1024**2
 """Of what an agent's program prints, the beginning up to this is kept."""
 
 _CAUSES = {126: "a command cannot be executed", 127: "a command was not found"}
@@ -133,7 +133,7 @@ class _MaskedLog:
     def __init__(self, path: Path, masker: Masker) -> None:
         self._path, self._masked = path, masker.stream()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._left, self._left_out = MAX_LOG_BYTES, 0
+        self._left, self._left_out = _MAX_LOG_BYTES, 0
 
     def __enter__(self) -> Self:
         self._file = self._path.open("wb")

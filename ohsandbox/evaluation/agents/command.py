@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Secrets
 
 INSTRUCTION, INSTRUCTION_FILE = "OHSANDBOX_INSTRUCTION", "OHSANDBOX_INSTRUCTION_FILE"
-MAX_VARIABLE_BYTES = 128 * 1024 - len(INSTRUCTION) - 2
+_MAX_VARIABLE_BYTES = 128 * 1024 - len(INSTRUCTION) - 2
 """Linux's limit of one variable (MAX_ARG_STRLEN), with its name, `=` and the NUL at its end."""
 SETUP_TIMEOUT_S = 360.0
 """As Harbor has it for the installation of an agent."""
@@ -56,10 +56,10 @@ class CommandAgent(EvaluatedAgent):
             AgentSetupFailed: the set-up ended with another exit code than 0, or took too long.
         """
         instruction = assignment.step.instruction.encode()
-        if len(instruction) > MAX_VARIABLE_BYTES:
+        if len(instruction) > _MAX_VARIABLE_BYTES:
             raise UsageError(
                 f"The instruction of task {assignment.task.id} has {len(instruction)} bytes, and a variable of a "
-                f"process holds {MAX_VARIABLE_BYTES}. Remedy: shorten it."
+                f"process holds {_MAX_VARIABLE_BYTES}. Remedy: shorten it."
             )
         if self._setup is not None and assignment.is_first:
             self._set_up(runtime, self._setup, assignment)

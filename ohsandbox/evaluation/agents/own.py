@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
     from ohsandbox.settings import Settings
 
-ANSWER_NAME = "answer.md"
+_ANSWER_NAME = "answer.md"
 _LOOK_EVERY_S = 0.2
 """How often time and cancellation are looked at; an end of the work is noticed at once."""
 _ALONE = ("ask_human",)
@@ -137,7 +137,7 @@ class OhsandboxAgent(EvaluatedAgent):
             if isinstance(model, LLM):
                 model.close()
         if result.answer:
-            (assignment.directory / ANSWER_NAME).write_text(result.answer, "utf-8", "replace")
+            (assignment.directory / _ANSWER_NAME).write_text(result.answer, "utf-8", "replace")
         return self._report(result, fault, member.waited_s)
 
     def _open(self, _assignment: Assignment, member: BackOffMember) -> ChatModel:

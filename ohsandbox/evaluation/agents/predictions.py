@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.agents.base import Assignment
     from ohsandbox.runtime import Runtime
 
-MAX_PREDICTION_BYTES = 1024**3
+_MAX_PREDICTION_BYTES = 1024**3
 """Of a line: a patch of 200 MB has been seen, where an agent committed a build."""
-PATCH = "/logs/agent/model.patch"
+_PATCH = "/logs/agent/model.patch"
 
 
 class _Place(NamedTuple):
@@ -44,7 +44,7 @@ class PredictionsAgent(EvaluatedAgent):
         self._places: dict[str, _Place] = {}
         found = hashlib.sha256()
         try:
-            for line in read_lines(path, limit_bytes=MAX_PREDICTION_BYTES):
+            for line in read_lines(path, limit_bytes=_MAX_PREDICTION_BYTES):
                 if line.problem is not None:
                     raise UsageError(f"{line.problem}. Remedy: fix the file of predictions.")
                 self._add(line.value, line.number, line.offset)
@@ -80,9 +80,9 @@ class PredictionsAgent(EvaluatedAgent):
             return AgentReport(notes=(f"no prediction in {self._path.name}",))
         if not (patch := self._patch(place)):
             return AgentReport(model=place.model, notes=("the prediction's patch is empty",))
-        runtime.write_bytes(PATCH, complete(patch).encode(), user="root", mode=0o644)
+        runtime.write_bytes(_PATCH, complete(patch).encode(), user="root", mode=0o644)
         ended = self.run_logged(
-            runtime, assignment, apply_script(PATCH), "apply.txt", user=assignment.step.agent.user,
+            runtime, assignment, apply_script(_PATCH), "apply.txt", user=assignment.step.agent.user,
             timeout_s=assignment.timeout_s,
         )  # fmt: skip
         if ended.exit_code == NO_PROGRAM:
@@ -96,5 +96,5 @@ class PredictionsAgent(EvaluatedAgent):
     def _patch(self, place: _Place) -> str:
         with self._path.open("rb") as opened:
             opened.seek(place.offset)
-            told = json.loads(opened.readline(MAX_PREDICTION_BYTES))
+            told = json.loads(opened.readline(_MAX_PREDICTION_BYTES))
         return told["model_patch"] or ""

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["InvalidTask", "LoadedTasks", "Problem", "load_tasks"]
 
-LIST_SUFFIXES = (".jsonl", ".yaml", ".yml")
+_LIST_SUFFIXES = (".jsonl", ".yaml", ".yml")
 MAX_LIST_BYTES = 64 * 1024**2
-MAX_ID_CHARS = 255
+_MAX_ID_CHARS = 255
 """As long as the name of a directory, which is the id of most tasks; it is a label of each container."""
-_LISTS_IN_DIRECTORIES = tuple(f"tasks{suffix}" for suffix in LIST_SUFFIXES)
+_LISTS_IN_DIRECTORIES = tuple(f"tasks{suffix}" for suffix in _LIST_SUFFIXES)
 _SIGNS_OF_A_TASK = (
     "instruction.md", "run-tests.sh", "solution.sh", "docker-compose.yaml", "tests", "solution", "environment", "steps",
     "Task.toml", "task.yml", "task.json",
@@ -51,8 +51,8 @@ def load_tasks(paths: Path | Sequence[Path]) -> LoadedTasks:
         loader.load(path)
     by_id: dict[str, Task] = {}
     for task in loader.tasks:
-        if len(task.id) > MAX_ID_CHARS or not task.id.isprintable():
-            told = f"id {task.id[:40]!r}: expected at most {MAX_ID_CHARS} characters, none of them a control character"
+        if len(task.id) > _MAX_ID_CHARS or not task.id.isprintable():
+            told = f"id {task.id[:40]!r}: expected at most {_MAX_ID_CHARS} characters, none of them a control character"
             loader.problems.append(Problem(task.path, None, told))
             continue
         if (other := by_id.setdefault(task.id, task)) is not task:
@@ -122,7 +122,7 @@ class _Loader:
                 yield place
 
     def _list(self, path: Path) -> None:
-        if path.suffix not in LIST_SUFFIXES:
+        if path.suffix not in _LIST_SUFFIXES:
             self.problems.append(Problem(path, None, f"is not a list of tasks: {_HINT}"))
             return
         try:

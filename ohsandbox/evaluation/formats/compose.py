@@ -51,14 +51,14 @@ class OnlyService(NamedTuple):
     """Files of the task that Compose would bind into the container: copies, so that nothing is written back."""
 
 
-class Collapsed(NamedTuple):
+class _Collapsed(NamedTuple):
     """A Compose file as one service; or why Compose is needed, with the line."""
 
     service: OnlyService
     needs: list[tuple[int | None, str]]
 
 
-def collapse(path: Path, root: Path, *, known: Mapping[str, str], ignored_volumes: frozenset[str]) -> Collapsed:
+def collapse(path: Path, root: Path, *, known: Mapping[str, str], ignored_volumes: frozenset[str]) -> _Collapsed:
     """Read a Compose file of the task in root.
 
     known: variables that have these values and no others; `${...}` of another name is looked for on this machine.
@@ -73,14 +73,14 @@ def collapse(path: Path, root: Path, *, known: Mapping[str, str], ignored_volume
         raise InvalidTask([Problem(path, read.line(("services",)), "names no service: expected 'services'")])
     needs = [(read.line((key,)), f"{key!r}") for key in read.value if key not in {"services", "version", "name"}]
     if len(services) > 1:
-        return Collapsed(OnlyService(), [(read.line(("services",)), f"{len(services)} services"), *needs])
+        return _Collapsed(OnlyService(), [(read.line(("services",)), f"{len(services)} services"), *needs])
     [(name, told)] = services.items()
     where = ("services", str(name))
     reader = _ServiceReader(read, path, root, where=where, known=known, ignored_volumes=ignored_volumes)
     service = reader.service(told)
     if reader.problems:
         raise InvalidTask(reader.problems)
-    return Collapsed(service, needs + reader.needs)
+    return _Collapsed(service, needs + reader.needs)
 
 
 class _ServiceReader:

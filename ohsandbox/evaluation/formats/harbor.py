@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.task import ComposeProject, Network
 
 TESTS_DIR, SOLUTION_DIR, LOGS_DIR = "/tests", "/solution", "/logs"
-TEST_COMMAND = f"{TESTS_DIR}/test.sh"
-SOLVE_COMMAND = f"chmod +x {SOLUTION_DIR}/solve.sh && {SOLUTION_DIR}/solve.sh"
+_TEST_COMMAND = f"{TESTS_DIR}/test.sh"
+_SOLVE_COMMAND = f"chmod +x {SOLUTION_DIR}/solve.sh && {SOLUTION_DIR}/solve.sh"
 FILE_NAME = "task.toml"
 _CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
@@ -226,7 +226,7 @@ class _HarborReader:
             networks.append((separate.where, separate.told))
         networks += [(("verifier",), told.verifier), (("environment",), told.environment)]
         return Verifier(
-            command=TEST_COMMAND,
+            command=_TEST_COMMAND,
             files=() if separate and separate.brings_tests else self._tests(place),
             timeout_s=asked.timeout_sec if "timeout_sec" in asked.model_fields_set else told.verifier.timeout_sec,
             env=self._resolved(env, (*here, "env")),
@@ -271,7 +271,7 @@ class _HarborReader:
         if not (solution / "solve.sh").is_file():
             self.problems.append(Problem(solution / "solve.sh", None, "missing: it is the solution"))
         env = {"DEBIAN_FRONTEND": "noninteractive", **self._resolved(told.solution.env, ("solution", "env"))}
-        return Solution(command=SOLVE_COMMAND, files=self._files(SOLUTION_DIR, solution, needs="solve.sh"), env=env)
+        return Solution(command=_SOLVE_COMMAND, files=self._files(SOLUTION_DIR, solution, needs="solve.sh"), env=env)
 
     def _files(self, target: str, source: Path, *, needs: str = "") -> tuple[Files, ...]:
         if not source.is_dir():

@@ -16,7 +16,7 @@ from ohsandbox.evaluation.formats.problems import Section
 NetworkMode = Literal["public", "no-network", "allowlist"]
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 MIB = 1024**2
-MAX_NAME_BYTES = 255
+_MAX_NAME_BYTES = 255
 """Of file systems."""
 _VERSIONS = ("1", "1.0", "1.1", "1.2", "1.3", "1.4")
 
@@ -69,7 +69,7 @@ class _HarborAbout(Section):
     keywords: list[str] = []
 
 
-class HarborAgent(HarborNetwork):
+class _HarborAgent(HarborNetwork):
     """[agent], of the task or of a step."""
 
     timeout_sec: float | None = Field(default=None, gt=0)
@@ -201,7 +201,7 @@ class HarborStep(Section):
     """[[steps]]."""
 
     name: str
-    agent: HarborAgent = HarborAgent()
+    agent: _HarborAgent = _HarborAgent()
     verifier: HarborVerifier = HarborVerifier()
     min_reward: float | dict[str, float] | None = None
     healthcheck: HarborHealthcheck | None = None
@@ -210,7 +210,7 @@ class HarborStep(Section):
     @field_validator("name")
     @classmethod
     def _names_a_directory(cls, value: str) -> str:
-        is_bounded = 0 < len(value.encode()) <= MAX_NAME_BYTES
+        is_bounded = 0 < len(value.encode()) <= _MAX_NAME_BYTES
         if not is_bounded or value.strip(". ") != value or _NOT_IN_NAMES.search(value):
             raise ValueError(f"{value!r}: expected the name of a directory in steps/")
         return value
@@ -226,7 +226,7 @@ class HarborFile(Section):
     multi_step_reward_strategy: Literal["mean", "final"] = "mean"
     task: _HarborAbout | None = None
     metadata: dict[str, Any] = {}
-    agent: HarborAgent = HarborAgent()
+    agent: _HarborAgent = _HarborAgent()
     verifier: HarborVerifier = HarborVerifier()
     environment: HarborTaskEnvironment = HarborTaskEnvironment()
     solution: _HarborSolution = _HarborSolution()

@@ -38,7 +38,7 @@ def _size(value: Any) -> Any:
     return value
 
 
-class InlineLimits(Section):
+class _InlineLimits(Section):
     """What a task may use."""
 
     cpus: float | None = Field(default=None, gt=0, description="Processors.")
@@ -49,7 +49,7 @@ class InlineLimits(Section):
     check_timeout: float = Field(default=600, gt=0, description="Seconds for the check.")
 
 
-class InlineNetwork(Section):
+class _InlineNetwork(Section):
     """What can be reached."""
 
     agent: Network = Field(default="none", description="While the agent works; allowlist: the hosts of allow alone.")
@@ -67,7 +67,7 @@ class InlineNetwork(Section):
             raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
-    def _hosts_have_a_list(self) -> InlineNetwork:
+    def _hosts_have_a_list(self) -> _InlineNetwork:
         if self.allow and self.agent != "allowlist":
             raise ValueError("allow is for agent: allowlist")
         return self
@@ -95,8 +95,8 @@ class InlineTask(Section):
         default={}, description="Files that are put in after the agent, in place of what has their paths: path to text."
     )
     solution: str | None = Field(default=None, description="A shell command that solves it, for the agent `oracle`.")
-    limits: InlineLimits = InlineLimits()
-    network: InlineNetwork = InlineNetwork()
+    limits: _InlineLimits = _InlineLimits()
+    network: _InlineNetwork = _InlineNetwork()
     env: dict[str, str] = Field(default={}, description="Environment variables of all commands.")
     user: str | None = Field(
         default=None,

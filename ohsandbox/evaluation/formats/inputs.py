@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT_BYTES = 4 * 1024**2
 """Of a file that a person writes: instructions and scripts of public tasks have at most 200 KB."""
-MAX_TREE_FILES = 100_000
+_MAX_TREE_FILES = 100_000
 MAX_LINE_BYTES = 64 * 1024**2
 """Of a task; the largest instance of SWE-bench's datasets has 3 MB, mostly a patch of the tests."""
 IGNORE_NAME = ".harborignore"
@@ -120,7 +120,7 @@ def _parsed(data: bytes, path: Path, number: int, offset: int) -> JsonLine:
     return JsonLine(number, offset, value)
 
 
-class Tree(NamedTuple):
+class _Tree(NamedTuple):
     """A directory whose files are copied into a sandbox."""
 
     problems: list[Problem]
@@ -128,10 +128,10 @@ class Tree(NamedTuple):
     """What `.harborignore` files below it leave out, as relative paths; of a directory only its own path."""
 
 
-def look_at_tree(source: Path, root: Path) -> Tree:
+def look_at_tree(source: Path, root: Path) -> _Tree:
     """Look at every file below source, a directory of the task in root; no file is opened but `.harborignore`."""
     if not source.resolve().is_relative_to(root):
-        return Tree([Problem(source, None, "leads out of the task: put the directory here")], ())
+        return _Tree([Problem(source, None, "leads out of the task: put the directory here")], ())
     problems, excluded, specs = list[Problem](), list[str](), dict[str, GitIgnoreSpec]()
     count = 0
     for place, below, names in os.walk(source, onerror=lambda error: problems.append(_unreadable(error))):
@@ -144,14 +144,14 @@ def look_at_tree(source: Path, root: Path) -> Tree:
         excluded += [(here / name).relative_to(source).as_posix() for name in sorted(ignored)]
         below[:] = [name for name in below if name not in ignored]
         count += len(names)
-        if count > MAX_TREE_FILES:
-            return Tree(
-                [Problem(source, None, f"holds more than {MAX_TREE_FILES:,} files: put them into an image")], ()
+        if count > _MAX_TREE_FILES:
+            return _Tree(
+                [Problem(source, None, f"holds more than {_MAX_TREE_FILES:,} files: put them into an image")], ()
             )
         for name in (*below, *names):
             if name not in ignored and (problem := _problem_of_entry(here / name, root)):
                 problems.append(problem)
-    return Tree(problems, tuple(excluded))
+    return _Tree(problems, tuple(excluded))
 
 
 def _is_ignored(path: Path, source: Path, specs: dict[str, GitIgnoreSpec], is_directory: bool) -> bool:  # noqa: FBT001

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic.fields import FieldInfo
 
-MAX_PROBLEMS_OF_A_TASK = 50
+_MAX_PROBLEMS_OF_A_TASK = 50
 """A file of another kind that only has the right name would fill the terminal."""
 _NEAR = 0.75
 """Similarity from which an unknown key is taken for a misspelt one: `timeout` for `timeout_sec`, not `name` for
@@ -85,9 +85,9 @@ def problems_of(
         location, sentence = _sentence(one, schema)
         found.setdefault((location, sentence))
     told = [Problem(file, line_of(location), sentence) for location, sentence in found]
-    if len(told) > MAX_PROBLEMS_OF_A_TASK:
-        left = len(told) - MAX_PROBLEMS_OF_A_TASK
-        told[MAX_PROBLEMS_OF_A_TASK:] = [Problem(file, None, f"and {left} more problems")]
+    if len(told) > _MAX_PROBLEMS_OF_A_TASK:
+        left = len(told) - _MAX_PROBLEMS_OF_A_TASK
+        told[_MAX_PROBLEMS_OF_A_TASK:] = [Problem(file, None, f"and {left} more problems")]
     return told
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.strict_yaml import YamlFile
 
-RESOLVE_S = 60.0
+_RESOLVE_S = 60.0
 """It takes 0.1 s."""
 LOGS = "/ohsandbox-logs"
 """Directories for logs, which harnesses bind, are told to Compose as if they were here; no such bind is made."""
@@ -122,7 +122,7 @@ class _Checker:
             files = [*(("-f", str(first)) if base else ()), "-f", str(self._path)]
             asked = ["-p", "task", "--project-directory", str(self._path.parent), *files, "config", "--format", "json"]
             try:
-                done = call(asked, env=known, limit_s=RESOLVE_S)
+                done = call(asked, env=known, limit_s=_RESOLVE_S)
             except UsageError as error:
                 raise InvalidTask([Problem(self._path, None, str(error))]) from None
         if done.exit_code != 0:

@@ -47,10 +47,10 @@ def _joined(value: Any) -> Any:
     return value
 
 
-TestNames = Annotated[list[str], BeforeValidator(_names)]
+_TestNames = Annotated[list[str], BeforeValidator(_names)]
 
 
-class SweBenchInstance(Section):
+class _SweBenchInstance(Section):
     """A line. Columns that it does not know describe, and are kept as metadata."""
 
     model_config = ConfigDict(extra="allow")
@@ -66,14 +66,14 @@ class SweBenchInstance(Section):
     test_command: Annotated[str | None, BeforeValidator(_joined)] = Field(
         default=None, validation_alias=AliasChoices("test_command", "test_commands", "test_cmd")
     )
-    fail_to_pass: TestNames = Field(default=[], validation_alias=AliasChoices("FAIL_TO_PASS", "fail_to_pass"))
-    pass_to_pass: TestNames = Field(default=[], validation_alias=AliasChoices("PASS_TO_PASS", "pass_to_pass"))
+    fail_to_pass: _TestNames = Field(default=[], validation_alias=AliasChoices("FAIL_TO_PASS", "fail_to_pass"))
+    pass_to_pass: _TestNames = Field(default=[], validation_alias=AliasChoices("PASS_TO_PASS", "pass_to_pass"))
     timeout: float | None = Field(default=None, gt=0)
     test_timeout: float = Field(default=1800, gt=0)
 
 
 _COLUMNS = sorted({
-    *SweBenchInstance.model_fields, "image_name", "docker_image", "test_commands", "test_cmd", "FAIL_TO_PASS",
+    *_SweBenchInstance.model_fields, "image_name", "docker_image", "test_commands", "test_cmd", "FAIL_TO_PASS",
     "PASS_TO_PASS",
 })  # fmt: skip
 
@@ -90,9 +90,9 @@ def read_line(line: JsonLine, file: Path) -> Task:
         InvalidTask: with all that is wrong.
     """
     try:
-        told = SweBenchInstance.model_validate(line.value)
+        told = _SweBenchInstance.model_validate(line.value)
     except ValidationError as error:
-        raise InvalidTask(problems_of(error, SweBenchInstance, file, line.line_of)) from None
+        raise InvalidTask(problems_of(error, _SweBenchInstance, file, line.line_of)) from None
     problems = [
         f"unknown key {name!r}: did you mean {near[0]!r}?"
         for name in told.model_extra or {}
@@ -111,7 +111,7 @@ def read_line(line: JsonLine, file: Path) -> Task:
     return task
 
 
-def _task(told: SweBenchInstance, file: Path) -> Task:
+def _task(told: _SweBenchInstance, file: Path) -> Task:
     solution = None
     if told.patch:
         solution = Solution(
@@ -138,7 +138,7 @@ def _task(told: SweBenchInstance, file: Path) -> Task:
     )  # fmt: skip
 
 
-def _eval_script(told: SweBenchInstance) -> str:
+def _eval_script(told: _SweBenchInstance) -> str:
     """Put the test files back as they were at the commit, change them by the test patch, and run the tests."""
     commit = told.base_commit or "HEAD"
     failed = f'{{ echo "cannot set the tests up: $1"; exit {SETUP_FAILED}; }}'

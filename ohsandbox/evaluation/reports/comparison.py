@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.evaluation.reports.report import Report, TaskReport
 
-COMPARISON_SCHEMA = 1
+_COMPARISON_SCHEMA = 1
 Change = Literal[
     "broken", "worsened", "fixed", "improved", "mixed", "failing", "passing", "no_verdict", "changed_task", "only_in_a",
     "only_in_b",
@@ -24,7 +24,7 @@ Change = Literal[
 """By the parts of a task's attempts that passed. broken: fewer, and none in B. worsened: fewer. fixed: more, and all in
 B. improved: more. failing, passing, mixed: the same part: none, all, some. no_verdict: no attempt counts in one of
 them. changed_task: the task's files are not the same. The last four are in no test."""
-CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined] # a Literal has them
+_CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined] # a Literal has them
 _NOT_SETTINGS = frozenset({"run_id"})
 
 
@@ -83,7 +83,7 @@ class Quantity(ReportPart):
 class Comparison(ReportPart):
     """What `ohsandbox eval compare --json` prints."""
 
-    schema_version: int = COMPARISON_SCHEMA
+    schema_version: int = _COMPARISON_SCHEMA
     a: ComparedRun
     b: ComparedRun
     compared_tasks: int
@@ -120,7 +120,7 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
             f"{names[0]} and {names[1]} have no task on which both have a verdict ({told or 'no tasks'}). "
             "Remedy: compare runs of the same tasks."
         )
-    tasks.sort(key=lambda task: CHANGES.index(task.change))
+    tasks.sort(key=lambda task: _CHANGES.index(task.change))
     return Comparison(
         a=_run(a, names[0]),
         b=_run(b, names[1]),
@@ -136,7 +136,7 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
 
 def comparison_html(comparison: Comparison) -> str:
     """Return a page that stands alone, as `html` makes it of one run."""
-    return render("comparison.html", comparison=comparison, order={name: at for at, name in enumerate(CHANGES)})
+    return render("comparison.html", comparison=comparison, order={name: at for at, name in enumerate(_CHANGES)})
 
 
 def _compared(name: str, a: TaskReport | None, b: TaskReport | None) -> TaskComparison:
@@ -178,7 +178,7 @@ def _effect(pairs: Sequence[tuple[TaskReport, TaskReport]]) -> Effect:
 
 def _counted(tasks: Sequence[TaskComparison]) -> dict[Change, int]:
     counts = Counter(task.change for task in tasks)
-    return {name: counts[name] for name in CHANGES if counts[name]}
+    return {name: counts[name] for name in _CHANGES if counts[name]}
 
 
 def _quantity(pairs: Sequence[tuple[float | None, float | None]]) -> Quantity | None:

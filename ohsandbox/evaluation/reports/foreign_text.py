@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 4096
 """Of a verifier's output: about fifty lines, in which a failure stands."""
-MAX_TAILS_BYTES = 8 * 1024**2
+_MAX_TAILS_BYTES = 8 * 1024**2
 """Of all tails of a report: GitLab reads JUnit files of up to 30 MB, and a browser has to hold the page."""
 MAX_NAME_CHARS = 200
 MAX_MESSAGE_CHARS = 2000
@@ -54,7 +54,7 @@ def reason(result: TrialResult) -> str:
 def tail_limit(report: Report) -> int:
     """How much of each trial's output a report can hold."""
     others = report.trials_finished - report.outcomes.get("pass", 0)
-    return min(TAIL_BYTES, MAX_TAILS_BYTES // max(1, others))
+    return min(TAIL_BYTES, _MAX_TAILS_BYTES // max(1, others))
 
 
 def output_tail(directory: Path | None, *, of_agent: bool = False, limit_bytes: int = TAIL_BYTES) -> str:

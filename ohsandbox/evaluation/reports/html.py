@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.results import TrialResult
 
 HTML_NAME = "report.html"
-MAX_COLUMNS = 200
+_MAX_COLUMNS = 200
 """Of a chart by task: each is wide enough to be pointed at; with more tasks a column stands for several."""
 PHASES = frozenset({"image", "sandbox", "setup", "agent", "collect", "verifier", "close"})
 _WIDTH, _HEIGHT = 1000, 200
 """Of a chart, in its own units; the page stretches it."""
 
 
-class Column(NamedTuple):
+class _Column(NamedTuple):
     """Of a chart by task: how high it is, and the part of it that stands for passed attempts."""
 
     x: float
@@ -44,17 +44,17 @@ class Column(NamedTuple):
     label: str
 
 
-class Chart(NamedTuple):
+class _Chart(NamedTuple):
     """Tasks by a quantity, the largest first."""
 
     title: str
     highest: str
     median: str
-    columns: list[Column]
+    columns: list[_Column]
     note: str
 
 
-class PhaseBar(NamedTuple):
+class _PhaseBar(NamedTuple):
     """A phase in the timeline of its trial."""
 
     css: str
@@ -63,7 +63,7 @@ class PhaseBar(NamedTuple):
     label: str
 
 
-class TrialRow(NamedTuple):
+class _TrialRow(NamedTuple):
     """A trial in the list."""
 
     rank: int
@@ -74,7 +74,7 @@ class TrialRow(NamedTuple):
     seconds: float
     cost_usd: float | None
     why: str
-    phases: list[PhaseBar]
+    phases: list[_PhaseBar]
     facts: list[str]
     conversations: list[str]
     """Commands that show what our agent did, to be typed where the results directory is."""
@@ -114,11 +114,11 @@ def _environment() -> jinja2.Environment:
     return made
 
 
-def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> TrialRow:
+def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> _TrialRow:
     passed = result.outcome == "pass"
     files = source.directory(result)
     directory = None if passed else files
-    return TrialRow(
+    return _TrialRow(
         rank=len(OUTCOMES) if passed else OUTCOMES.index(result.outcome),
         outcome=result.outcome,
         task=foreign_text.name(result.task),
@@ -143,7 +143,7 @@ def _conversations(directory: Path | None) -> list[str]:
     return [f"ohsandbox view --dir {foreign_text.message(shlex.quote(os.path.relpath(path)))}" for path in found]
 
 
-def _phases(result: TrialResult) -> Iterator[PhaseBar]:
+def _phases(result: TrialResult) -> Iterator[_PhaseBar]:
     if not result.phases:
         return
     began = result.phases[0].started_at
@@ -151,7 +151,7 @@ def _phases(result: TrialResult) -> Iterator[PhaseBar]:
     scale = _WIDTH / (max(ends) or 1)
     for phase in result.phases:
         kind = phase.name.rpartition(": ")[2]
-        yield PhaseBar(
+        yield _PhaseBar(
             css=f"phase-{kind if kind in PHASES else 'other'}",
             x=round((phase.started_at - began).total_seconds() * scale),
             width=max(1, round(phase.seconds * scale)),
@@ -200,13 +200,13 @@ def _chart(
     tasks: Sequence[TaskReport],
     quantity: Callable[[TaskReport], float | None],
     shown: Callable[[float | None], str],
-) -> Chart | None:
+) -> _Chart | None:
     """Of the tasks whose quantity is known; None without any."""
     known = [(value, task) for task in tasks if (value := quantity(task)) is not None]
     known.sort(key=lambda pair: -pair[0])
     if not known or not (highest := known[0][0]):
         return None
-    group = -(-len(known) // MAX_COLUMNS)
+    group = -(-len(known) // _MAX_COLUMNS)
     groups = [known[at : at + group] for at in range(0, len(known), group)]
     width = _WIDTH / len(groups)
     columns = []
@@ -216,10 +216,10 @@ def _chart(
         top = round(_HEIGHT * (1 - value / highest))
         label = foreign_text.name(members[0][1].id) if group == 1 else f"{len(members)} tasks, mean"
         columns.append(
-            Column(
+            _Column(
                 round(number * width, 2), round(width * 0.86, 2), top, round(_HEIGHT - (_HEIGHT - top) * passed),
                 f"{label}: {shown(value)}, {numbers.percent(passed)} passed",
             )
         )  # fmt: skip
     note = "a column for each task" if group == 1 else f"a column for {group} tasks"
-    return Chart(title, shown(highest), shown(median(pair[0] for pair in known)), columns, note)
+    return _Chart(title, shown(highest), shown(median(pair[0] for pair in known)), columns, note)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.results import TrialResult
 
 JUNIT_NAME = "junit.xml"
-SUITE = "ohsandbox eval"
+_SUITE = "ohsandbox eval"
 _FAILURES = frozenset({"fail", "agent_error"})
 
 
@@ -33,8 +33,8 @@ def junit_xml(source: ReportSource) -> bytes:
         "errors": str(errors),
         "time": f"{report.totals.seconds:.3f}",
     }
-    root = ET.Element("testsuites", {"name": SUITE, **counts})
-    suite = ET.SubElement(root, "testsuite", {"name": SUITE, **counts, "timestamp": _began(report)})
+    root = ET.Element("testsuites", {"name": _SUITE, **counts})
+    suite = ET.SubElement(root, "testsuite", {"name": _SUITE, **counts, "timestamp": _began(report)})
     suite.set("skipped", str(report.trials_planned - report.trials_finished))
     properties = ET.SubElement(suite, "properties")
     for name, value in _properties(report).items():

@@ -22,7 +22,7 @@ MARKDOWN_NAME = "summary.md"
 MAX_BYTES = 1024**2 - 64 * 1024
 """GitHub refuses more than 1 MiB from one step, whose other commands may write a summary, too."""
 MAX_MESSAGE_CHARS = 200
-MAX_FLAKY = 20
+_MAX_FLAKY = 20
 """So many are named."""
 _INERT = str.maketrans({"`": "\N{MODIFIER LETTER GRAVE ACCENT}", "|": "\N{BROKEN BAR}", "\n": " "})
 
@@ -56,8 +56,8 @@ def _head(report: Report) -> Iterator[str]:
         yield f"| pass@k | {', '.join(f'{k}: {percent(value)}' for k, value in report.pass_at.items())} |"
     yield f"| time | {seconds(totals.span_s)}; {seconds(totals.seconds)} in trials |"
     if flaky := [task.id for task in report.tasks if task.is_flaky]:
-        more = f" and {len(flaky) - MAX_FLAKY} more" if len(flaky) > MAX_FLAKY else ""
-        yield f"| flaky | {', '.join(map(_code, flaky[:MAX_FLAKY]))}{more} |"
+        more = f" and {len(flaky) - _MAX_FLAKY} more" if len(flaky) > _MAX_FLAKY else ""
+        yield f"| flaky | {', '.join(map(_code, flaky[:_MAX_FLAKY]))}{more} |"
     if totals.tokens:
         yield f"| tokens | {', '.join(f'{count:,} {_text(name)}' for name, count in totals.tokens.items())} |"
     if totals.cost_usd is not None:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-REPORT_SCHEMA = 1
+_REPORT_SCHEMA = 1
 REPORT_NAME = "report.json"
 OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined] # a Literal has them
-OF_ONE_SHARD = {"run_id", "shard", "tasks", "machines"}
+_OF_ONE_SHARD = {"run_id", "shard", "tasks", "machines"}
 """Fields of a run's record that shards of one run do not have in common."""
 
 
@@ -94,7 +94,7 @@ class TaskReport(ReportPart):
 class Report(ReportPart):
     """What is written as report.json."""
 
-    schema_version: int = REPORT_SCHEMA
+    schema_version: int = _REPORT_SCHEMA
     made_by: str = f"ohsandbox {__version__}"
     made_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     complete: bool
@@ -189,7 +189,7 @@ def load_report(path: Path) -> ReportSource:
 
 
 def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: RunRecord) -> None:
-    one, other = (made.model_dump(mode="json", exclude=OF_ONE_SHARD) for made in (first, record))
+    one, other = (made.model_dump(mode="json", exclude=_OF_ONE_SHARD) for made in (first, record))
     for name in {**one, **other}:
         if (was := one.get(name)) != (now := other.get(name)):
             raise UsageError(

@@ -23,12 +23,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-AUTHORITY_LIFETIME = dt.timedelta(days=365)
+_AUTHORITY_LIFETIME = dt.timedelta(days=365)
 """It ends with the process that made it; a session of a year is none."""
 LEAF_LIFETIME = dt.timedelta(days=2)
 RENEWED_BEFORE = dt.timedelta(days=1)
 """A leaf with less left is replaced: connections last hours, and a sandbox's clock may be a few hours ahead."""
-BACKDATED = dt.timedelta(days=1)
+_BACKDATED = dt.timedelta(days=1)
 """A sandbox's clock may be behind: virtual machines of an engine wake up with an old one."""
 _EVERYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 
@@ -75,7 +75,7 @@ class CertificateAuthority:
         key = self._key.public_key()
         names = [x509.DNSName(host) for host in sorted(self.hosts)]
         return (
-            _builder(name, name, key, AUTHORITY_LIFETIME)
+            _builder(name, name, key, _AUTHORITY_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(authority=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -127,7 +127,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
+        .not_valid_before(now - _BACKDATED)
         .not_valid_after(now + lifetime)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

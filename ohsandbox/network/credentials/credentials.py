@@ -71,7 +71,7 @@ class _CredentialPlace(NamedTuple):
     path: str = "/"
 
 
-class CredentialPreset(NamedTuple):
+class _CredentialPreset(NamedTuple):
     """What one word stands for."""
 
     variables: tuple[str, ...]
@@ -81,27 +81,27 @@ class CredentialPreset(NamedTuple):
     more_inside: tuple[str, ...] = ()
 
 
-PRESETS: Mapping[str, CredentialPreset] = {
-    "anthropic": CredentialPreset(
+PRESETS: Mapping[str, _CredentialPreset] = {
+    "anthropic": _CredentialPreset(
         ("ANTHROPIC_API_KEY",),
         (_CredentialPlace("api.anthropic.com", "header:x-api-key"),),
         "sk-ant-ohsandbox-placeholder",
     ),
-    "bitbucket": CredentialPreset(
+    "bitbucket": _CredentialPreset(
         ("BITBUCKET_TOKEN",),
         (_CredentialPlace("bitbucket.org", "basic:x-token-auth"), _CredentialPlace("api.bitbucket.org")),
     ),
-    "cerebras": CredentialPreset(("CEREBRAS_API_KEY",), (_CredentialPlace("api.cerebras.ai"),)),
-    "codeberg": CredentialPreset(
+    "cerebras": _CredentialPreset(("CEREBRAS_API_KEY",), (_CredentialPlace("api.cerebras.ai"),)),
+    "codeberg": _CredentialPreset(
         ("CODEBERG_TOKEN",),
         (_CredentialPlace("codeberg.org", "basic:git"), _CredentialPlace("codeberg.org", path="/api/")),
     ),
-    "deepseek": CredentialPreset(("DEEPSEEK_API_KEY",), (_CredentialPlace("api.deepseek.com"),)),
-    "gemini": CredentialPreset(
+    "deepseek": _CredentialPreset(("DEEPSEEK_API_KEY",), (_CredentialPlace("api.deepseek.com"),)),
+    "gemini": _CredentialPreset(
         ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         (_CredentialPlace("generativelanguage.googleapis.com", "header:x-goog-api-key"),),
     ),
-    "github": CredentialPreset(
+    "github": _CredentialPreset(
         ("GH_TOKEN", "GITHUB_TOKEN"),
         (
             _CredentialPlace("github.com", "basic:x-access-token"),
@@ -110,23 +110,23 @@ PRESETS: Mapping[str, CredentialPreset] = {
         ),
         "ghp_ohsandboxplaceholder",
     ),
-    "gitlab": CredentialPreset(
+    "gitlab": _CredentialPreset(
         ("GITLAB_TOKEN",),
         (_CredentialPlace("gitlab.com", "basic:oauth2"), _CredentialPlace("gitlab.com", path="/api/")),
     ),
-    "groq": CredentialPreset(("GROQ_API_KEY",), (_CredentialPlace("api.groq.com"),)),
-    "mistral": CredentialPreset(("MISTRAL_API_KEY",), (_CredentialPlace("api.mistral.ai"),)),
-    "openai": CredentialPreset(
+    "groq": _CredentialPreset(("GROQ_API_KEY",), (_CredentialPlace("api.groq.com"),)),
+    "mistral": _CredentialPreset(("MISTRAL_API_KEY",), (_CredentialPlace("api.mistral.ai"),)),
+    "openai": _CredentialPreset(
         ("OPENAI_API_KEY",),
         (_CredentialPlace("api.openai.com"),),
         "sk-ohsandbox-placeholder",
         more_inside=("CODEX_API_KEY",),
     ),
-    "openrouter": CredentialPreset(
+    "openrouter": _CredentialPreset(
         ("OPENROUTER_API_KEY",), (_CredentialPlace("openrouter.ai"),), "sk-or-ohsandbox-placeholder"
     ),
-    "together": CredentialPreset(("TOGETHER_API_KEY",), (_CredentialPlace("api.together.xyz"),)),
-    "xai": CredentialPreset(("XAI_API_KEY",), (_CredentialPlace("api.x.ai"),)),
+    "together": _CredentialPreset(("TOGETHER_API_KEY",), (_CredentialPlace("api.together.xyz"),)),
+    "xai": _CredentialPreset(("XAI_API_KEY",), (_CredentialPlace("api.x.ai"),)),
 }
 """Forges and model providers, as they document their clients: variables, hosts, headers. At a forge git takes basic
 authentication and the interface below its path a bearer token."""

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-HANDSHAKE_S = 20.0
+_HANDSHAKE_S = 20.0
 """For one TLS handshake; a slow line takes two."""
-HEAD_S = 300.0
+_HEAD_S = 300.0
 """From one request's end to the next one's: pools of clients keep a connection for a minute or five."""
 IDLE_S = 3600.0
 """Without a byte from the host, or into it: models think for minutes, and a websocket may have nothing to say."""
@@ -78,7 +78,7 @@ class CredentialInterceptor:
         """See `ohsandbox.network.proxy.proxy.Interceptor`."""
         sandbox = TlsStream(reader, writer, self._authority.server_context(host))
         try:
-            async with asyncio.timeout(HANDSHAKE_S):
+            async with asyncio.timeout(_HANDSHAKE_S):
                 await sandbox.handshake()
         except (OSError, TimeoutError) as error:  # the sandbox is told by TLS
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
@@ -191,7 +191,7 @@ class _Exchanges:
 
     async def _exchange(self) -> bool:
         """Serve one request; whether there may be another."""
-        async with asyncio.timeout(HEAD_S):
+        async with asyncio.timeout(_HEAD_S):
             request = await self._sandbox.next_event()
         if not isinstance(request, h11.Request):
             return False
@@ -207,7 +207,7 @@ class _Exchanges:
         try:
             if self._upstream is None or not self._upstream.is_reusable:
                 self._drop_upstream()
-                async with asyncio.timeout(HANDSHAKE_S + HEAD_S):
+                async with asyncio.timeout(_HANDSHAKE_S + _HEAD_S):
                     self._upstream = _Side(await self._to.open(), h11.CLIENT)
             await self._upstream.send(head)
         except ssl.SSLCertVerificationError as error:

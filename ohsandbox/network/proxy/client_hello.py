@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from typing import NamedTuple
 
-MAX_HELLO_BYTES = 32 * 1024
+_MAX_HELLO_BYTES = 32 * 1024
 """Of all records of a ClientHello; with post-quantum key shares it has about 2 KiB."""
 _CHANGE_CIPHER_SPEC, _HANDSHAKE = 20, 22
 _CLIENT_HELLO, _SERVER_HELLO = 1, 2
@@ -66,7 +66,7 @@ async def read_client_hello(
             continue
         if header[0] != _HANDSHAKE or header[1] != 3:  # noqa: PLR2004 - SSL 3.0 and all of TLS
             raise ClientHelloError("is not TLS")
-        if not 0 < size <= _MAX_RECORD or len(raw) + size > MAX_HELLO_BYTES:
+        if not 0 < size <= _MAX_RECORD or len(raw) + size > _MAX_HELLO_BYTES:
             raise ClientHelloError("is a TLS record of a wrong size")
         fragment = await reader.readexactly(size)
         raw += header + fragment
@@ -85,7 +85,7 @@ def _is_whole(message: bytes) -> bool:
     if len(message) < _MESSAGE_HEADER:
         return False
     size = int.from_bytes(message[1:_MESSAGE_HEADER])
-    if size > MAX_HELLO_BYTES:
+    if size > _MAX_HELLO_BYTES:
         raise ClientHelloError("is too long a ClientHello")
     return len(message) >= _MESSAGE_HEADER + size
 

@@ -15,7 +15,7 @@ import h11
 from ohsandbox.network.addresses import HostNameError, normalized_host
 from ohsandbox.network.policy import HTTP_PORT
 
-MAX_HEADERS = 100
+_MAX_HEADERS = 100
 _AUTHORITY = re.compile(rb"([^\s:@/?#\\\[\]%]{1,255})(?::([1-9]\d{0,4}))?", re.ASCII)
 _ABSOLUTE = re.compile(rb"http://([^/?#\\]*)([/?][^#\\]*)?", re.IGNORECASE)
 _ORIGIN = re.compile(rb"/[^#\\]*")
@@ -86,7 +86,7 @@ class RequestReader:
             if not line and not lines:
                 return b""
             size += len(line)
-            if size > self._limit_bytes or len(lines) > MAX_HEADERS:
+            if size > self._limit_bytes or len(lines) > _MAX_HEADERS:
                 raise HeadError("has too long a head", status=431)
             if not line.endswith(b"\r\n") or _BAD_IN_LINE.search(line, 0, len(line) - 2):
                 raise HeadError("has a line that does not end in CR LF, or a control character in it")

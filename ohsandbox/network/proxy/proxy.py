@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 60.0
+_KEEP_ALIVE_S = 60.0
 """How long a connection may wait for its next request."""
 _SWEEP_S = 0.5
 _LINGER_S = 2.0
@@ -266,7 +266,7 @@ class Proxy:
             if not await self._forward(link, plain, server, request, target):
                 return
             link.finish()
-            link.expect(KEEP_ALIVE_S)
+            link.expect(_KEEP_ALIVE_S)
             is_first = False
 
     async def _verdict(self, host: str, port: int) -> NetworkVerdict:

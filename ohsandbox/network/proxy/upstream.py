@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Resolver: TypeAlias = Callable[[str, int], Awaitable["Sequence[str]"]]
+_Resolver: TypeAlias = Callable[[str, int], Awaitable["Sequence[str]"]]
 """Name and port to addresses; OSError where there are none."""
 Connector: TypeAlias = Callable[[str, int], Awaitable[Streams]]
 """Address (or an upstream proxy's name) and port to a connection; OSError where there is none."""
@@ -152,7 +152,7 @@ class Dialer:
     def __init__(
         self,
         *,
-        resolve: Resolver = resolved,
+        resolve: _Resolver = resolved,
         connect: Connector = connected,
         proxies: Mapping[str, str] | None = None,
     ) -> None:

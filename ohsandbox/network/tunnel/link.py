@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 STDOUT = 1
 HELLO_TIMEOUT_S = 20.0
 """As long as an engine's exec may take to begin."""
-MOST_QUEUED_BYTES = 2 * HALF * WINDOW_BYTES + 1024 * 1024
+_MOST_QUEUED_BYTES = 2 * HALF * WINDOW_BYTES + 1024 * 1024
 """Credit bounds what streams queue; a connector that reads nothing and asks for ever more answers meets this one."""
 
 
@@ -208,7 +208,7 @@ class TunnelLink:
         if not data:
             return
         self._queued += len(data)
-        if self._queued - self._written > MOST_QUEUED_BYTES:
+        if self._queued - self._written > _MOST_QUEUED_BYTES:
             self.end(ConnectorError("The connector reads nothing."))
             return
         self._outgoing.put(data)

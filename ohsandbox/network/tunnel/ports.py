@@ -43,7 +43,7 @@ Connection: close\r
 \r
 """
 """`Refresh` has a browser ask again, so that the page of a server that is being started comes by itself."""
-BACKLOG = 1024
+_BACKLOG = 1024
 """Connections that may wait while others are made."""
 
 
@@ -145,21 +145,21 @@ class Ports:
 
     def forward(self, port: int, host_port: int = 0) -> Forward:
         """See `Runtime.forward`."""
-        check_port("port", port)
-        check_port("host_port", host_port, least=0)
+        _check_port("port", port)
+        _check_port("host_port", host_port, least=0)
         return self._listen(port, host_port, partial(self._connect_inside, port))
 
     def forward_here(self, port: int, host_port: int = 0) -> Forward:
         """The same for a sandbox whose ports are this machine's: without another host_port there is nothing to do."""
-        check_port("port", port)
-        check_port("host_port", host_port, least=0)
+        _check_port("port", port)
+        _check_port("host_port", host_port, least=0)
         if host_port in {0, port}:
             return Forward(port, port, lambda: None)
         return self._listen(port, host_port, partial(connect_here, port))
 
     def expose_host(self, port: int) -> ExposedPort:
         """See `Runtime.expose_host`."""
-        check_port("port", port)
+        _check_port("port", port)
         exposed = _Exposed(self, port)
         try:
             run(self.tunnel.answer(port, exposed.serve))
@@ -170,7 +170,7 @@ class Ports:
 
     def expose_here(self, port: int) -> ExposedPort:
         """The same for a sandbox whose services are this machine's."""
-        check_port("port", port)
+        _check_port("port", port)
         return ExposedPort(port, lambda: None)
 
     @property
@@ -282,10 +282,10 @@ class _Listener(_Carrier):
             end.when_made = lambda: loop.create_task(self._serve(end))
             return end
 
-        self._servers = [await loop.create_server(begin, LOOPBACK, host_port, backlog=BACKLOG)]
+        self._servers = [await loop.create_server(begin, LOOPBACK, host_port, backlog=_BACKLOG)]
         number: int = self._servers[0].sockets[0].getsockname()[1]
         with contextlib.suppress(OSError):
-            self._servers.append(await loop.create_server(begin, LOOPBACK6, number, backlog=BACKLOG))
+            self._servers.append(await loop.create_server(begin, LOOPBACK6, number, backlog=_BACKLOG))
         return number
 
     async def refuse(self, near: _End) -> None:
@@ -414,7 +414,7 @@ async def connect_here(port: int, end: _End) -> None:
     await asyncio.get_running_loop().create_connection(lambda: end, LOOPBACK, port)
 
 
-def check_port(name: str, value: object, *, least: int = 1) -> None:
+def _check_port(name: str, value: object, *, least: int = 1) -> None:
     """Refuse what is not a port number.
 
     Raises:

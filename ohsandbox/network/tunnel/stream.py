@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-HIGH_WATER_BYTES = 64 * 1024
+_HIGH_WATER_BYTES = 64 * 1024
 """Above it a writer's `drain` waits, as that of a socket."""
-ABORT_AFTER_S = 30.0
+_ABORT_AFTER_S = 30.0
 """How long the sandbox may take the rest of a connection that is closed here."""
 
 
@@ -59,7 +59,7 @@ class TunnelTransport(asyncio.Transport):
         self._taken = 0
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
-        self._high_water, self._low_water = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
+        self._high_water, self._low_water = _HIGH_WATER_BYTES, _HIGH_WATER_BYTES // 4
         self._is_paused = True  # until there is a protocol
         self._writer_waits = self._closing = self._is_lost = False
         self._error: Exception | None = None
@@ -108,7 +108,7 @@ class TunnelTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """See `asyncio.WriteTransport`."""
-        self._high_water = HIGH_WATER_BYTES if high is None else high
+        self._high_water = _HIGH_WATER_BYTES if high is None else high
         self._low_water = self._high_water // 4 if low is None else low
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
@@ -308,7 +308,7 @@ class TunnelTransport(asyncio.Transport):
             self._close_sent = True
             self._send(frame(FrameKind.CLOSE, self.number, reason))
             if not reason and not self._close_received:
-                self._abort_timer = self._loop.call_later(ABORT_AFTER_S, self._abort_the_rest)
+                self._abort_timer = self._loop.call_later(_ABORT_AFTER_S, self._abort_the_rest)
             self._release_if_closed()
 
     def _abort_the_rest(self) -> None:

@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 """Between two starts of a connector that ends at once, as where something inside kills it again and again."""
-STEADY_S = 10.0
+_STEADY_S = 10.0
 """A connector that has run for this long begins again without a pause."""
 
-LAST_BYTES_S = 30.0
+_LAST_BYTES_S = 30.0
 """How long the sandbox may take what was written to a connection before it is given up."""
 
 
@@ -171,7 +171,7 @@ class Tunnel:
     def _lost(self, link: TunnelLink) -> None:
         if link is not self._link:
             return  # its start failed
-        if asyncio.get_running_loop().time() - self._started_at > STEADY_S:
+        if asyncio.get_running_loop().time() - self._started_at > _STEADY_S:
             self._pause_s = 0.0
         self._count_failure()
         if self._reviver is not None:
@@ -234,7 +234,7 @@ async def _with_streams(handler: Handler, transport: TunnelTransport) -> None:
     finally:
         writer.close()
         with contextlib.suppress(OSError, TimeoutError):
-            await asyncio.wait_for(writer.wait_closed(), LAST_BYTES_S)
+            await asyncio.wait_for(writer.wait_closed(), _LAST_BYTES_S)
 
 
 def _refuse_closed() -> NoReturn:

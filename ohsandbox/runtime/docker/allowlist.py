@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READY_S = 5.0
+_READY_S = 5.0
 """How long the first process waits for the connector; it starts beside that process, and takes some 0.1 s."""
 PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 """Before the connector is started again where it could not be, the first time and at most."""
@@ -110,9 +110,9 @@ class Allowlist:
 
     async def _restart(self, tunnel: Tunnel) -> None:
         try:
-            await asyncio.wait_for(tunnel.restart(), READY_S)
+            await asyncio.wait_for(tunnel.restart(), _READY_S)
         except TimeoutError:
-            log.info("the allowlist is not served in the sandbox again within %g s", READY_S)
+            log.info("the allowlist is not served in the sandbox again within %g s", _READY_S)
         finally:
             self._tried.set()
 
@@ -140,7 +140,7 @@ class Allowlist:
 
     def wait(self) -> None:
         """Return once the connector listens, or cannot now: programs inside are refused a connection then."""
-        self._tried.wait(READY_S)
+        self._tried.wait(_READY_S)
 
     def close(self) -> None:
         """Serve nothing more, and end every connection."""
@@ -152,7 +152,7 @@ class Allowlist:
         self._over.set()
         if tunnel is not None and self._listening is not None:
             # the connector may be starting just now: whoever listens next finds the port free
-            await asyncio.wait({asyncio.wrap_future(self._listening)}, timeout=READY_S)
+            await asyncio.wait({asyncio.wrap_future(self._listening)}, timeout=_READY_S)
             await tunnel.unlisten(PROXY_PORT)
         for proxy in self._proxies:
             proxy.close()

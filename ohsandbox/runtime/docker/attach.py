@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.options import DockerOptions
 
-ALWAYS_UNSET = (
+_ALWAYS_UNSET = (
     "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS",
     "PS0", "PS1", "PS2", "PS4", "IFS", "CDPATH", "GLOBIGNORE", "TMOUT", "INPUTRC",
 )  # fmt: skip
@@ -61,7 +61,7 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
         user=options.user or (config.get("Labels") or {}).get("ohsandbox.user") or config.get("User") or "",
         workdir=sane_workdir(options.workdir) or workdir_of(config),
         exec_env=exec_env,
-        unset=ALWAYS_UNSET,
+        unset=_ALWAYS_UNSET,
         state_dir=PRIVATE_DIR if has_ours else "/tmp",  # noqa: S108 - in the container; every image has it
         exposed=tuple(exposures(found | {"Mounts": _resolved(engine, found.get("Mounts") or [])})),
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ANY_DEPTH = "**"
 
 
-class IgnorePattern(NamedTuple):
+class _IgnorePattern(NamedTuple):
     """A line of the file, to be followed one name of a path after the other."""
 
     leaves_out: bool
@@ -26,7 +26,7 @@ class IgnorePattern(NamedTuple):
     """A test of one name each; None is `**`, any number of names."""
 
     @classmethod
-    def of(cls, line: str) -> IgnorePattern:
+    def of(cls, line: str) -> _IgnorePattern:
         """The pattern of a line; without parts where it names nothing. `..` takes the part before it along."""
         kept: list[str] = []
         for part in line.removeprefix("!").strip().split("/"):
@@ -71,7 +71,7 @@ def kept_paths(root: Path, lines: Sequence[str]) -> Iterator[str]:
     Raises:
         OSError: a directory cannot be read.
     """
-    patterns = [pattern for line in lines if (pattern := IgnorePattern.of(line)).parts]
+    patterns = [pattern for line in lines if (pattern := _IgnorePattern.of(line)).parts]
     below = [("", [pattern.skipped({0}) for pattern in patterns])]
     while below:
         directory, before = below.pop()

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 HELLO_TIMEOUT_S = 20.0
 """From the exec's start to its hello: 32 ms when idle, 3.7 s behind an exec whose pipe a background job held open."""
-HELLO_LIMIT_BYTES = 64 * 1024
+_HELLO_LIMIT_BYTES = 64 * 1024
 """More output before the hello comes from an image whose shell prints; runc's longest message was 400 bytes."""
-MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+_MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """One argv string without its NUL (Linux MAX_ARG_STRLEN)."""
 BUFFER_BYTES = 1024 * 1024
 """Size of one read: the engine sends frames of up to 32 KiB, so up to 32 frames a call."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
 
-ENTER_SCRIPT = """
+_ENTER_SCRIPT = """
 read -r go
 f=
 cd -- "$1" 2>/dev/null || {
@@ -55,10 +55,10 @@ shift 2
 replace any other directory by a link to a descriptor that the runtime has open (CVE-2024-21626), and no process would
 start there any more."""
 
-HELLO_SCRIPT = 'printf "%s %s%s\\n" NONCE $$ "$f"\nGO unset f go\nexec "$@"'
+_HELLO_SCRIPT = 'printf "%s %s%s\\n" NONCE $$ "$f"\nGO unset f go\nexec "$@"'
 """Prints nothing before our first write: docker-py loses bytes that arrive together with the HTTP header."""
 
-CHECK_SCRIPT = ENTER_SCRIPT.replace(
+_CHECK_SCRIPT = _ENTER_SCRIPT.replace(
     "cd -- ", '[ -z "$2" ] || [ -e "$1" ] || mkdir -p -- "$1" 2>/dev/null\ncd -- '
 ) + files("ohsandbox.runtime").joinpath("scripts/selfcheck.sh").read_text("utf-8")
 """ENTER_SCRIPT that also creates a missing working directory, and reports the kernel's facts of the process and its
@@ -68,7 +68,7 @@ _WAIT_FOR_GO = "read -r go;"
 """Without a terminal the process waits for a second newline: the engine copies its two streams in two threads, so that
 standard error written after the hello was seen to arrive before it. A terminal has one stream, and would echo."""
 
-KILL_SCRIPT = 'kill -9 "-$1" 2>/dev/null||kill -9 "$1" 2>/dev/null;:'
+_KILL_SCRIPT = 'kill -9 "-$1" 2>/dev/null||kill -9 "$1" 2>/dev/null;:'
 """busybox's kill accepts no `--`, so the negative number stands alone; dash and bash accept that after a signal."""
 
 
@@ -122,7 +122,7 @@ class DockerChannel(Channel):
 
     def _start(self, nonce: str) -> Any:
         request = self._request
-        script = (CHECK_SCRIPT if request.check else ENTER_SCRIPT) + HELLO_SCRIPT
+        script = (_CHECK_SCRIPT if request.check else _ENTER_SCRIPT) + _HELLO_SCRIPT
         script = script.replace("NONCE", nonce).replace("GO ", "" if request.tty else _WAIT_FOR_GO)
         argv = ("/bin/sh", "-c", script, "sh", request.workdir or "/", "yes" * request.elsewhere, *request.argv)
         with self._engine_errors("opening a process in the sandbox"):
@@ -158,7 +158,7 @@ class DockerChannel(Channel):
         heard = b""
         try:
             self._wire.sendall(memoryview(b"\n"))
-            while len(heard) < HELLO_LIMIT_BYTES:
+            while len(heard) < _HELLO_LIMIT_BYTES:
                 if not self._wire.readable(deadline):
                     raise self._lost(f"its shell said nothing for {HELLO_TIMEOUT_S:.0f} s")
                 if not (count := self._wire.recv_into(buffer)):
@@ -309,7 +309,7 @@ class DockerChannel(Channel):
         if self._exit_code() is not None:
             return
         with self._container.starting(), self._engine_errors("killing a process in the sandbox"):
-            killer = self._create(("/bin/sh", "-c", KILL_SCRIPT, "sh", str(self.pid)), stdin=False)
+            killer = self._create(("/bin/sh", "-c", _KILL_SCRIPT, "sh", str(self.pid)), stdin=False)
             self._container.engine.api.exec_start(killer, detach=True)
 
     def close(self) -> None:
@@ -339,7 +339,7 @@ def _refuse_impossible(request: ProcessRequest) -> None:
             raise UsageError(
                 "A NUL byte cannot be passed in an argument or the environment. Remedy: send it over stdin."
             )
-        if len(text) > MAX_ARGUMENT_BYTES // 4 and len(text.encode(errors="surrogateescape")) > MAX_ARGUMENT_BYTES:
+        if len(text) > _MAX_ARGUMENT_BYTES // 4 and len(text.encode(errors="surrogateescape")) > _MAX_ARGUMENT_BYTES:
             raise UsageError(
                 f"An argument of {len(text)} characters is over the limit of 128 KiB. Remedy: send it over stdin."
             )

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 REPOSITORY = "ohsandbox-checkpoint"
 LABEL = "ohsandbox.checkpoint"
 CONVERSATION_LABEL = "ohsandbox.conversation"
-MAX_LABEL_CHARS = 200
+_MAX_LABEL_CHARS = 200
 
 MAX_EACH = 20
-MAX_EACH_BYTES = 4 * GIB
+_MAX_EACH_BYTES = 4 * GIB
 """Per owner. The first checkpoint is always kept: it is the base of all comparisons."""
-MAX_ALL = 200
+_MAX_ALL = 200
 MAX_ALL_BYTES = 20 * GIB
 """For all owners of this state directory together."""
 UNFINISHED_S = 3600.0
@@ -69,8 +69,8 @@ def take(
         SandboxUnavailable: the engine failed: no space, or the container is gone.
         UsageError: label is too long or not a single line; or the state directory cannot be written.
     """
-    if len(label) > MAX_LABEL_CHARS or not label.isprintable():
-        raise UsageError(f"A checkpoint's label is one line of at most {MAX_LABEL_CHARS} characters, not {label!r}.")
+    if len(label) > _MAX_LABEL_CHARS or not label.isprintable():
+        raise UsageError(f"A checkpoint's label is one line of at most {_MAX_LABEL_CHARS} characters, not {label!r}.")
     api, name = container.engine.api, container.name
     marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
     record = begin(container.engine, owner=owner, pod=pod)
@@ -293,10 +293,10 @@ def prune(engine: Engine, *, owner: Path | None) -> None:
     everything = [record for record in records(engine) if record.id]
     if owner is not None:
         own = [record for record in everything if record.owner == str(owner.absolute())]
-        for record in _beyond(own[1:], count=MAX_EACH - 1, size_bytes=MAX_EACH_BYTES):
+        for record in _beyond(own[1:], count=MAX_EACH - 1, size_bytes=_MAX_EACH_BYTES):
             release(engine, record)
             everything.remove(record)
-    for record in _beyond([record for record in everything if record.owner], count=MAX_ALL, size_bytes=MAX_ALL_BYTES):
+    for record in _beyond([record for record in everything if record.owner], count=_MAX_ALL, size_bytes=MAX_ALL_BYTES):
         release(engine, record)
 
 

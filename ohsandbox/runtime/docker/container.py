@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 RECONNECT_S = 30.0
 """How long to wait for a stopped engine: a restart of dockerd took 5 s with ten containers."""
-USER_FILES = ("/etc/passwd", "/etc/group")
+_USER_FILES = ("/etc/passwd", "/etc/group")
 """Engine 20.10 opens them on each start while it holds the container's lock: if one is a FIFO, neither inspect nor
 remove of that container ever returns."""
 _STAT = "X-Docker-Container-Path-Stat"
@@ -43,7 +43,7 @@ _GO_LINK = 1 << 27
 _GO_WAITS = 1 << 25 | 1 << 26
 """ModeNamedPipe, ModeDevice."""
 _images_looked_at = set[str]()
-"""Ids of images whose `USER_FILES` an engine can open; looking takes 5 ms a container."""
+"""Ids of images whose `_USER_FILES` an engine can open; looking takes 5 ms a container."""
 
 
 class Container:
@@ -150,7 +150,7 @@ class Container:
         image_id is the image of a container that is new: its files are the image's, which are looked at once.
         """
         if image_id is None or image_id not in _images_looked_at:
-            for path in USER_FILES:
+            for path in _USER_FILES:
                 self._refuse_waiting(path)
         is_open = image_id is None and self._is_kept_from_network()
         if image_id is not None:

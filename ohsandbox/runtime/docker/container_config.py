@@ -35,15 +35,15 @@ PRIVATE_DIR = "/run/ohs"
 CONNECTOR_DIR = "/run/ohs-net"
 """A tmpfs of root's for the program that carries connections: no checkpoint holds it, and a read-only root file system
 has it too."""
-CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
+_CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
 CACHE_DIR = "/var/cache/ohsandbox"
 """Where the volume with the caches of package tools is."""
 TRUST_DIR = "/usr/local/share/ohsandbox"
 """Certificates that the sandbox trusts; with a read-only root file system, a tmpfs of root's."""
 MAPPED_HOME = "/home/ohsandbox"
 """In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and our tmpfs is noexec."""
-STRICT_WRITABLE = ("/tmp", "/var/tmp", MAPPED_HOME)  # noqa: S108 - in the container
-STRICT_SHARE = 10
+_STRICT_WRITABLE = ("/tmp", "/var/tmp", MAPPED_HOME)  # noqa: S108 - in the container
+_STRICT_SHARE = 10
 """Of the memory: the size of each tmpfs of `strict`. Four of them, /dev/shm and ours leave a third to processes."""
 ALL_GPUS = -1
 """The engine's own word for all."""
@@ -52,25 +52,25 @@ CONNECTOR_UID = "65534"
 
 PID_1 = "trap '' HUP INT QUIT TERM USR1 USR2 PIPE ALRM; while :; do sleep 3600 & wait $!; done"
 """Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither."""
-MAPPED_PID_1 = f"trap 'exit 143' TERM; {PID_1.replace(' TERM', '')}"
+_MAPPED_PID_1 = f"trap 'exit 143' TERM; {PID_1.replace(' TERM', '')}"
 """SIGTERM ends it, for monitors.OwnerWatchdog; an agent that runs as an ordinary user cannot send it one."""
 
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
 """The minimum for apt, useradd, `su` and killing another user's process, with their numbers (linux/capability.h)."""
-TRUSTED_CAPABILITIES = CAPABILITIES | {
+_TRUSTED_CAPABILITIES = CAPABILITIES | {
     "FSETID": 4, "SETPCAP": 8, "NET_BIND_SERVICE": 10, "SYS_CHROOT": 18, "AUDIT_WRITE": 29, "SETFCAP": 31,
 }  # fmt: skip
 """The engine's default without NET_RAW (whoever writes the header of a packet is routed by one address and delivered to
 another: the open network's rules would be passed by) and MKNOD."""
 
-ENGINE_MASKED_PATHS = (
+_ENGINE_MASKED_PATHS = (
     "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
     "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
     "/sys/devices/virtual/powercap",
 )  # fmt: skip
 """The default masked paths of engine 28, which a given list replaces; runc skips paths that do not exist. Ours adds the
 memory of PID 1, which root could write; the filter forbids tracing PID 1 (seccomp.py)."""
-ENGINE_READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_ENGINE_READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 """The default read-only paths of engines, which a given list replaces. Ours adds one: under cgroup v1 the parent of the
 hierarchies is a tmpfs of half the machine's memory, where root could fill all memory of the sandbox with data that no
 kernel can reclaim, so that no process starts any more."""
@@ -176,7 +176,7 @@ class ContainerConfig(BaseModel):
         """Those of uid 0, with their numbers; none where a directory of the host is bound read-write."""
         if self.is_mapped or self.hardening == "strict":
             return {}
-        return TRUSTED_CAPABILITIES if self.hardening == "trusted" else CAPABILITIES
+        return _TRUSTED_CAPABILITIES if self.hardening == "trusted" else CAPABILITIES
 
     @property
     def capability_mask(self) -> str:
@@ -189,11 +189,11 @@ class ContainerConfig(BaseModel):
         limits = self.limits
         found = {
             PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777",
-            CONNECTOR_DIR: CONNECTOR_TMPFS,
+            CONNECTOR_DIR: _CONNECTOR_TMPFS,
         }
         if self.hardening == "strict":
-            places = (*STRICT_WRITABLE, *(() if any(one.target == WORKSPACE for one in self.binds) else (WORKSPACE,)))
-            size = limits.memory_bytes // STRICT_SHARE
+            places = (*_STRICT_WRITABLE, *(() if any(one.target == WORKSPACE for one in self.binds) else (WORKSPACE,)))
+            size = limits.memory_bytes // _STRICT_SHARE
             found |= dict.fromkeys(places, f"rw,nosuid,nodev,exec,size={size},mode=1777")
             found[TRUST_DIR] = "rw,nosuid,nodev,noexec,size=4m,mode=0755"
         return found
@@ -218,7 +218,7 @@ def create_payload(config: ContainerConfig) -> dict[str, Any]:
     named = {} if config.network_owner else {"Hostname": "sandbox"}  # a namespace that is joined has its owner's
     return named | {
         "Image": config.image,
-        "Entrypoint": ["/bin/sh", "-c", MAPPED_PID_1 if config.is_mapped else PID_1],
+        "Entrypoint": ["/bin/sh", "-c", _MAPPED_PID_1 if config.is_mapped else PID_1],
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",  # the OCI runtime enters it at each start, also after an agent changed the files
@@ -261,8 +261,8 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
         "AutoRemove": False,
         "RestartPolicy": {"Name": "no"},
         "NetworkMode": f"container:{config.network_owner}" if config.network_owner else "none",
-        "MaskedPaths": [*ENGINE_MASKED_PATHS, "/proc/1/mem"],
-        "ReadonlyPaths": [*ENGINE_READONLY_PATHS, "/sys/fs/cgroup"],
+        "MaskedPaths": [*_ENGINE_MASKED_PATHS, "/proc/1/mem"],
+        "ReadonlyPaths": [*_ENGINE_READONLY_PATHS, "/sys/fs/cgroup"],
         "IpcMode": "private",
         "CgroupnsMode": "private",
         "Tmpfs": config.tmpfs,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEPT_DECISIONS = 1000
+_KEPT_DECISIONS = 1000
 """As many decisions `decisions` tells, over all changes of the network."""
 LIST_INTERFACES = b'while read -r ohs_k ohs_v;do case $ohs_k in *:*)echo "${ohs_k%%:*}";;esac;done </proc/net/dev'
 """Worker shell: the interfaces of the sandbox, a line each."""
@@ -219,7 +219,7 @@ class ContainerNetwork:
             from ohsandbox.network.audit import shortened  # noqa: PLC0415 - as `_ALLOWLIST`
 
             ended.close()
-            self._earlier = shortened((*self._earlier, *ended.audit.decisions), KEPT_DECISIONS)
+            self._earlier = shortened((*self._earlier, *ended.audit.decisions), _KEPT_DECISIONS)
         if self._port_audit is not None:
             self._port_audit.close()
 

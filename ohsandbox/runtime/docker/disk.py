@@ -30,33 +30,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FASTEST_BYTES_S = 4 * GIB
+_FASTEST_BYTES_S = 4 * GIB
 """Write rate into the page cache: one `dd` reached 2.1 GB/s on two processors. Our filter refuses fallocate, which
 reserves any size at once."""
-FASTEST_FILES_S = 200_000
+_FASTEST_FILES_S = 200_000
 """Creation rate: a C program created 90,000 empty files a second on ext4 with one processor."""
 SHORTEST_S, LONGEST_S = 0.1, 10.0
 """Interval between checks: the time in which the fastest writer could reach the floor, within these bounds."""
-ALERT_S = 1.0
+_ALERT_S = 1.0
 """When the floor could be reached within this time, the written bytes of each process are recorded."""
-ALERT_LOOKS = 50
+_ALERT_LOOKS = 50
 """The record is renewed after this many checks, so that only recent writes count."""
-ALLOWANCE_BYTES = 32 * MIB
+_ALLOWANCE_BYTES = 32 * MIB
 """What a process may write below the floor: enough to compile a file; 64 such processes use up a floor of 2 GiB."""
-STEADY_BYTES = 128 * 1024
+_STEADY_BYTES = 128 * 1024
 """What a process may write below the floor between two checks, twice in a row. This finds the parent of short-lived
 writers, and spares a process that is only charged with the writes of a killed child."""
-STEADY_TICKS = 2
+_STEADY_TICKS = 2
 """Same for system time, in ticks of 10 ms, while inodes are short: no counter shows who creates files (ext4 writes
 their metadata from its journal thread)."""
-PATIENT_LOOKS = 3
+_PATIENT_LOOKS = 3
 """Number of checks for which a process with unknown writes is spared."""
-KILL_ROUNDS = 6
+_KILL_ROUNDS = 6
 """Number of rounds of killing single writers before all processes are killed."""
-ROUNDS_LAST_S = 30.0
+_ROUNDS_LAST_S = 30.0
 """Rounds are counted anew after this long without a kill: `while :; do dd of=big; done` empties its file each time, and
 with it the disk, and would fill it again for as long as it runs."""
-ASK_SPACE = b"stat -f -c '%S %a %b %d %c' /"
+_ASK_SPACE = b"stat -f -c '%S %a %b %d %c' /"
 """POSIX has no such command; this one works with coreutils and busybox (`df -i` is optional in busybox)."""
 
 
@@ -70,7 +70,7 @@ class FileSystem(NamedTuple):
     """Whether it is on this machine."""
 
 
-class ProcessWrites(NamedTuple):
+class _ProcessWrites(NamedTuple):
     """Written bytes and system time of a process of the sandbox."""
 
     own_bytes: int | None
@@ -128,7 +128,7 @@ def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None
     return None
 
 
-def writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | None:
+def _writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | None:
     """Return the bytes that may be written to the engine's disk above its floor; None if it cannot be asked."""
     found = where[0].ask()
     return None if found is None else found.free_bytes - floor_bytes(found, asked)
@@ -136,7 +136,7 @@ def writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | None
 
 def room_bytes(container: Container, sandbox: DockerRuntime, asked: int | None) -> int | None:
     """Return the same for the disk of a container, as it is now."""
-    return writable_bytes(writable_file_systems(container.engine, container.inspect(), {}, (), sandbox), asked)
+    return _writable_bytes(writable_file_systems(container.engine, container.inspect(), {}, (), sandbox), asked)
 
 
 def reachable(path: str) -> Path | None:
@@ -153,7 +153,7 @@ def reachable(path: str) -> Path | None:
 
 
 def _asked_inside(sandbox: DockerRuntime) -> DiskSpace | None:
-    said = sandbox.snippet(ASK_SPACE).stdout.split()
+    said = sandbox.snippet(_ASK_SPACE).stdout.split()
     if len(said) != len(DiskSpace._fields) + 1 or not all(word.isdigit() for word in said):
         return None
     size, free, total, free_files, total_files = map(int, said)
@@ -168,10 +168,10 @@ class DiskMonitor:
         self._where, self._sandbox, self._least = where, sandbox, least
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ohsandbox-disk", daemon=True)
-        self._base: dict[int, ProcessWrites] = {}
+        self._base: dict[int, _ProcessWrites] = {}
         """Written bytes from before the floor was reached."""
         self._age = 0
-        self._last: dict[int, ProcessWrites] = {}
+        self._last: dict[int, _ProcessWrites] = {}
         self._steady: dict[int, int] = {}
         """For each process, the number of consecutive checks in which it has written."""
         self._low: tuple[str, bool] | None = None
@@ -213,18 +213,18 @@ class DiskMonitor:
                 of_files = found.free_bytes >= floor_bytes(found, self._least)
                 left = found.free_files if of_files else found.free_bytes
                 writes = self._act(f"{place.name} {short}", (place.name, of_files), left)
-                return SHORTEST_S if writes else ALERT_S
-            left_s = min(left_s, (found.free_bytes - floor_bytes(found, self._least)) / FASTEST_BYTES_S)
+                return SHORTEST_S if writes else _ALERT_S
+            left_s = min(left_s, (found.free_bytes - floor_bytes(found, self._least)) / _FASTEST_BYTES_S)
             if found.total_files:
-                left_s = min(left_s, (found.free_files - floor_files(found)) / FASTEST_FILES_S)
+                left_s = min(left_s, (found.free_files - floor_files(found)) / _FASTEST_FILES_S)
         self._low = None
-        self._remember(near=left_s < ALERT_S)
+        self._remember(near=left_s < _ALERT_S)
         return max(left_s, SHORTEST_S)
 
     def _remember(self, *, near: bool) -> None:
         if not near:
             self._base = {}
-        elif not self._base or self._age >= ALERT_LOOKS:
+        elif not self._base or self._age >= _ALERT_LOOKS:
             self._base, self._age = self._written(), 0
         self._age += 1
 
@@ -253,7 +253,7 @@ class DiskMonitor:
             return fell
         return first or fell or bool(writers)  # a second has time for all inodes below the floor
 
-    def _written(self) -> dict[int, ProcessWrites]:
+    def _written(self) -> dict[int, _ProcessWrites]:
         """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
         known = _parsed(self._sandbox.snippet(b"ohs_written", user="0").stdout)
         for user in sorted({one.user for one in known.values() if one.disk_bytes is None}):
@@ -261,7 +261,7 @@ class DiskMonitor:
             known |= {pid: one for pid, one in more.items() if one.disk_bytes is not None and pid in known}
         return known
 
-    def _writers(self, now: dict[int, ProcessWrites], *, fell: bool, of_files: bool) -> list[int]:
+    def _writers(self, now: dict[int, _ProcessWrites], *, fell: bool, of_files: bool) -> list[int]:
         """Return the pids to kill: processes that wrote much or keep writing, and last those with unknown writes."""
         found = []
         self._killed &= now.keys()
@@ -269,23 +269,23 @@ class DiskMonitor:
             if pid in self._killed:  # a process in uninterruptible disk sleep dies later
                 continue
             base, last = self._base.get(pid, _NOTHING), self._last.get(pid, _NOTHING)
-            steady = _more(one.disk_bytes, last.disk_bytes, STEADY_BYTES) or (
-                of_files and fell and _more(one.ticks, last.ticks, STEADY_TICKS)
+            steady = _more(one.disk_bytes, last.disk_bytes, _STEADY_BYTES) or (
+                of_files and fell and _more(one.ticks, last.ticks, _STEADY_TICKS)
             )
-            hidden = fell and (one.disk_bytes is None or _more(one.call_bytes, last.call_bytes, STEADY_BYTES))
+            hidden = fell and (one.disk_bytes is None or _more(one.call_bytes, last.call_bytes, _STEADY_BYTES))
             self._steady[pid] = self._steady.get(pid, 0) + 1 if steady or hidden else 0
-            patience = 1 if steady else PATIENT_LOOKS
-            if _more(one.own_bytes, base.own_bytes, ALLOWANCE_BYTES) or self._steady[pid] > patience:
+            patience = 1 if steady else _PATIENT_LOOKS
+            if _more(one.own_bytes, base.own_bytes, _ALLOWANCE_BYTES) or self._steady[pid] > patience:
                 found.append(pid)
         self._last = now
         return found
 
-    def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, ProcessWrites]) -> None:
+    def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, _ProcessWrites]) -> None:
         now_s = time.monotonic()
-        self._rounds = self._rounds + 1 if now_s - self._killed_at < ROUNDS_LAST_S else 1
+        self._rounds = self._rounds + 1 if now_s - self._killed_at < _ROUNDS_LAST_S else 1
         self._killed_at = now_s
         self.kills += 1
-        if self._rounds > KILL_ROUNDS:
+        if self._rounds > _KILL_ROUNDS:
             self._say(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
             self._sandbox.end_processes()
             self._rounds = 0
@@ -304,18 +304,18 @@ class DiskMonitor:
         log.warning("%s", what)
 
 
-_NOTHING = ProcessWrites(0, 0, 0, 0, "", "")
+_NOTHING = _ProcessWrites(0, 0, 0, 0, "", "")
 
 
 def _more(now: int | None, before: int | None, least: int) -> bool:
     return now is not None and now - (before or 0) >= least
 
 
-def _parsed(said: bytes) -> dict[int, ProcessWrites]:
+def _parsed(said: bytes) -> dict[int, _ProcessWrites]:
     known = {}
     for line in said.decode("utf-8", "replace").splitlines():
         pid, *numbers, user, name = (*line.split(" ", 6), *[""] * 7)[:7]
         if pid.isdigit() and user:
             own, disk, calls, ticks = (int(word) if word.isdigit() else None for word in numbers)
-            known[int(pid)] = ProcessWrites(own, disk, calls, ticks, user, name)
+            known[int(pid)] = _ProcessWrites(own, disk, calls, ticks, user, name)
     return known

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 Status = Literal["ok", "warn", "fail"]
 
-SAFE_RUNC = ((1, 2, 8), (1, 3, 3), (1, 4, 0))
+_SAFE_RUNC = ((1, 2, 8), (1, 3, 3), (1, 4, 0))
 """The first release of each branch without CVE-2025-31133, -52565 and -52881 (1.4.0-rc.3 counts as 1.4.0)."""
-SAFE_ENGINE_MAJOR = 23
+_SAFE_ENGINE_MAJOR = 23
 """Older engines are no longer maintained; their default filter allows AF_VSOCK (ours does not)."""
 
 
@@ -70,7 +70,7 @@ def check_engine(engine: Engine, info: dict[str, Any], version: dict[str, Any]) 
 
 def _versions(engine: Engine, version: dict[str, Any], api: str) -> Iterator[Check]:
     text = f"{version.get('Version', '?')} at {engine.address}"
-    if _numbers(str(version.get("Version", ""))) < (SAFE_ENGINE_MAJOR,):
+    if _numbers(str(version.get("Version", ""))) < (_SAFE_ENGINE_MAJOR,):
         yield Check("engine", "warn", text, "upgrade the engine: this release is no longer maintained")
     else:
         yield Check("engine", "ok", text)
@@ -87,8 +87,8 @@ def _versions(engine: Engine, version: dict[str, Any], api: str) -> Iterator[Che
 def runc_is_safe(version: str) -> bool:
     """Whether the release is at or after the first fixed one of its branch."""
     numbers = _numbers(version)
-    branch = next((safe for safe in SAFE_RUNC if safe[:2] == numbers[:2]), None)
-    return numbers >= branch if branch else numbers > SAFE_RUNC[-1]
+    branch = next((safe for safe in _SAFE_RUNC if safe[:2] == numbers[:2]), None)
+    return numbers >= branch if branch else numbers > _SAFE_RUNC[-1]
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 8.0
 """Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
-CALL_TIMEOUT_S = 120.0
+_CALL_TIMEOUT_S = 120.0
 """Per API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be slow."""
 
 MAX_IDLE_CONNECTIONS = 64
@@ -141,7 +141,7 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
         raise
     except foreign_errors() as error:
         raise _unavailable(error, address) from error
-    engine.api.timeout = CALL_TIMEOUT_S
+    engine.api.timeout = _CALL_TIMEOUT_S
     return engine
 
 

@@ -36,7 +36,7 @@ _QUOTE_CHARS = 300
 """Maximum length of an engine's text quoted in a message: one line on a wide terminal."""
 
 
-class ErrorRule(NamedTuple):
+class _ErrorRule(NamedTuple):
     """A pattern of engine text, the error it means, and the remedy."""
 
     pattern: re.Pattern[str]
@@ -52,8 +52,8 @@ def _in_order(first: str, later: str) -> str:
     return rf"(?m:^)(?:(?!{first}).)*(?:{first}).*(?:{later})"
 
 
-def _rule(pattern: str, kind: type[OhsandboxError], remedy: str) -> ErrorRule:
-    return ErrorRule(re.compile(pattern, re.IGNORECASE), kind, remedy)
+def _rule(pattern: str, kind: type[OhsandboxError], remedy: str) -> _ErrorRule:
+    return _ErrorRule(re.compile(pattern, re.IGNORECASE), kind, remedy)
 
 
 _NO_SHELL = "use an image that has a POSIX shell at /bin/sh"
@@ -62,7 +62,7 @@ _BUSY = "the sandbox is at its process or memory limit: restart it, or raise --p
 _UNPAUSE = "unpause it with `docker unpause`"
 
 # fmt: off
-START_RULES: tuple[ErrorRule, ...] = (
+_START_RULES: tuple[_ErrorRule, ...] = (
     _rule(r"find (user|group) |no matching entries in (passwd|group) file", UnknownUserError,
           "name a user of the image's /etc/passwd, or a numeric id"),
     _rule(_in_order("chdir to cwd ", "not a directory"), WorkdirNotADirectoryError, "name a directory"),
@@ -81,7 +81,7 @@ START_RULES: tuple[ErrorRule, ...] = (
 )
 """Text in an exec's stream whose process never started. First match wins."""
 
-API_RULES: tuple[ErrorRule, ...] = (
+API_RULES: tuple[_ErrorRule, ...] = (
     _rule(r"no such container|no such exec", SandboxGone, "its files are gone with it: start a new sandbox"),
     _rule(r"is paused", SandboxPaused, _UNPAUSE),
     _rule(r"is not running|is restarting|cannot exec in a stopped", SandboxUnavailable, "start it again"),
@@ -115,7 +115,7 @@ API_RULES: tuple[ErrorRule, ...] = (
 
 def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxError:
     """Return the error for the text in an exec's stream whose process did not start (exit code 126 or 127)."""
-    for rule in START_RULES:
+    for rule in _START_RULES:
         if not rule.pattern.search(text):
             continue
         if rule.kind is UnknownUserError:

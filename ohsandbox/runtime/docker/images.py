@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.engine import Engine
 
-PULL_ATTEMPTS = 5
+_PULL_ATTEMPTS = 5
 FIRST_PAUSE_S = 2.0
 """Doubled each time, with full jitter: 2, 4, 8, 16 s at most. A registry's rate limit lasts hours; a burst, seconds."""
 _PASSING = (
     "toomanyrequests", "rate limit", "too many requests", "i/o timeout", "connection reset", "503", "tls handshake",
 )  # fmt: skip
-MAX_ASKED = 20
+_MAX_ASKED = 20
 """Images whose registries are asked whether they have them: where pulls are limited, a question may count as one."""
 _NOT_GIVEN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 _LAYER_DONE = {"Pull complete", "Already exists", "Download complete"}
@@ -122,7 +122,7 @@ def find_absent(engine: Engine, names: Sequence[str]) -> dict[str, str]:
             return None
         return None
 
-    asked = [name for name in names if inspect(engine, name) is None][:MAX_ASKED]
+    asked = [name for name in names if inspect(engine, name) is None][:_MAX_ASKED]
     with ThreadPoolExecutor(8) as pool:
         reasons = pool.map(reason, asked)
         return {name: why for name, why in zip(asked, reasons, strict=True) if why is not None}
@@ -150,12 +150,12 @@ def patiently(
         ImageUnavailable: the last one, or one that would repeat itself.
         CallCancelledError: cancel was set between two.
     """
-    for number in range(1, PULL_ATTEMPTS + 1):
+    for number in range(1, _PULL_ATTEMPTS + 1):
         check_not_cancelled(cancel, f"getting image {image!r}")
         try:
             attempt()
         except ImageUnavailable as error:
-            if number == PULL_ATTEMPTS or not any(word in str(error).lower() for word in _PASSING):
+            if number == _PULL_ATTEMPTS or not any(word in str(error).lower() for word in _PASSING):
                 raise
             tell(PullProgress(image, "retrying"))
             (cancel or threading.Event()).wait(random.uniform(0, FIRST_PAUSE_S * 2 ** (number - 1)))  # noqa: S311 - jitter

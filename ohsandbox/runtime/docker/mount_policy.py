@@ -22,22 +22,22 @@ from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SYSTEM_TREES = (
+_SYSTEM_TREES = (
     "/etc", "/proc", "/sys", "/dev", "/boot", "/run", "/var/run", "/usr", "/bin", "/sbin", "/lib", "/lib64",
     "/nix", "/gnu", "/snap", "/var/spool", "/var/mail", "/var/cron", "/var/at", "/var/backups", "/var/db",
     "/System", "/Library", "/Applications", "/cores",
 )  # fmt: skip
 """Never bound, nor anything below them: write access there is control of the host."""
-SYSTEM_ROOTS = (
+_SYSTEM_ROOTS = (
     "/", "/home", "/root", "/var", "/var/lib", "/opt", "/srv", "/mnt", "/media", "/tmp",  # noqa: S108
     "/Users", "/Users/Shared", "/private", "/private/var", "/Volumes",
 )  # fmt: skip
 """Never bound as a whole; a directory below them may be. /var/lib/docker is in the next list."""
-ENGINE_TREES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/rancher", "/var/lib/kubelet")
+_ENGINE_TREES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/rancher", "/var/lib/kubelet")
 
-HOME_NAMES = frozenset({"bin", "library", "appdata", "applications", "snap", "maildir", "start menu", "ntuser.dat"})
+_HOME_NAMES = frozenset({"bin", "library", "appdata", "applications", "snap", "maildir", "start menu", "ntuser.dat"})
 """In a home directory, besides all hidden names: programs that run by themselves or by name, keychains, browsers."""
-STARTUP_FILES = (
+_STARTUP_FILES = (
     ".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".zshrc", ".zshenv",
     ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".login", ".cshrc", ".tcshrc", ".inputrc", ".xprofile", ".xinitrc",
     ".xsession", ".pam_environment", ".gitconfig", ".vimrc", ".emacs", ".tmux.conf", ".screenrc", ".npmrc", ".pypirc",
@@ -45,13 +45,13 @@ STARTUP_FILES = (
     ".wgetrc", ".config", ".ssh", ".gnupg", ".local", ".claude", ".codex", ".gemini", ".vim", ".emacs.d", "bin",
 )  # fmt: skip
 """Often links into a directory of settings ("dotfiles"), which is then as sensitive as the home directory."""
-VARIABLES = (
+_VARIABLES = (
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "ZDOTDIR", "BASH_ENV", "ENV",
     "PYTHONSTARTUP", "PYTHONUSERBASE", "GIT_CONFIG_GLOBAL", "GNUPGHOME", "DOCKER_CONFIG", "KUBECONFIG", "CARGO_HOME",
     "CLAUDE_CONFIG_DIR", "CODEX_HOME",
 )  # fmt: skip
 """They move directories and files that are in the home directory by default."""
-WINDOWS_TREES = frozenset(
+_WINDOWS_TREES = frozenset(
     {"windows", "program files", "program files (x86)", "programdata", "$recycle.bin", "system volume information"}
 )
 """On a drive that WSL mounts at /mnt/<letter>."""
@@ -148,15 +148,15 @@ def _real(*places: str) -> dict[str, Path]:
 
 
 def _of_the_system(path: Path) -> str | None:
-    for tree, real in _real(*SYSTEM_TREES, *ENGINE_TREES).items():
+    for tree, real in _real(*_SYSTEM_TREES, *_ENGINE_TREES).items():
         if path.is_relative_to(real) or path == Path(tree):
             return f"it lies in {tree}, which belongs to the host"
-    if path in _real(*SYSTEM_ROOTS).values():
+    if path in _real(*_SYSTEM_ROOTS).values():
         return "it is a directory of the host's system"
     match [part.lower() for part in path.parts[:4]]:
         case ["/", "mnt", letter] if len(letter) == 1:
             return "it is a drive of Windows"
-        case ["/", "mnt", letter, name, *_] if len(letter) == 1 and name in WINDOWS_TREES:
+        case ["/", "mnt", letter, name, *_] if len(letter) == 1 and name in _WINDOWS_TREES:
             return "it belongs to Windows"
     return None
 
@@ -184,9 +184,9 @@ def _of_a_home(path: Path) -> str | None:
         if home.is_relative_to(path):
             return "it is or holds a home directory"
         below = path.relative_to(home).parts if path.is_relative_to(home) else ()
-        if below and (below[0].startswith(".") or below[0].lower() in HOME_NAMES):
+        if below and (below[0].startswith(".") or below[0].lower() in _HOME_NAMES):
             return f"it lies in ~/{below[0]}, where programs of yours keep what they run, or secrets"
-        for name in STARTUP_FILES:
+        for name in _STARTUP_FILES:
             if (home / name).is_symlink() and _touch(path, home / name):
                 return f"~/{name} leads into it, and programs of yours obey that"
     return None
@@ -203,7 +203,7 @@ def _of_ours(path: Path) -> str | None:
 
 
 def _of_the_environment(path: Path) -> str | None:
-    for variable in VARIABLES:
+    for variable in _VARIABLES:
         value = os.environ.get(variable, "")
         if value.startswith("/") and value != "/" and _touch(path, Path(value)):
             return f"{variable} is {value!r}, and programs of yours obey that"

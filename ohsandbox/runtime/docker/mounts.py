@@ -29,7 +29,7 @@ from ohsandbox.runtime.mount_text import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-MAX_BINDS = 64
+_MAX_BINDS = 64
 _NO_TARGETS = (
     "/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
     "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/local/bin",
@@ -143,11 +143,11 @@ def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Seque
     Raises:
         UsageError: a source may not be bound, a target is refused, or two overlap.
     """
-    if len(workspaces) + len(mounts) > MAX_BINDS:
-        raise UsageError(f"At most {MAX_BINDS} mounts and workspaces. Remedy: mount a directory that holds several.")
+    if len(workspaces) + len(mounts) > _MAX_BINDS:
+        raise UsageError(f"At most {_MAX_BINDS} mounts and workspaces. Remedy: mount a directory that holds several.")
     real = [
         [
-            one.model_copy(update={"source": vetted_source(one, what), "target": _checked_target(one)})
+            one.model_copy(update={"source": _vetted_source(one, what), "target": _checked_target(one)})
             for one in given
         ]
         for given, what in ((workspaces, "workspace"), (mounts, "mount"))
@@ -156,7 +156,7 @@ def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Seque
     return real
 
 
-def vetted_source(mount: Mount, what: str = "mount") -> str:
+def _vetted_source(mount: Mount, what: str = "mount") -> str:
     """The real path of a mount's source.
 
     Raises:

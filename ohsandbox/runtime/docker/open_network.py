@@ -48,7 +48,7 @@ _FILES = {"amd64": "gateway-x86_64", "arm64": "gateway-aarch64"}
 _preparing = threading.Lock()
 
 
-class OpenBridge(NamedTuple):
+class _OpenBridge(NamedTuple):
     """The bridge and the image, as they are in an engine."""
 
     image: str
@@ -276,7 +276,7 @@ _OPTIONS = {"com.docker.network.bridge.enable_icc": "false"}
 """What the kernel of the engine can do besides: nothing is handed from one port of the bridge to another."""
 
 
-def prepare(engine: Engine) -> OpenBridge:
+def prepare(engine: Engine) -> _OpenBridge:
     """Have the image and the bridge in the engine; 3 ms where they are there.
 
     Raises:
@@ -288,7 +288,7 @@ def prepare(engine: Engine) -> OpenBridge:
             "The network 'open' is not to be had from Podman: it connects no container that runs. "
             "Remedy: use network='allowlist', or a Docker engine."
         )
-    return OpenBridge(_image(engine), *_addresses(engine))
+    return _OpenBridge(_image(engine), *_addresses(engine))
 
 
 def _addresses(engine: Engine) -> tuple[ipaddress.IPv4Network, str]:
@@ -354,7 +354,7 @@ def _image(engine: Engine) -> str:
 # --- containers of our own ---
 
 
-def _rules(engine: Engine, bridge: OpenBridge, allow: Iterable[str], resolvers: Sequence[str] = ()) -> list[str]:
+def _rules(engine: Engine, bridge: _OpenBridge, allow: Iterable[str], resolvers: Sequence[str] = ()) -> list[str]:
     from ohsandbox.network.open_addresses import (  # noqa: PLC0415 - most sandboxes have no network
         gateway_rules,
         own_addresses,

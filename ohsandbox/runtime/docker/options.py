@@ -49,9 +49,9 @@ CA_VARIABLES = (
 """Variables that point common tools to the CA bundle; the first serves OpenSSL, Go and Ruby."""
 CA_FILE_VARIABLES = {"WGETRC": f"{CA_PATH}.wgetrc", "APT_CONFIG": f"{CA_PATH}.apt"}
 """Those of tools that take the bundle from a file of their configuration alone."""
-MAX_ENV_VARIABLES = 4096
+_MAX_ENV_VARIABLES = 4096
 """Shells take time quadratic in their number: the first command took 0.6 s with 4,000 and 2.4 s with 8,000."""
-MAX_ENV_BYTES = 512 * 1024
+_MAX_ENV_BYTES = 512 * 1024
 """A quarter of what Linux passes to a program (execve(2)); arguments need space too. Half of `ENV_SNAPSHOT_BYTES`."""
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
@@ -318,14 +318,14 @@ def _check_names(asked: DockerOptions) -> None:
                 f"{name!r} is not a container name. Remedy: use letters, digits, '_', '.' and '-', two to 128 of them."
             )
     for label, value in asked.labels.items():
-        check_label(label, value)
+        _check_label(label, value)
     if asked.workdir is not None and sane_workdir(asked.workdir) is None:
         raise UsageError(
             f"workdir={asked.workdir!r} is refused. Remedy: an absolute path outside /proc, /sys and /dev."
         )
 
 
-def check_label(name: str, value: str = "") -> None:
+def _check_label(name: str, value: str = "") -> None:
     """Refuse a label that is ours, that no filter could name, or that is larger than a label is."""
     if name == "ohsandbox" or name.startswith("ohsandbox."):
         raise UsageError(f"Label {name!r} is one of ohsandbox's own. Remedy: choose a name that begins otherwise.")
@@ -356,9 +356,9 @@ def check_environment(image_env: Sequence[str], env: Mapping[str, str], *, whose
     """Refuse an image's ENV (entries NAME=VALUE) with env on top of it that a sandbox's shells cannot carry."""
     merged = dict(entry.partition("=")[::2] for entry in image_env) | dict(env)
     size = sum(len(f"{name}={value}".encode(errors="replace")) + 1 for name, value in merged.items())
-    if len(merged) > MAX_ENV_VARIABLES or size > MAX_ENV_BYTES:
+    if len(merged) > _MAX_ENV_VARIABLES or size > _MAX_ENV_BYTES:
         raise UsageError(
             f"{whose} has {len(merged):,} environment variables of {size:,} bytes. Each program is given all of them, "
-            f"so a sandbox takes at most {MAX_ENV_VARIABLES:,} of {MAX_ENV_BYTES:,} bytes together. "
+            f"so a sandbox takes at most {_MAX_ENV_VARIABLES:,} of {_MAX_ENV_BYTES:,} bytes together. "
             "Remedy: put them into a file that the commands read."
         )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine import Engine
     from ohsandbox.runtime.docker.options import DockerOptions
 
-STRICT_USER = "1000:1000"
+_STRICT_USER = "1000:1000"
 """Of `strict` where image and caller name none but root: what images that have an ordinary user mostly call it."""
 _PLATFORM = re.compile(r"(?:linux/)?([a-z0-9_]{1,20})(/v[0-9])?")
 _OWN_KERNEL = re.compile(r"runsc|gvisor|kata|firecracker|krun", re.IGNORECASE)
@@ -63,7 +63,7 @@ def check(found: DockerOptions) -> None:
     if found.profile != "strict":
         return
     wide = {
-        "user='root'": is_root(found.user or STRICT_USER),
+        "user='root'": is_root(found.user or _STRICT_USER),
         "gpus=": found.gpus,
         "cache=": found.cache,
         "copy= (the copy would be in no checkpoint)": found.copy_of,
@@ -86,7 +86,7 @@ def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: 
     if not is_root(user):
         return user
     if not is_bound:
-        return STRICT_USER
+        return _STRICT_USER
     with engine_errors("asking the engine how it maps users"):
         is_rootless = "name=rootless" in " ".join(engine.api.info().get("SecurityOptions") or [])
     if is_rootless:  # its uid 0 is the caller, without a capability

@@ -252,12 +252,12 @@ class _JoinedNetwork:
     def undo(self) -> None:
         """Give it back, or remove it."""
         if self._networks is None:
-            release_network(self._engine, self._held)
+            _release_network(self._engine, self._held)
         elif self._owner:
             self._networks.give_back(self._engine, self._owner)
 
 
-def release_network(engine: Engine, held: lease.Lease) -> None:
+def _release_network(engine: Engine, held: lease.Lease) -> None:
     """Remove the services of a sandbox that is gone, and the container that holds its network."""
     service_inventory.remove(engine, held.record)
     if held.record.network_owner is not None:
@@ -306,7 +306,7 @@ def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
         look_at_binds(made)
     copy_ca_bundle(made)
     if config is not None and config.cache_volume:
-        set_up_cache(made)
+        _set_up_cache(made)
     if made.options.platform is not None:
         _verify_platform(made, made.options.platform)
 
@@ -351,7 +351,7 @@ def look_at_binds(made: Sandbox, before: str = "", *arguments: str) -> None:
         mounts.verify_identity(binds, inodes)
 
 
-def set_up_cache(made: Sandbox) -> None:
+def _set_up_cache(made: Sandbox) -> None:
     """Make the directories of package tools in the cache's volume, and tell apt and cargo of theirs."""
     home = MAPPED_HOME if made.config is not None and made.config.identity is not None else ""
     bundle = CA_PATH if made.options.ca_bundle else ""
@@ -451,7 +451,7 @@ def dispose(gone: Sandbox, *, is_left: bool, networks: NetworkPool | None) -> No
             else:
                 networks.give_back(engine, gone.config.network_owner, gone.container.remove)
             if held is not None:
-                release_network(engine, held)
+                _release_network(engine, held)
         elif not options.keep and options.writable:
             gone.container.kill()  # no process goes on changing the user's files
     except SandboxUnavailable as error:

@@ -33,7 +33,7 @@ QUIET_ENV = {
     "DEBIAN_FRONTEND": "noninteractive", "PIP_NO_INPUT": "1",
 }  # fmt: skip
 """No one is at the terminal: no pager, no prompt."""
-HOSTILE_ENV = re.compile(
+_HOSTILE_ENV = re.compile(
     r"LD_.*|DYLD_.*|BASH_.*|BASHOPTS|SHELLOPTS|ENV|PROMPT_COMMAND|PS[0-4]|IFS|CDPATH|GLOBIGNORE|EXECIGNORE|FIGNORE"
     r"|HISTFILE|INPUTRC|TMOUT|POSIXLY_CORRECT|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_.*"
     r"|NLSPATH|RESOLV_HOST_CONF|RES_OPTIONS|TZDIR|NIS_PATH|OHS_.*|OHSANDBOX_.*"
@@ -119,7 +119,7 @@ def _unset(image_env: list[str], env: Mapping[str, str], asked: Mapping[str, str
 def hostile_names(image_env: list[str]) -> tuple[str, ...]:
     """Return the variables of an image's ENV to remove; a bare name in Env removes the image's value."""
     names = {entry.split("=", 1)[0] for entry in image_env}
-    return tuple(sorted(name for name in names if HOSTILE_ENV.fullmatch(name)))
+    return tuple(sorted(name for name in names if _HOSTILE_ENV.fullmatch(name)))
 
 
 def processors(limits: SandboxLimits, engine: Engine) -> float:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.services import Pod
     from ohsandbox.runtime.docker.setups import Setup
 
-SCRIPT_TIMEOUT_S = 60.0
+_SCRIPT_TIMEOUT_S = 60.0
 END_S = 10.0
 """A shell that sends one signal takes 30 ms."""
 _END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || :"
@@ -83,9 +83,9 @@ class Sandbox(NamedTuple):
             if stdin:
                 channel.write(stdin)
             channel.close_stdin()
-            while chunks := channel.read(SCRIPT_TIMEOUT_S):
+            while chunks := channel.read(_SCRIPT_TIMEOUT_S):
                 heard += b"".join(chunk.data for chunk in chunks)
-            code = channel.wait(SCRIPT_TIMEOUT_S)
+            code = channel.wait(_SCRIPT_TIMEOUT_S)
         if code:
             words = " ".join(heard.decode(errors="replace").split())[:200]
             raise SandboxUnavailable(

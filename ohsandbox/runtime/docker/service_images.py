@@ -77,11 +77,11 @@ def find_images(
             images.ensure(engine, str(name), progress=progress, cancel=cancel)
         except ImageUnavailable as error:
             raise ImageUnavailable(f"Service {service.name!r}: {error}") from error
-        found[service.name] = image_of(engine, str(name), service)
+        found[service.name] = _image_of(engine, str(name), service)
     return found
 
 
-def image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
+def _image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
     """What of a local image matters for a service.
 
     Raises:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.runtime_settings import NetworkMode
 
-MAX_SERVICES = 16
+_MAX_SERVICES = 16
 """Each is a container with limits of its own; a project with more has an engine of its own."""
 MAX_START_S = 3600.0
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?")
@@ -193,8 +193,8 @@ def check_services(services: Sequence[Service], *, network: NetworkMode) -> tupl
     Raises:
         UsageError: two have one name or one port, or wait for each other; or a port is the proxy's.
     """
-    if len(services) > MAX_SERVICES:
-        raise UsageError(f"{len(services)} services are too many. Remedy: give at most {MAX_SERVICES}.")
+    if len(services) > _MAX_SERVICES:
+        raise UsageError(f"{len(services)} services are too many. Remedy: give at most {_MAX_SERVICES}.")
     by_name = {service.name: service for service in services}
     if len(by_name) < len(services):
         names = [service.name for service in services]

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOG_LINES = 8
+_LOG_LINES = 8
 """Of a service that failed, in the message."""
-MAX_LOG_CHARS = 800
+_MAX_LOG_CHARS = 800
 STOP_S = 10
 """For a service to write what it holds in memory, as databases do on their stop signal."""
 _LOG_DRIVER = "json-file"
@@ -57,7 +57,7 @@ _STARTS = 4
 """Services that the engine starts at once."""
 
 
-class ServiceContainer(NamedTuple):
+class _ServiceContainer(NamedTuple):
     """A service with its container."""
 
     service: Service
@@ -72,7 +72,7 @@ class Pod:
     def __init__(self, engine: Engine, lease_id: str, *, sandbox: str, owner: str) -> None:
         """Hold no service yet. owner is the id of the container that owns the namespace."""
         self.engine, self.lease_id, self.sandbox, self.owner = engine, lease_id, sandbox, owner
-        self.running: dict[str, ServiceContainer] = {}
+        self.running: dict[str, _ServiceContainer] = {}
 
     def create(self, service: Service, image: ServiceImage, options: DockerOptions) -> None:
         """Create a service's container and start it.
@@ -98,7 +98,7 @@ class Pod:
             with contextlib.suppress(OhsandboxError):
                 container.remove()
             raise
-        self.running[service.name] = ServiceContainer(service, container, image.ports, image.healthcheck)
+        self.running[service.name] = _ServiceContainer(service, container, image.ports, image.healthcheck)
 
     def _config(self, service: Service, image: ServiceImage, options: DockerOptions) -> ContainerConfig:
         facts = image.facts
@@ -146,7 +146,7 @@ class Pod:
             check_not_cancelled(cancel, "starting the services")
             (cancel or threading.Event()).wait(_POLL_S)
 
-    def _is_ready(self, one: ServiceContainer, listening: Callable[[], Collection[int]], *, check_s: float) -> bool:
+    def _is_ready(self, one: _ServiceContainer, listening: Callable[[], Collection[int]], *, check_s: float) -> bool:
         state = one.container.inspect()["State"]
         if not state.get("Running"):
             if state.get("ExitCode") == 0 and one.service.run_once:
@@ -160,8 +160,8 @@ class Pod:
             return exit_code(one.container, one.healthcheck, limit_s=check_s) == 0
         return {*one.ports} <= {*listening()}
 
-    def _failure(self, one: ServiceContainer, how: str, remedy: str = "") -> SandboxUnavailable:
-        said = quoted_line(read_log(self.engine, one.container.id, lines=LOG_LINES), limit_chars=MAX_LOG_CHARS)
+    def _failure(self, one: _ServiceContainer, how: str, remedy: str = "") -> SandboxUnavailable:
+        said = quoted_line(read_log(self.engine, one.container.id, lines=_LOG_LINES), limit_chars=_MAX_LOG_CHARS)
         told = f" It printed: {said}" if said else " It printed nothing."
         return SandboxUnavailable(
             f"Service {one.service.name!r} {how}.{told} Remedy: {remedy}correct its image, command or environment."
@@ -204,7 +204,7 @@ class Pod:
     def stop(self) -> None:
         """Have all services end, so that they write what they hold in memory; those that do not in time are killed."""
 
-        def end(one: ServiceContainer) -> None:
+        def end(one: _ServiceContainer) -> None:
             with contextlib.suppress(SandboxUnavailable), engine_errors(f"stopping service {one.service.name!r}"):
                 self.engine.api.stop(one.container.id, timeout=STOP_S)
 
@@ -251,7 +251,9 @@ def find(engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:
     pod = Pod(engine, record.id, sandbox=record.container, owner=owner)
     for service, one in found_services(engine, record):
         container = Container(engine, str(one["Id"]), name=str(one["Names"][0]).lstrip("/"))
-        pod.running[service.name] = ServiceContainer(service, container, service.ports or (), service.healthcheck or ())
+        pod.running[service.name] = _ServiceContainer(
+            service, container, service.ports or (), service.healthcheck or ()
+        )
     return pod
 
 
@@ -376,7 +378,7 @@ def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> 
     return None if code is None else int(code)
 
 
-def _how_it_ended(one: ServiceContainer, *, since: str = "") -> str | None:
+def _how_it_ended(one: _ServiceContainer, *, since: str = "") -> str | None:
     """How a service ended, or that its network is an earlier one than since; None where it is as it should be."""
     state = one.container.inspect()["State"]
     if state.get("Running"):
@@ -411,7 +413,7 @@ def _way_out(options: DockerOptions, service: Service) -> dict[str, str]:
     return found
 
 
-def _why(one: ServiceContainer) -> str:
+def _why(one: _ServiceContainer) -> str:
     if one.service.run_once:
         return ": it still runs"
     if one.healthcheck:

@@ -40,7 +40,7 @@ MAX_AGE_S = 14 * 24 * 3600.0
 _NOT_OF_FILES = {"name", "conversation", "keep", "limits", "labels", "checkpoint", "attach", "image", "build"}
 """Options that change no file of the sandbox, or that the id of its image stands for."""
 _RECORD = "setup.json"
-LEFT_RUNNING = """
+_LEFT_RUNNING = """
 for p in /proc/[0-9]*; do
     n= s= q=
     while read -r k v x; do
@@ -124,7 +124,7 @@ def keep(sandbox: Sandbox, setup_key: str | None, checkpoint: Callable[[Path], C
         return "it did not begin with a setup to keep"
     if setup_key != sandbox.options.setup_key:
         return "a file that it reads changed meanwhile"
-    found, why_not = setup.why_not(sandbox.script(LEFT_RUNNING))
+    found, why_not = setup.why_not(sandbox.script(_LEFT_RUNNING))
     if not why_not:
         setup.place.mkdir(mode=0o700, exist_ok=True)
         setup.keep(sandbox.container.engine, checkpoint(setup.place), found)

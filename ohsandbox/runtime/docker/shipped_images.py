@@ -29,12 +29,12 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 """Where Debian, Fedora, and Alpine and macOS keep the certificates that the machine trusts."""
 
 
-def tag_of(name: str) -> str:
+def _tag_of(name: str) -> str:
     """The name of a shipped image in the engine."""
     return f"ohsandbox-{name}"
 
 
-def directory_of(name: str) -> Path:
+def _directory_of(name: str) -> Path:
     """The directory of a shipped image's Dockerfile.
 
     Raises:
@@ -60,11 +60,11 @@ def build_shipped(
     """
     args = {} if base is None else {"BASE_IMAGE": base}
     made = build.ensure(
-        engine, build.checked(Build(directory_of(name), args=args, secrets=_secrets())), progress=progress
+        engine, build.checked(Build(_directory_of(name), args=args, secrets=_secrets())), progress=progress
     )
     with engine_errors(f"naming image {made}"):
-        engine.api.tag(made, tag_of(name))
-    return tag_of(name)
+        engine.api.tag(made, _tag_of(name))
+    return _tag_of(name)
 
 
 def list_made(engine: Engine) -> list[StoredImage]:
@@ -93,7 +93,7 @@ def _remove(engine: Engine, name: str) -> None:
 def _made(image: dict[str, Any], used: set[str]) -> Iterator[StoredImage]:
     kinds: dict[str, ImageKind] = {
         build.REPOSITORY: "built", checkpoints.REPOSITORY: "checkpoint", open_network.REPOSITORY: "network",
-        **dict.fromkeys(map(tag_of, SHIPPED_IMAGES), "shipped"),
+        **dict.fromkeys(map(_tag_of, SHIPPED_IMAGES), "shipped"),
     }  # fmt: skip
     for tag in image.get("RepoTags") or []:
         if (kind := kinds.get(str(tag).rpartition(":")[0])) is not None:

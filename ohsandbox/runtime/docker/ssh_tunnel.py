@@ -26,17 +26,17 @@ from ohsandbox.text import quoted_line
 
 CONNECT_S = 30.0
 """A handshake takes 0.1 to 2 s, and some seconds over a slow line or two jump hosts."""
-ALIVE_EVERY_S = 15
+_ALIVE_EVERY_S = 15
 """A connection that answers nothing for three times as long is lost."""
-FORWARD_S = 10.0
+_FORWARD_S = 10.0
 """A second `ssh` asks the first one to listen: 10 ms."""
-SETTLES_S = 0.5
+_SETTLES_S = 0.5
 """Its end is known some milliseconds after those of what went through it."""
-ENDS_S = 2.0
+_ENDS_S = 2.0
 """It has been told to end, and `open` of another thread waits meanwhile."""
 AGAIN_S = 2.0
 """After a connection that failed the next one is tried at most this often, whoever asks."""
-DEFAULT_SOCKET = "/var/run/docker.sock"
+_DEFAULT_SOCKET = "/var/run/docker.sock"
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,32})?")
 """A name of ssh_config, a host's or an address: it stands among the words of commands, some of a person's own making
 (ProxyCommand with %h), so it holds nothing that a shell would read."""
@@ -46,7 +46,7 @@ _SOCKET = re.compile(r"/[A-Za-z0-9_./-]{1,107}")
 _OPTIONS = (
     "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no",
     "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-o", "EscapeChar=none", "-o", "LogLevel=ERROR",
-    "-o", f"ConnectTimeout={CONNECT_S:.0f}", "-o", f"ServerAliveInterval={ALIVE_EVERY_S}",
+    "-o", f"ConnectTimeout={CONNECT_S:.0f}", "-o", f"ServerAliveInterval={_ALIVE_EVERY_S}",
     "-o", "ServerAliveCountMax=3", "-o", "StreamLocalBindMask=0177",
 )  # fmt: skip
 """Asks nobody, forwards nothing of the person's, and is a connection of its own, whatever the person's files say."""
@@ -150,7 +150,7 @@ class SshTunnel:
         """Wait a moment for the end of a connection through which nothing passes any more, so that `open` sees it."""
         if (process := self._process) is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(SETTLES_S)
+                process.wait(_SETTLES_S)
 
     def close(self) -> None:
         """End the connection; `open` makes another one."""
@@ -193,7 +193,7 @@ class SshTunnel:
         """Have the connection do something, by a second `ssh` that reads none of the person's files."""
         words = ["ssh", "-F", "none", "-S", control, "-O", what, *options, "--", "x"]
         try:
-            ended = subprocess.run(words, capture_output=True, timeout=FORWARD_S, check=False)
+            ended = subprocess.run(words, capture_output=True, timeout=_FORWARD_S, check=False)
         except subprocess.TimeoutExpired:
             raise self._unreachable() from None
         if ended.returncode:
@@ -219,7 +219,7 @@ class SshTunnel:
                 process.wait(1)  # so that what it said of the reason is here
             raise self._unreachable()
         said = found[0].removeprefix("unix://")
-        return said if found[0].startswith("unix://") and _SOCKET.fullmatch(said) else DEFAULT_SOCKET
+        return said if found[0].startswith("unix://") and _SOCKET.fullmatch(said) else _DEFAULT_SOCKET
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None  # noqa: S101 - a pipe
@@ -258,7 +258,7 @@ class SshTunnel:
                 self._ask(str(Path(self.socket).with_name("control")), "exit")
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(ENDS_S)
+                process.wait(_ENDS_S)
                 break
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal_number)

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.process.worker import CallResult
 
-READ_BLOCK_BYTES = 128 * 1024
+_READ_BLOCK_BYTES = 128 * 1024
 """Block size of ohs_read: dd copies 100 MB in such blocks a fifth faster than head, which uses 8 KiB."""
 
-UNASKED_BYTES = 1024 * 1024
+_UNASKED_BYTES = 1024 * 1024
 """A file up to this size is read without asking for its size, which would cost a process: a third of the time of most
 reads. For a larger one the size is asked, and it is read from its beginning: it may be another file by then."""
 READ_STALL_S = 10.0
 """A read that gives nothing for this long is blocked, as on /proc/kmsg or on a file system that hangs."""
 
-NAME_BYTES = 255
-PATH_BYTES = 4095
+_NAME_BYTES = 255
+_PATH_BYTES = 4095
 """NAME_MAX and PATH_MAX of Linux, without the final NUL."""
 
 _PATIENCE_S = 60.0
@@ -82,7 +82,7 @@ def read(call: Callable[..., bytes], path: str, limit_bytes: int, *, shown: str)
     Raises:
         SandboxFileError: EFBIG, it is larger than limit_bytes; or what call raises.
     """
-    first = min(limit_bytes, UNASKED_BYTES)
+    first = min(limit_bytes, _UNASKED_BYTES)
     data = call(read_body(path, first), limit_bytes=first, stall_s=READ_STALL_S)
     if first < limit_bytes and len(data) > first:
         data = call(read_body(path, limit_bytes, asks_size=True), limit_bytes=limit_bytes, stall_s=READ_STALL_S)
@@ -97,7 +97,7 @@ def read_body(path: str, limit_bytes: int, *, asks_size: bool = False) -> bytes:
     asks_size: a file whose size is over the limit is not read at all; the check costs a process.
     """
     asked = b" %d" % limit_bytes if asks_size else b""
-    return _body(b"ohs_read %s %d%s" % (quote(path), limit_bytes // READ_BLOCK_BYTES + 1, asked))
+    return _body(b"ohs_read %s %d%s" % (quote(path), limit_bytes // _READ_BLOCK_BYTES + 1, asked))
 
 
 def write_body(path: str, size: int, mode: int | None) -> bytes:
@@ -157,7 +157,7 @@ def check_path(path: str) -> None:
         raw = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise file_error(errno.EILSEQ, "The path holds half a character; write it whole", repr(path)) from None
-    if len(raw) > PATH_BYTES or any(len(part) > NAME_BYTES for part in raw.split(b"/")):
+    if len(raw) > _PATH_BYTES or any(len(part) > _NAME_BYTES for part in raw.split(b"/")):
         raise _refusal(errno.ENAMETOOLONG, path)
 
 

@@ -19,16 +19,16 @@ from ohsandbox.errors import ToolError
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
-SNIFFED_BYTES = 8192
+_SNIFFED_BYTES = 8192
 """A NUL in this prefix means binary: git checks 8,000 bytes, GNU grep its first buffer of 32 KiB."""
 
-MAX_CONTROL_SHARE = 0.05
+_MAX_CONTROL_SHARE = 0.05
 """Legacy text has a smaller share of control characters; in compressed data one byte in nine is one."""
 
-FALLBACK = "cp1252"
+_FALLBACK = "cp1252"
 """The most frequent encoding of undeclared text that is not UTF-8; it can show every byte."""
 
-PROVABLE = ("cp1252", "cp1251", "koi8-r", "gb18030", "shift_jis", "euc_jp", "euc_kr", "big5", "cp1250", "cp1253")
+_PROVABLE = ("cp1252", "cp1251", "koi8-r", "gb18030", "shift_jis", "euc_jp", "euc_kr", "big5", "cp1250", "cp1253")
 """Encodings tried in the search for a text known to the model, the common ones first."""
 
 _BOMS = (
@@ -49,7 +49,7 @@ _OF_FILES = re.compile(
 )
 """Python's stateless, linear-time codecs: a file that declares `punycode` would block us."""
 
-PART_TIMEOUT_S = 10.0
+_PART_TIMEOUT_S = 10.0
 """GNU tail reads about 1 GB a second; a longer search is a task for a shell."""
 
 _PART = files("ohsandbox.runtime").joinpath("scripts/part.sh").read_text("utf-8")
@@ -194,14 +194,14 @@ def decode(data: bytes, *, encoding: str | None = None) -> Document:
     for bom, name in _BOMS:
         if data.startswith(bom) and (found := _try(data, name, bom=bom)):
             return found
-    if b"\0" in data[:SNIFFED_BYTES]:
+    if b"\0" in data[:_SNIFFED_BYTES]:
         raise NotTextError(f"a binary file of {len(data)} bytes")
     return _try(data, "utf-8") or _try_declared(data) or _decode_legacy(data)
 
 
 def decodings(data: bytes) -> list[Document]:
     """The possible decodings of data other than UTF-8, for a search that proves one."""
-    return [found for name in PROVABLE if (found := _try(data, name))]
+    return [found for name in _PROVABLE if (found := _try(data, name))]
 
 
 def _decode_as(data: bytes, name: str) -> Document:
@@ -219,10 +219,10 @@ def _decode_legacy(data: bytes) -> Document:
     right = sum(len(found) for found in re.findall("[^\x00-\x7f\ud800-\udfff]+", mostly))
     if right >= wrong:
         return Document(data, b"", "utf-8", mostly)
-    sample = data[:SNIFFED_BYTES]
-    if len(sample) - len(sample.translate(None, _CONTROL)) > MAX_CONTROL_SHARE * len(sample):
+    sample = data[:_SNIFFED_BYTES]
+    if len(sample) - len(sample.translate(None, _CONTROL)) > _MAX_CONTROL_SHARE * len(sample):
         raise NotTextError(f"a binary file of {len(data)} bytes")
-    return Document(data, b"", FALLBACK, data.decode(FALLBACK, "surrogateescape"), guessed=True)
+    return Document(data, b"", _FALLBACK, data.decode(_FALLBACK, "surrogateescape"), guessed=True)
 
 
 def _try_declared(data: bytes) -> Document | None:
@@ -304,17 +304,17 @@ def read_part(
     limit_bytes = 4 * limit_chars
     count = limit_bytes if last == -1 else min(last - first + 1, limit_bytes)
     argv = ["sh", "-c", _PART, "sh", path, str(first), str(count), str(limit_bytes)]
-    result = runtime.run(argv, timeout_s=PART_TIMEOUT_S)
+    result = runtime.run(argv, timeout_s=_PART_TIMEOUT_S)
     head, _, rest = result.stdout.partition(b"\n")
     size = head.decode("ascii", "replace")
-    if b"\0" in rest[:SNIFFED_BYTES]:
+    if b"\0" in rest[:_SNIFFED_BYTES]:
         raise ToolError(f"{path!r} is a binary file of {size} bytes. Look into it with execute_bash: file, xxd | head.")
     if result.timed_out or result.exit_code:
         raise ToolError(
-            f"{path!r} has {size} bytes; its line {first} was not reached in {PART_TIMEOUT_S:.0f} s. Use sed -n in "
+            f"{path!r} has {size} bytes; its line {first} was not reached in {_PART_TIMEOUT_S:.0f} s. Use sed -n in "
             "execute_bash with a longer timeout."
         )
-    text = rest[SNIFFED_BYTES:].decode("utf-8", "replace")
+    text = rest[_SNIFFED_BYTES:].decode("utf-8", "replace")
     if not text:
         raise ToolError(f"{path!r} has {size} bytes and no line {first}. Start lower.")
     return Part(size, text)

@@ -29,9 +29,9 @@ LOOK_EVERY_S = 0.05
 
 SWEEPS = 5
 """Passes over a process tree that forks while it is killed; the container's pids limit stops a fork bomb."""
-TICKS_PER_S = 100
+_TICKS_PER_S = 100
 """The unit of process start times in user space, on every Linux (proc(5))."""
-SLACK_TICKS = 2
+_SLACK_TICKS = 2
 """Start times are truncated to a tick, on both sides of the comparison."""
 
 _SECONDS = re.compile(rb"\d{1,12}(?:\.\d{1,9})?")
@@ -62,7 +62,7 @@ class ProcessTree:
             # the sandbox's clock at that moment: asked, since its kernel may be another machine's
             said = _SECONDS.match(self._snippet(b"read -r ohs_up _ </proc/uptime;echo $ohs_up").stdout)
             booted_s = float(said[0] if said else 0) - (time.monotonic() - self._began)
-            self._since = int(booted_s * TICKS_PER_S) - SLACK_TICKS
+            self._since = int(booted_s * _TICKS_PER_S) - _SLACK_TICKS
         words = (name.encode(), self._leader, quote(self._mark), self._since, 1024 * self._limit_kib)
         return re.search(rb"\d", self._snippet(b"ohs_kill %s %d %s %d %d" % words).stdout) is not None
 

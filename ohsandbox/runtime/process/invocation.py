@@ -43,7 +43,7 @@ def quote_all(words: Iterable[str]) -> bytes:
     return b" ".join(quote(word) for word in words)
 
 
-SCRIPT_LOST = 97
+_SCRIPT_LOST = 97
 """Exit code of a shell from `script_on_stdin` that could not read its script; none of our scripts uses it."""
 _END = "#ohs-end"
 _READER = (
@@ -61,7 +61,7 @@ def script_on_stdin(script: str, *arguments: str) -> tuple[list[str], bytes]:
     The script may read what follows on stdin. The shell exits with SCRIPT_LOST if the script does not arrive.
     """
     raw = f"{script}\n{_END}\n".encode("utf-8", "surrogateescape")
-    reader = _READER.replace("SIZE", str(len(raw))).replace("END", _END).replace("LOST", str(SCRIPT_LOST))
+    reader = _READER.replace("SIZE", str(len(raw))).replace("END", _END).replace("LOST", str(_SCRIPT_LOST))
     return ["/bin/sh", "-c", reader, *arguments], raw
 
 
@@ -89,7 +89,7 @@ def check_buffer(name: str, value: object) -> None:
         raise UsageError(f"{name} is of type {type(value).__name__}; expected bytes: {remedy}")
 
 
-MAX_MODE = 0o7777
+_MAX_MODE = 0o7777
 READABLE = 0o400
 """By the owner: as what is meant has it."""
 
@@ -97,7 +97,7 @@ READABLE = 0o400
 def check_mode(mode: object) -> None:
     """Raise UsageError for a file mode that is neither None nor permission bits."""
     is_number = isinstance(mode, int) and not isinstance(mode, bool)
-    if mode is not None and not (is_number and 0 <= mode <= MAX_MODE):  # type: ignore[operator]
+    if mode is not None and not (is_number and 0 <= mode <= _MAX_MODE):  # type: ignore[operator]
         raise wrong("mode", mode, "give permission bits as a number, such as 0o644")
     if mode is not None and _reads_as_octal(mode):  # type: ignore[arg-type] # it is a number
         raise wrong("mode", mode, f"in octal it is {mode:#o}; write 0o{mode} for the usual permission bits")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.process.worker import CallResult, OnBytes
 
 FIRST_SIGNAL_CODE = 129
-LAST_SIGNAL_CODE = 192
+_LAST_SIGNAL_CODE = 192
 """A shell reports death by signal N as 128 + N; Linux has 64 signals."""
 
 AT_ONCE_OPTIONS = frozenset({"env", "workdir", "user", "timeout_s", "limit_bytes", "merge_streams", "cancel"})
@@ -108,7 +108,7 @@ class Process:
             said = _WORDING.sub("", outcome.complaint).encode() + b"\n"
             out, err = (said, b"") if self._merges else (outcome.stdout, said)
             return ExecResult(code, out, err, not_started=True, cause="not started")
-        cause = f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= LAST_SIGNAL_CODE else None
+        cause = f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= _LAST_SIGNAL_CODE else None
         return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=cause)
 
 

@@ -41,14 +41,14 @@ SCRIPT = "\n".join(
 DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
 """Larger than any source file, small enough for a host's memory."""
 
-INLINE_STDIN_BYTES = 64 * 1024
+_INLINE_STDIN_BYTES = 64 * 1024
 """Stdin up to this size goes through the worker's own stream, counted; larger stdin gets its own worker and end of
 file. 64 KiB never block the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
 
-SPARE_WORKERS = 32
+_SPARE_WORKERS = 32
 """Idle workers kept for each user; each concurrent call beyond them costs an exec. One is a shell, and 1 MiB here."""
 
-NO_FORK = 254
+_NO_FORK = 254
 """Exit code of bash as /bin/sh for a pipeline that it cannot fork; other shells exit."""
 
 INPUT_LEFT = 96
@@ -187,7 +187,7 @@ class Worker:
         if relay and not outcome.complaint:
             relay.finish(streams)
         if call.stdin and outcome.status != "0":  # a part of it may be unread
-            unread = call.takes_stdin or outcome.status.isalpha() or outcome.status == str(NO_FORK)
+            unread = call.takes_stdin or outcome.status.isalpha() or outcome.status == str(_NO_FORK)
             self.retired = self.retired or unread
         return outcome
 
@@ -217,7 +217,7 @@ class Worker:
         """Write the call's line, and its stdin where that is small and counted; else a thread writes stdin."""
         call, mark = exchange.call, exchange.mark.encode()
         self.calls += 1
-        to_end = call.to_end or len(call.stdin) > INLINE_STDIN_BYTES
+        to_end = call.to_end or len(call.stdin) > _INLINE_STDIN_BYTES
         if to_end:
             fed = b"{ %s; }" % call.body
         elif call.takes_stdin:
@@ -446,7 +446,7 @@ class WorkerPool:
             return
         with self._lock:
             is_current = not self._closed and worker.generation == self._generation
-            if is_current and len(self._idle[user]) < SPARE_WORKERS:
+            if is_current and len(self._idle[user]) < _SPARE_WORKERS:
                 self._idle[user].append(worker)
                 self._returned.notify_all()
                 return

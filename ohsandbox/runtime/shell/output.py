@@ -23,7 +23,7 @@ whole, and the tool cuts what a model sees far below this."""
 PENDING_BYTES = 1024 * 1024
 """Bytes received and not yet passed on; above this the terminal is not read, and the command's next write blocks."""
 
-SPOOL_BYTES = 64 * 1024 * 1024
+_SPOOL_BYTES = 64 * 1024 * 1024
 """The file's maximum size: a forgotten `yes` must not fill the sandbox's disk."""
 FLUSH_S = 5.0
 
@@ -161,7 +161,7 @@ class OverflowFile:
             return
         try:
             if self._channel is None:
-                words = ["/bin/sh", "-c", _SPOOL_SCRIPT, "spool", self._wanted, str(SPOOL_BYTES)]
+                words = ["/bin/sh", "-c", _SPOOL_SCRIPT, "spool", self._wanted, str(_SPOOL_BYTES)]
                 self._channel = self._open_channel(words)
             self._channel.write(data)
         except (OhsandboxError, OSError):

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 RUNG_S = 2.0
 """How long a command has to end after one rung of the kill ladder."""
-CANCEL_RUNG_S = 0.4
+_CANCEL_RUNG_S = 0.4
 """The same for a cancelled command: its caller waits, and it has to be gone within a second."""
-UNANSWERED_S = 30.0
+_UNANSWERED_S = 30.0
 """A sandbox that cannot run a line of shell for this long, as under a fork bomb, is restarted."""
-BEGINS_S = 5.0
+_BEGINS_S = 5.0
 """A shell on a loaded machine begins a command within this; one that does not is held up before it, and interrupted."""
-BEGIN_PERIOD_S = 0.02
-INTERRUPT = b"\x03"
+_BEGIN_PERIOD_S = 0.02
+_INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
 
 
@@ -52,7 +52,7 @@ class RunningCommand(ProcessTree):
         except SandboxUnavailable:
             now = time.monotonic()
             self._unanswered_since = self._unanswered_since or now
-            if now - self._unanswered_since > UNANSWERED_S or not is_alive():
+            if now - self._unanswered_since > _UNANSWERED_S or not is_alive():
                 raise
             return "busy"
         self._unanswered_since = 0.0
@@ -64,14 +64,16 @@ class RunningCommand(ProcessTree):
 
     def type(self, data: bytes) -> None:
         """Write to the terminal; an INTR whose signal fell between two commands and was lost is sent again."""
-        if data != INTERRUPT:
+        if data != _INTERRUPT:
             self.session.terminal.write(data)
             return
         # an INTR before the command discards the shell's line, and the command with it
-        deadline = time.monotonic() + BEGINS_S
+        deadline = time.monotonic() + _BEGINS_S
         with self.session.changed:
             while not self.call.began and self.session.alive and time.monotonic() < deadline:
-                self.session.changed.wait(BEGIN_PERIOD_S)  # the begin is not notified: most commands end right after it
+                self.session.changed.wait(
+                    _BEGIN_PERIOD_S
+                )  # the begin is not notified: most commands end right after it
         front = self._snippet(b"ohs_front %d" % self.session.pid).stdout.strip()
         self.session.terminal.write(data)
         if front.isdigit():
@@ -100,6 +102,6 @@ class RunningCommand(ProcessTree):
 
     def _ends(self, *, quickly: bool) -> bool:
         """Whether it has ended after a rung."""
-        options = WaitOptions(CANCEL_RUNG_S if quickly else RUNG_S)
+        options = WaitOptions(_CANCEL_RUNG_S if quickly else RUNG_S)
         watch = CommandWait(self.session, self.call, self.probe, options, ignore_input=True)
         return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)

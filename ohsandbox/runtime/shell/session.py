@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
-KEEPER = _SCRIPTS.joinpath("keeper.sh").read_text("utf-8")
+_KEEPER = _SCRIPTS.joinpath("keeper.sh").read_text("utf-8")
 TERMINAL = _SCRIPTS.joinpath("terminal.sh").read_text("utf-8")
 SESSION = _SCRIPTS.joinpath("session.sh").read_text("utf-8")
 
-BACKGROUND_BYTES = 64 * 1024
+_BACKGROUND_BYTES = 64 * 1024
 """How much output of background jobs between two commands is kept."""
 
-LAST_REPORT_S = 0.2
+_LAST_REPORT_S = 0.2
 """How long to wait for the report of a shell whose terminal has closed; a shell killed by SIGKILL sends none."""
 
 START_S = 10.0
@@ -54,7 +54,7 @@ _LAYOUT = re.compile(r"[\s;&]")
 """What bash adds and leaves out as it prints a job that was written in several lines."""
 _HERE_DOCUMENT = re.compile(r"(?m)^(bash: warning: here-document) at line \d+(?= delimited by end-of-file)")
 """bash counts every line that it was sent, ours included; the line number of an interactive bash cannot be set."""
-JOB_COMMANDS = 50
+_JOB_COMMANDS = 50
 """How many commands with a `&` are remembered, to recognise bash's messages about their jobs."""
 
 _EXIT = re.compile(r"\b(?:EXIT|0)\b")
@@ -84,7 +84,7 @@ class ShellCommand:
     began: bool = False
     ended: bool = False
     """Whether the end mark has arrived on the terminal."""
-    report: CommandReport | None = None
+    report: _CommandReport | None = None
 
     @property
     def finished(self) -> bool:
@@ -92,7 +92,7 @@ class ShellCommand:
         return self.ended and self.report is not None
 
 
-class CommandReport(NamedTuple):
+class _CommandReport(NamedTuple):
     """The shell's report about a command that has ended."""
 
     nonce: str
@@ -105,7 +105,7 @@ class CommandReport(NamedTuple):
     cwd: str
 
     @classmethod
-    def parse(cls, record: bytes) -> CommandReport | None:
+    def parse(cls, record: bytes) -> _CommandReport | None:
         """Parse a record of the `out` FIFO; None for one that is not ours."""
         parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
         if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
@@ -157,9 +157,9 @@ class ShellSession:
         """Called once the running command, or the shell, has ended."""
         self._relay: OutputRelay | None = None
         self._on_overflow = on_overflow
-        self._background = Capture(limit_bytes=BACKGROUND_BYTES)
+        self._background = Capture(limit_bytes=_BACKGROUND_BYTES)
         self._background_pid = 0
-        self._job_commands: deque[str] = deque(maxlen=JOB_COMMANDS)
+        self._job_commands: deque[str] = deque(maxlen=_JOB_COMMANDS)
         self._bash = False
         self._exit_trap = False
         """The agent may have set an EXIT trap: it prints when the shell exits, with a command's redirections undone."""
@@ -206,7 +206,7 @@ class ShellSession:
         return self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
 
     def _open(self, open_channel: Callable[..., Channel], env: dict[str, str]) -> tuple[Channel, Channel]:
-        argv, script = script_on_stdin(KEEPER, "ohsandbox", self.directory)
+        argv, script = script_on_stdin(_KEEPER, "ohsandbox", self.directory)
         opened: dict[str, Channel] = {}
         failed: list[BaseException] = []
 
@@ -374,7 +374,7 @@ class ShellSession:
                     if by_fd[fd] is self._keeper and not self._keeper.filenos():
                         self._note_keeper_end()
         # the EXIT trap's report may come after the terminal's end: they are different connections
-        while self._misses_report() and not self._keeper_ended and poll.poll(LAST_REPORT_S * 1000):
+        while self._misses_report() and not self._keeper_ended and poll.poll(_LAST_REPORT_S * 1000):
             self._take(self._keeper, 0)
             self._keeper_ended = not self._keeper.filenos()
 
@@ -385,7 +385,7 @@ class ShellSession:
             pass
         self._terminal_ended = True
         with self.changed:
-            self.changed.wait_for(lambda: self._keeper_ended or not self._misses_report(), LAST_REPORT_S)
+            self.changed.wait_for(lambda: self._keeper_ended or not self._misses_report(), _LAST_REPORT_S)
         if self._keeper_failure is not None:
             raise self._keeper_failure
 
@@ -454,7 +454,7 @@ class ShellSession:
     def _take_records(self, data: bytes) -> None:
         *records, self._records = (self._records + data).split(b"\0")
         for record in records:
-            report = CommandReport.parse(record)
+            report = _CommandReport.parse(record)
             if report and report.nonce == self._greeting:
                 self.pid, self._bash, self.cwd = report.background_pid, report.bash, report.cwd
                 self.changed.notify_all()

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.process.worker import CallResult
 
-UNSEEN_BYTES = 4096
+_UNSEEN_BYTES = 4096
 """How much of the output since the last result is checked: a question is shorter."""
-TOLD_QUEUE_S = 1.0
+_TOLD_QUEUE_S = 1.0
 """The shortest wait behind another call that gives a notice."""
-COMMAND_BY_FILE_BYTES = 16 * 1024
+_COMMAND_BY_FILE_BYTES = 16 * 1024
 """Shells read a pipe byte by byte: 1 MiB took 0.5 s through the FIFO and 20 ms from a file."""
-SNIPPET_S = 5.0
+_SNIPPET_S = 5.0
 """The kill ladder restarts a sandbox that cannot run a line of shell in this time."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
-LAST_PLAIN_CODE = 127
+_LAST_PLAIN_CODE = 127
 """Above it a signal ended the program, perhaps before it restored the terminal."""
 NEEDED = ("cat", "mkdir", "mkfifo")
 """Programs that a session needs to start; it works without rm, stty, tty and sleep."""
@@ -141,7 +141,7 @@ class Shell:
         if not queued_s:
             return observation
         notice = observation.notice
-        if queued_s >= TOLD_QUEUE_S:
+        if queued_s >= _TOLD_QUEUE_S:
             waited = f"Waited {queued_s:.1f} s for another call in this session to return"
             notice = f"{waited}; {notice}" if notice else waited
         return observation.model_copy(update={"queued_s": round(queued_s, 3), "notice": notice})
@@ -158,7 +158,7 @@ class Shell:
 
     def begin(self, command: str, wait: WaitOptions) -> Begun[CommandObservation] | None:
         """Send command from an event loop's thread. None: nothing was sent, for it might block; call `execute`."""
-        if is_short(wait.timeout_s) or len(command) > COMMAND_BY_FILE_BYTES or not command.strip():
+        if is_short(wait.timeout_s) or len(command) > _COMMAND_BY_FILE_BYTES or not command.strip():
             return None
         if not self._lock.acquire(blocking=False):
             return None
@@ -247,7 +247,7 @@ class Shell:
     def _awaits_enter(self, running: RunningCommand) -> bool:
         """Whether Enter answers what the caller has seen: the program waits for input and has printed nothing since."""
         with running.session.changed:
-            unseen = bool(clean(running.call.capture.last(UNSEEN_BYTES)).strip())
+            unseen = bool(clean(running.call.capture.last(_UNSEEN_BYTES)).strip())
         if not unseen and running.probe() == "input":
             return True
         why = "asked something that you had not seen yet" if unseen else "did not wait for input"
@@ -264,7 +264,7 @@ class Shell:
         if self._untidy:
             self._snippet(b"ohs_tidy %s" % quote(f"{session.directory}/tty"))
         self._untidy = bool(_SETS_TERMINAL.search(command))
-        if len(text or command) > COMMAND_BY_FILE_BYTES:
+        if len(text or command) > _COMMAND_BY_FILE_BYTES:
             path = f"{session.directory}/command"
             data = (text or command).encode("utf-8", "surrogateescape")
             self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
@@ -360,7 +360,7 @@ class Shell:
         session.relay_to(None)
         with session.changed:
             captured = call.capture.take(final=not runs_on, masker=self._host.secrets.masker)
-        self._untidy |= outcome is not WaitOutcome.FINISHED or (exit_code or 0) > LAST_PLAIN_CODE
+        self._untidy |= outcome is not WaitOutcome.FINISHED or (exit_code or 0) > _LAST_PLAIN_CODE
         spool = self._spool
         if not runs_on:
             self._cwd, session.call, self._running, self._spool = session.cwd, None, None, None
@@ -481,7 +481,7 @@ class Shell:
         return ""
 
     def _snippet(self, body: bytes, limit_bytes: int = 65536) -> CallResult:
-        return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes, timeout_s=SNIPPET_S)
+        return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes, timeout_s=_SNIPPET_S)
 
     def _spool_for(self, nonce: str) -> Callable[[bytes], None]:
         path = f"/tmp/ohsandbox-output-{nonce[:8]}.log"  # noqa: S108 - in the sandbox, private by umask

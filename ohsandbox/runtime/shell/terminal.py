@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-MARK_PREFIX = b"\x1b]7117;"
+_MARK_PREFIX = b"\x1b]7117;"
 """Our marks are operating system commands (ECMA-48 8.3.89) of a number that no terminal uses."""
 
 _MARK = re.compile(rb"\x1b\]7117;([0-9a-f]{32});(begin|end)\x07")
@@ -49,17 +49,17 @@ class MarkSplitter:
 
 
 def _may_become_mark(start: bytes) -> bool:
-    if len(start) <= len(MARK_PREFIX):
-        return MARK_PREFIX.startswith(start)
-    return start.startswith(MARK_PREFIX) and len(start) < _MARK_BYTES and b"\x07" not in start
+    if len(start) <= len(_MARK_PREFIX):
+        return _MARK_PREFIX.startswith(start)
+    return start.startswith(_MARK_PREFIX) and len(start) < _MARK_BYTES and b"\x07" not in start
 
 
-STRING_UNITS = 4096
+_STRING_UNITS = 4096
 """The longest control string (ECMA-48 5.6) that is recognised: titles, links and clipboards are shorter. A longer one,
 or one whose line ends before its terminator, loses only its introducer and stays as text: it can hide nothing."""
 
 _CSI = rb"[0-?]{0,256}[ -/]{0,16}"
-_STRING = rb"(?:[^\x07\x18\x1a\x1b\n\xc2]|\xc2(?![\x80-\x9f])){0,%d}" % STRING_UNITS
+_STRING = rb"(?:[^\x07\x18\x1a\x1b\n\xc2]|\xc2(?![\x80-\x9f])){0,%d}" % _STRING_UNITS
 _CONTROL = re.compile(
     rb"\x1b(?:\[%(csi)s[@-~]|[\]PX^_]%(string)s(?:\x07|\x1b\\|\xc2\x9c)|[ -/]{1,16}[0-~]|[0-~])?"
     rb"|\xc2(?:\x9b%(csi)s[@-~]|[\x90\x98\x9d-\x9f]%(string)s(?:\x07|\x1b\\|\xc2\x9c)|[\x80-\x9f])"
@@ -72,7 +72,7 @@ _UNFINISHED = re.compile(
     rb"(?:\x1b(?:\[%(csi)s|[\]PX^_]%(string)s\x1b?|[ -/]{0,16})"
     rb"|\xc2(?:\x9b%(csi)s|[\x90\x98\x9d-\x9f]%(string)s\x1b?))\Z" % {b"csi": _CSI, b"string": _STRING}
 )
-_UNFINISHED_BYTES = 2 * STRING_UNITS + 4
+_UNFINISHED_BYTES = 2 * _STRING_UNITS + 4
 _HALF = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})(?=\x1b|\xc2[\x80-\x9f])")
 """The beginning of a character that a control function interrupts: what follows that is not an end of it."""
 

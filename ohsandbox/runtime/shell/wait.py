@@ -32,18 +32,18 @@ before every command, such as a PROMPT_COMMAND that cannot be unset."""
 READ_CHARS_PER_S = 256 * 1024
 """What a shell reads of a long command before it runs it, at the least: alone 5 MiB take it 0.5 s, and with twelve
 runnable processes on two processors up to 10 s, in which it looks like one that is busy with something else."""
-RECOVER_S = 1.0
+_RECOVER_S = 1.0
 """A shell that is asked for a missing report sends it within a millisecond, or within this time with six runnable
 processes per processor: with 0.2 s there, 1 in 150 shells that Ctrl-C had thrown out of a loop was replaced."""
-RECOVER_PROBES = 8
+_RECOVER_PROBES = 8
 """As many probes find it idle before it is lost: as many as fit into RECOVER_S, and on a busier machine into longer."""
-RECOVER_AGAIN = 3
+_RECOVER_AGAIN = 3
 """Asked again after as many: an interrupt that is sent until it is seen to work (ohs_insist) discards a question."""
 EXPECT_BYTES = 64 * 1024
 """How far back `expect` looks."""
 EXPECT_CHARS = 1000
 """The longest `expect`: it may come from a model, and takes time and memory to compile."""
-EXPECT_S = 0.5
+_EXPECT_S = 0.5
 """Limit of one search: an ordinary pattern takes about 1 ms for EXPECT_BYTES; `(x+x+)+y` takes exponential time."""
 EXPECT_PAUSE = 4
 """Pause between searches, in durations of the last one: at most a fifth of a processor, whatever the output."""
@@ -189,11 +189,11 @@ class CommandWait:
         with self._shell.changed:
             tail = self._call.capture.last(EXPECT_BYTES)
         try:
-            if expect.search(clean(tail), timeout=EXPECT_S, concurrent=True):
+            if expect.search(clean(tail), timeout=_EXPECT_S, concurrent=True):
                 return WaitOutcome.EXPECTED
         except (TimeoutError, MemoryError):
             self.notice = (
-                f"expect={expect.pattern!r} took more than {EXPECT_S:g} s over the output and was given up; "
+                f"expect={expect.pattern!r} took more than {_EXPECT_S:g} s over the output and was given up; "
                 "use one without nested repetition"
             )
             self._expect = None
@@ -217,12 +217,12 @@ class CommandWait:
             return WaitOutcome.INPUT
         if verdict == "idle":
             if self._lost_at is None:
-                self._lost_at, self._verdict = time.monotonic() + RECOVER_S, ""
+                self._lost_at, self._verdict = time.monotonic() + _RECOVER_S, ""
                 self._shell.recover()
             else:
                 self._idle_probes += 1
-                if self._idle_probes % RECOVER_AGAIN == 0:
+                if self._idle_probes % _RECOVER_AGAIN == 0:
                     self._shell.recover()
-                if time.monotonic() >= self._lost_at and self._idle_probes >= RECOVER_PROBES:
+                if time.monotonic() >= self._lost_at and self._idle_probes >= _RECOVER_PROBES:
                     return WaitOutcome.LOST
         return None

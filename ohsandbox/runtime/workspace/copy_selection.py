@@ -26,15 +26,15 @@ SECRET_NAMES = (
     ".s3cfg", "*.keytab", "*.ovpn", ".*_history", ".gitconfig", ".claude.json",
 )  # fmt: skip
 """File names, case-insensitive."""
-SECRET_DIRECTORIES = frozenset({".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".ssh", ".terraform"})
-NO_SECRETS = (
+_SECRET_DIRECTORIES = frozenset({".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".ssh", ".terraform"})
+_NO_SECRETS = (
     ".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", "*.pub", "*.md", "*.rst", "*.html",
     "*.css", "*.py", "*.pyi", "*.js", "*.jsx", "*.ts", "*.tsx", "*.go", "*.rs", "*.rb", "*.java", "*.kt", "*.swift",
     "*.c", "*.cc", "*.cpp", "*.h", "*.hpp", "*.cs", "*.php", "*.scala", "*.ex", "*.exs", "*.lua", "*.sh",
 )  # fmt: skip
 """Exceptions from SECRET_NAMES."""
 
-GIT_PARTS = frozenset({"HEAD", "index", "logs", "objects", "packed-refs", "refs", "shallow"})
+_GIT_PARTS = frozenset({"HEAD", "index", "logs", "objects", "packed-refs", "refs", "shallow"})
 """Parts of a `.git` to copy. Its configuration may hold tokens, hooks run, and both are meant for this machine."""
 MAX_GIT_BYTES = 512 * 1024**2
 MAX_NAMES = 200_000
@@ -43,7 +43,7 @@ _IGNORED, _SECRET, _OVER = "ignored by git", "looks like a secret", "over 512 Mi
 _TIMEOUT_S = 60.0
 
 
-class CopySelection(NamedTuple):
+class _CopySelection(NamedTuple):
     """The selected files of a directory."""
 
     paths: frozenset[str]
@@ -54,7 +54,7 @@ class CopySelection(NamedTuple):
     """Whether parts of its `.git` are selected."""
 
 
-def select(root: Path, *, everything: bool = False) -> CopySelection:
+def select(root: Path, *, everything: bool = False) -> _CopySelection:
     """Select files of a directory. everything includes ignored files and those that look like secrets.
 
     Raises:
@@ -66,7 +66,7 @@ def select(root: Path, *, everything: bool = False) -> CopySelection:
     if has_git and (why := _why_without_git(root)):
         walk.left_out[".git/"], has_git = why, False
     paths = walk.paths | (_parts_of_git(str(root)) if has_git else set())
-    return CopySelection(
+    return _CopySelection(
         frozenset(paths | {parent for path in paths for parent in parents_of(path)}), walk.left_out, has_git
     )
 
@@ -163,7 +163,7 @@ class _SelectionWalk:
     def _why_not(self, path: str, name: str, *, is_directory: bool) -> str | None:
         if self._tracked is None:
             return None
-        if name.lower() in SECRET_DIRECTORIES if is_directory else looks_secret(name):
+        if name.lower() in _SECRET_DIRECTORIES if is_directory else looks_secret(name):
             return _SECRET
         if is_directory:
             return _IGNORED if path not in self._wanted and _is_filled(f"{self._root}/{path}") else None
@@ -181,7 +181,7 @@ def _is_filled(directory: str) -> bool:
 def looks_secret(name: str) -> bool:
     """Whether files with keys or passwords usually have such a name."""
     lowered = name.lower()
-    if any(fnmatch.fnmatchcase(lowered, pattern) for pattern in NO_SECRETS):
+    if any(fnmatch.fnmatchcase(lowered, pattern) for pattern in _NO_SECRETS):
         return False
     return any(fnmatch.fnmatchcase(lowered, pattern) for pattern in SECRET_NAMES)
 
@@ -203,7 +203,7 @@ def _why_without_git(root: Path) -> str | None:
 def _parts_of_git(root: str) -> set[str]:
     walk = _SelectionWalk(root, None)
     with os.scandir(f"{root}/.git") as entries:
-        parts = [entry for entry in entries if entry.name in GIT_PARTS]
+        parts = [entry for entry in entries if entry.name in _GIT_PARTS]
     for entry in parts:
         walk.paths.add(f".git/{entry.name}")
         if entry.is_dir(follow_symlinks=False):

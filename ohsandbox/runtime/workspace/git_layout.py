@@ -23,7 +23,7 @@ LAYOUT = frozenset({"HEAD", "objects", "refs", "commondir"})
 MAX_SMALL_FILE = 256 * 1024
 """Maximum length read of a pointer or a configuration; git's own limit for a `.git` file is 1 MiB."""
 
-MAX_INDEX_BYTES = 256 * 1024 * 1024
+_MAX_INDEX_BYTES = 256 * 1024 * 1024
 """Two million files."""
 
 _GITLINK = 0o160000
@@ -49,7 +49,7 @@ _HARMFUL_CONFIG = re.compile(r"diff\.(external|command|textconv)|merge\.driver|.
 """Keys of the sections above. A URL with a double colon also names a program (gitremote-helpers(7))."""
 
 
-class WalkEntry(NamedTuple):
+class _WalkEntry(NamedTuple):
     """A name found by `walk`."""
 
     path: str
@@ -59,7 +59,7 @@ class WalkEntry(NamedTuple):
     reason: str = ""
 
 
-def walk(root: str) -> Iterator[WalkEntry]:
+def walk(root: str) -> Iterator[_WalkEntry]:
     """Yield everything below root, directories before their contents. Only directories are opened.
 
     A directory that cannot be read is yielded again, with the reason: it may hide something.
@@ -73,7 +73,7 @@ def walk(root: str) -> Iterator[WalkEntry]:
         except FileNotFoundError:
             continue  # removed meanwhile
         except OSError as error:
-            yield WalkEntry(directory, None, error.strerror or type(error).__name__)
+            yield _WalkEntry(directory, None, error.strerror or type(error).__name__)
             continue
         try:
             with os.scandir(descriptor) as entries:
@@ -81,9 +81,9 @@ def walk(root: str) -> Iterator[WalkEntry]:
                     path = prefix + entry.name
                     if entry.is_dir(follow_symlinks=False):
                         below.append(path)
-                    yield WalkEntry(path, entry)
+                    yield _WalkEntry(path, entry)
         except OSError as error:
-            yield WalkEntry(directory, None, error.strerror or type(error).__name__)
+            yield _WalkEntry(directory, None, error.strerror or type(error).__name__)
         finally:
             os.close(descriptor)
 
@@ -198,9 +198,9 @@ def _index(root: str, path: str) -> bytes:
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError(f"{path!r} is not a regular file")
-        data = file.read(MAX_INDEX_BYTES + 1)
-    if len(data) > MAX_INDEX_BYTES:
-        raise ValueError(f"{path!r} is over {MAX_INDEX_BYTES} bytes")
+        data = file.read(_MAX_INDEX_BYTES + 1)
+    if len(data) > _MAX_INDEX_BYTES:
+        raise ValueError(f"{path!r} is over {_MAX_INDEX_BYTES} bytes")
     return data
 
 

@@ -14,7 +14,7 @@ from ohsandbox.runtime.workspace.git_layout import parents_of
 
 MAX_ENTRIES = 200_000
 """A walk over so many takes two seconds; a larger workspace is not compared."""
-MAX_TRACES = 2_000
+_MAX_TRACES = 2_000
 """Looked for at each start: 10 ms."""
 
 
@@ -26,7 +26,7 @@ class Stamp(NamedTuple):
     changed_ns: int
 
 
-GONE = Stamp(0, 0, 0)
+_GONE = Stamp(0, 0, 0)
 """Of a path that is not there; no file has inode 0."""
 
 
@@ -52,11 +52,11 @@ def scan(root: str) -> dict[str, Stamp] | None:
 
 
 def traces(before: dict[str, Stamp], after: dict[str, Stamp]) -> dict[str, Stamp] | None:
-    """What is new, changed or gone (`GONE`), none below a directory that is; None for over MAX_TRACES."""
+    """What is new, changed or gone (`_GONE`), none below a directory that is; None for over MAX_TRACES."""
     changed = {path: stamp for path, stamp in after.items() if before.get(path) != stamp}
-    changed |= dict.fromkeys(before.keys() - after.keys(), GONE)
+    changed |= dict.fromkeys(before.keys() - after.keys(), _GONE)
     found = {path: stamp for path, stamp in changed.items() if changed.keys().isdisjoint(parents_of(path))}
-    return found if len(found) <= MAX_TRACES else None
+    return found if len(found) <= _MAX_TRACES else None
 
 
 def are_there(root: str, found: dict[str, Stamp]) -> bool:
@@ -68,7 +68,7 @@ def _now(path: str) -> Stamp:
     try:
         entry = os.lstat(path)
     except OSError:
-        return GONE
+        return _GONE
     return _stamp(entry, is_dir=stat.S_ISDIR(entry.st_mode))
 
 

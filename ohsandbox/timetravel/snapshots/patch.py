@@ -32,14 +32,14 @@ _ESCAPES = {0x22: b'\\"', 0x5C: b"\\\\", 0x07: b"\\a", 0x08: b"\\b", 0x09: b"\\t
 _ESCAPES |= {0x0C: b"\\f", 0x0D: b"\\r"}
 
 
-class FilePatch(NamedTuple):
+class _FilePatch(NamedTuple):
     """The patch of one file; a file that became a symlink, or the reverse, has two."""
 
     path: str
     text: bytes
 
 
-def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> list[FilePatch]:
+def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> list[_FilePatch]:
     """Patches of the changes, file by file; directories have none.
 
     Args:
@@ -75,12 +75,12 @@ def _lay(path: Path, entry: FileEntry | None, content: Callable[[str], bytes]) -
     path.chmod(0o755 if entry.mode & 0o100 else 0o644)
 
 
-def _parts(output: bytes, changes: Sequence[FileChange]) -> Iterator[FilePatch]:
+def _parts(output: bytes, changes: Sequence[FileChange]) -> Iterator[_FilePatch]:
     beginnings = [*_BEGINNING.finditer(output)]
     ends = [*(found.start() for found in beginnings[1:]), len(output)]
     for found, end in zip(beginnings, ends, strict=True):
         path = changes[int(found[1])].path
-        yield FilePatch(path, _named(output[found.end() : end], path))
+        yield _FilePatch(path, _named(output[found.end() : end], path))
 
 
 def _named(text: bytes, path: str) -> bytes:

@@ -14,17 +14,17 @@ from ohsandbox.errors import ToolArgumentsError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_CODE_CHARS = 50_000
+_MAX_CODE_CHARS = 50_000
 """Enough for a long text in a `fill`; `upload_file` takes files."""
 MAX_CALLS = 50
-MAX_WAIT_MS = 30_000
-MAX_SCROLL_PX = 1_000_000
-MAX_INT_BITS = 64
+_MAX_WAIT_MS = 30_000
+_MAX_SCROLL_PX = 1_000_000
+_MAX_INT_BITS = 64
 
 _QUOTED_CHARS = 80
 
 
-class Kind(NamedTuple):
+class _Kind(NamedTuple):
     """The type of a parameter."""
 
     adapter: TypeAdapter[Any]
@@ -40,14 +40,14 @@ def _encodable(text: str) -> str:
 
 
 _Text = Annotated[str, AfterValidator(_encodable)]
-TEXT = Kind(TypeAdapter(_Text), "a text")
-BID = Kind(
+TEXT = _Kind(TypeAdapter(_Text), "a text")
+_BID = _Kind(
     TypeAdapter(
         Annotated[str, Field(pattern=r"^\[?(f[0-9]{1,9})?e[0-9]{1,9}\]?$"), AfterValidator(lambda bid: bid.strip("[]"))]
     ),
     "an id from the tree, such as 'e12' or 'f1e3'",
 )
-TEXTS = Kind(
+TEXTS = _Kind(
     TypeAdapter(
         Annotated[
             _Text | Annotated[list[_Text], Field(min_length=1)],
@@ -57,15 +57,15 @@ TEXTS = Kind(
     "a text or a list of texts",
     ": str | list",
 )
-PIXELS = Kind(
-    TypeAdapter(Annotated[float, Field(ge=-MAX_SCROLL_PX, le=MAX_SCROLL_PX)]),
-    f"a number of at most {MAX_SCROLL_PX} either way",
+_PIXELS = _Kind(
+    TypeAdapter(Annotated[float, Field(ge=-_MAX_SCROLL_PX, le=_MAX_SCROLL_PX)]),
+    f"a number of at most {_MAX_SCROLL_PX} either way",
 )
-WAIT = Kind(TypeAdapter(Annotated[float, Field(ge=0, le=MAX_WAIT_MS)]), f"0 to {MAX_WAIT_MS} milliseconds")
-INDEX = Kind(TypeAdapter(Annotated[int, Field(ge=0)]), "a tab's number, from 0", ": int")
-FLAG = Kind(TypeAdapter(bool), "True or False", ": bool")
-BUTTON = Kind(TypeAdapter(Literal["left", "middle", "right"]), "one of left, middle, right")
-MODIFIERS = Kind(
+_WAIT = _Kind(TypeAdapter(Annotated[float, Field(ge=0, le=_MAX_WAIT_MS)]), f"0 to {_MAX_WAIT_MS} milliseconds")
+INDEX = _Kind(TypeAdapter(Annotated[int, Field(ge=0)]), "a tab's number, from 0", ": int")
+FLAG = _Kind(TypeAdapter(bool), "True or False", ": bool")
+_BUTTON = _Kind(TypeAdapter(Literal["left", "middle", "right"]), "one of left, middle, right")
+_MODIFIERS = _Kind(
     TypeAdapter(list[Literal["Alt", "Control", "ControlOrMeta", "Meta", "Shift"]]),
     "a list of Alt, Control, ControlOrMeta, Meta, Shift",
     ": list",
@@ -76,7 +76,7 @@ class Function(NamedTuple):
     """A function that `code` may call."""
 
     name: str
-    parameters: Mapping[str, Kind]
+    parameters: Mapping[str, _Kind]
     help: str
     defaults: Mapping[str, Any] = {}
 
@@ -101,26 +101,26 @@ class Call(NamedTuple):
         return f"line {self.line}, {self.name}({', '.join(said)})"
 
 
-_CLICKING = {"bid": BID, "button": BUTTON, "modifiers": MODIFIERS}
+_CLICKING = {"bid": _BID, "button": _BUTTON, "modifiers": _MODIFIERS}
 _PLAIN_CLICK = {"button": "left", "modifiers": []}
 _FUNCTIONS = (
     Function("goto", {"url": TEXT}, "an address, or an absolute path of a file in the sandbox"),
     Function("go_back", {}, "one page back in the tab's history"),
     Function("go_forward", {}, "one page forward"),
-    Function("noop", {"wait_ms": WAIT}, f"only wait and look; at most {MAX_WAIT_MS} ms", {"wait_ms": 1000}),
-    Function("scroll", {"delta_x": PIXELS, "delta_y": PIXELS}, "by pixels, at the mouse; positive is right and down"),
-    Function("fill", {"bid": BID, "value": TEXT}, "replace the text of a field"),
-    Function("select_option", {"bid": BID, "options": TEXTS}, "choose by value or label"),
+    Function("noop", {"wait_ms": _WAIT}, f"only wait and look; at most {_MAX_WAIT_MS} ms", {"wait_ms": 1000}),
+    Function("scroll", {"delta_x": _PIXELS, "delta_y": _PIXELS}, "by pixels, at the mouse; positive is right and down"),
+    Function("fill", {"bid": _BID, "value": TEXT}, "replace the text of a field"),
+    Function("select_option", {"bid": _BID, "options": TEXTS}, "choose by value or label"),
     Function("click", _CLICKING, "button left, middle, right; modifiers such as ['Shift']", _PLAIN_CLICK),
     Function("dblclick", _CLICKING, "the same, twice", _PLAIN_CLICK),
-    Function("hover", {"bid": BID}, "put the mouse on it"),
-    Function("press", {"bid": BID, "key_comb": TEXT}, "keys such as 'Enter', 'Control+a', 'ArrowDown'"),
-    Function("focus", {"bid": BID}, "give it the keyboard"),
-    Function("clear", {"bid": BID}, "empty a field"),
-    Function("drag_and_drop", {"from_bid": BID, "to_bid": BID}, "drag one onto another"),
+    Function("hover", {"bid": _BID}, "put the mouse on it"),
+    Function("press", {"bid": _BID, "key_comb": TEXT}, "keys such as 'Enter', 'Control+a', 'ArrowDown'"),
+    Function("focus", {"bid": _BID}, "give it the keyboard"),
+    Function("clear", {"bid": _BID}, "empty a field"),
+    Function("drag_and_drop", {"from_bid": _BID, "to_bid": _BID}, "drag one onto another"),
     Function(
         "upload_file",
-        {"bid": BID, "file": TEXTS},
+        {"bid": _BID, "file": TEXTS},
         "a file of the sandbox, for a file field or the button that opens one",
     ),
     Function("new_tab", {}, "open an empty tab"),
@@ -142,9 +142,9 @@ def parse(code: str) -> list[Call]:
     Raises:
         ToolArgumentsError: it holds anything else; names the line and the allowed forms. Nothing was executed.
     """
-    if len(code) > MAX_CODE_CHARS:
+    if len(code) > _MAX_CODE_CHARS:
         raise ToolArgumentsError(
-            f"code has {len(code)} characters, at most {MAX_CODE_CHARS} are taken. Put large text into a file."
+            f"code has {len(code)} characters, at most {_MAX_CODE_CHARS} are taken. Put large text into a file."
         )
     # models like to wrap code in a Markdown fence; the line numbers stay
     plain = "\n".join("" if line.startswith("```") else line for line in dedent(code).split("\n"))
@@ -196,8 +196,8 @@ def _checked(line: int, function: Function, name: str, node: ast.expr) -> Any:
 def _literal(line: int, node: ast.expr) -> Any:
     """Read a number, a text, True, False, or a list of those; evaluates nothing."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float):
-        if isinstance(node.value, int) and node.value.bit_length() > MAX_INT_BITS:
-            raise _refused(line, f"has an integer of more than {MAX_INT_BITS} bits")
+        if isinstance(node.value, int) and node.value.bit_length() > _MAX_INT_BITS:
+            raise _refused(line, f"has an integer of more than {_MAX_INT_BITS} bits")
         return node.value
     if isinstance(node, ast.List | ast.Tuple):
         return [_literal(line, item) for item in node.elts]

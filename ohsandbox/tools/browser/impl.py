@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OVERHEAD_S = 120.0
+_OVERHEAD_S = 120.0
 """Time beyond BUDGET_S to start Chromium (0.6 s idle) and to read a page, if every wait times out."""
 END_S = 5.0
 """Chromium exits within 0.1 s on request."""
 MAX_IMAGE_BYTES = 3 * 1024 * 1024
-MAX_HEAD_CHARS = 6_000
+_MAX_HEAD_CHARS = 6_000
 """Limit of the text above the tree."""
 _SCHEME = re.compile(r"(?:https?|file|data|about|blob|chrome|view-source):", re.IGNORECASE)
 
@@ -107,11 +107,11 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
             why = "there is no Python for it." if died.status == NO_PROGRAM else clean_line(str(died))
             raise ToolError(f"The sandbox has no browser: {why} {REMEDY}") from None
         try:
-            answer = _Answer.model_validate(self._driver.request(request, BUDGET_S + OVERHEAD_S))
+            answer = _Answer.model_validate(self._driver.request(request, BUDGET_S + _OVERHEAD_S))
         except RequestTimedOut:
             self._driver.stop()
             raise ToolError(
-                f"The browser did not answer within {BUDGET_S + OVERHEAD_S:.0f} s and was ended; its tabs are lost. "
+                f"The browser did not answer within {BUDGET_S + _OVERHEAD_S:.0f} s and was ended; its tabs are lost. "
                 "Start again with goto(url)."
             ) from None
         except ValidationError:
@@ -145,7 +145,7 @@ def _observation(calls: Sequence[Call], answer: _Answer) -> BrowserObservation:
     body = tree or ("(no elements: look at the screenshot)" if answer.tree is not None else "(not readable now)")
     image = _data_url(answer.image)
     return BrowserObservation(
-        text=f"{cut_middle(head, limit_chars=MAX_HEAD_CHARS)}\nPage:\n{body}",
+        text=f"{cut_middle(head, limit_chars=_MAX_HEAD_CHARS)}\nPage:\n{body}",
         images=(image,) if image else (),
         failed=bool(answer.error),
     )

@@ -21,7 +21,7 @@ MAX_DEPTH = 200
 """Deeper elements become siblings; Chromium itself nests to 512."""
 VIEW_WIDTH, VIEW_HEIGHT = 1280, 720
 
-INTERACTIVE = frozenset({
+_INTERACTIVE = frozenset({
     "button", "checkbox", "combobox", "gridcell", "link", "listbox", "menuitem", "menuitemcheckbox", "menuitemradio",
     "option", "radio", "searchbox", "slider", "spinbutton", "switch", "tab", "textbox", "treeitem",
 })  # fmt: skip
@@ -127,7 +127,7 @@ def _node(content: str, depth: int, path: list[Node]) -> Node:
     value = clean_line(_plain((found["rest"] or "").removeprefix(":").strip()))
     states = [f"{key}={of}" if of else key for key, of in marks.items() if key not in _HIDDEN_MARKS]
     node.ref = ref if _REF.fullmatch(ref) else ""
-    node.operable = bool(node.ref) and (role in INTERACTIVE or clickable)
+    node.operable = bool(node.ref) and (role in _INTERACTIVE or clickable)
     node.focused = "active" in marks and role != "generic"
     node.bare = role in ("generic", "rowgroup") and not (name or value or clickable or states)
     parts = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_EDITS = 500
 MAX_BYTES = 64 * 1024 * 1024
 """Limit of all edits of a conversation together; the oldest are dropped first. One edit of the largest file fits."""
-MAX_SEEN = 2_000
+_MAX_SEEN = 2_000
 """Limit of files with a stored state; the one seen longest ago is dropped first, and counts as never seen."""
 
 _SEEN_NAME = "seen.json"
@@ -81,7 +81,7 @@ class EditHistory:
             self._seen[_key(path)] = now
         if now == known:
             return
-        while len(self._seen) > MAX_SEEN:
+        while len(self._seen) > _MAX_SEEN:
             del self._seen[next(iter(self._seen))]
         self._store(_SEEN_NAME, json.dumps(self._seen).encode())
 

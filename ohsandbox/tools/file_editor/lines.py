@@ -20,9 +20,9 @@ MAX_LINE_CHARS = 2_000
 """The shown part of a long line if not everything fits."""
 CONTEXT_LINES = 4
 """Lines shown before and after a change: enough to see a wrong indentation."""
-MAX_SNIPPET_CHARS = 6_000
+_MAX_SNIPPET_CHARS = 6_000
 """The model knows its own text; this shows the surroundings."""
-MAX_WINDOW_CHARS = 400
+_MAX_WINDOW_CHARS = 400
 """The shown part of a long changed line on either side of the change's start."""
 MAX_DIFF_LINES = 400
 """For the user; a longer diff shows the file, not the change. difflib takes at most 20 ms for these."""
@@ -146,7 +146,7 @@ def observed(command: Command, path: str, done: str, edited: Edited) -> FileEdit
     if changed < len(lines):
         column = edited.start - (edited.new.rfind("\n", 0, edited.start) + 1)
         lines[changed] = _window(lines[changed], column)
-    snippet = f":\n{numbered(lines, first=first, limit_chars=MAX_SNIPPET_CHARS)}" if lines else "."
+    snippet = f":\n{numbered(lines, first=first, limit_chars=_MAX_SNIPPET_CHARS)}" if lines else "."
     return FileEditObservation(
         command=command,
         path=path,
@@ -160,9 +160,9 @@ def observed(command: Command, path: str, done: str, edited: Edited) -> FileEdit
 
 def _window(line: str, column: int) -> str:
     """A long line's part around column."""
-    if len(line) <= 2 * MAX_WINDOW_CHARS:
+    if len(line) <= 2 * _MAX_WINDOW_CHARS:
         return line
-    start, end = max(0, column - MAX_WINDOW_CHARS), column + MAX_WINDOW_CHARS
+    start, end = max(0, column - _MAX_WINDOW_CHARS), column + _MAX_WINDOW_CHARS
     before = f"[... {start} characters ...] " if start else ""
     after = f" [... {len(line) - end} characters ...]" if end < len(line) else ""
     return f"{before}{line[start:end]}{after}"

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.files.text import Document
 
-MAX_LINES_NAMED = 10
+_MAX_LINES_NAMED = 10
 """Limit of line numbers reported for a text; more mean that the text is too short."""
-MAX_HINT_CHARS = 2_000_000
+_MAX_HINT_CHARS = 2_000_000
 """Limit of files searched for near misses: folding 2 MB costs about 0.1 s."""
 MAX_QUOTED_CHARS = 600
 """The part of the file that a hint quotes: enough for typical model errors, short in the context."""
-CLOSE_LINES = 2_000
-CLOSE_CHARS = 100
+_CLOSE_LINES = 2_000
+_CLOSE_CHARS = 100
 """Limits of the search for a similar line, in lines and in characters of each: 0.4 s of difflib at worst."""
 _LOOKS_LIKE = str.maketrans(
     {
@@ -59,7 +59,7 @@ def match_once(document: Document, old: str, new: str) -> Match:
         ToolError: old has no match (with a hint), or more than one (with the lines).
     """
     text = document.shown
-    places = [*islice(_places(document, old), MAX_LINES_NAMED + 1)]
+    places = [*islice(_places(document, old), _MAX_LINES_NAMED + 1)]
     if not places:
         raise ToolError(
             f"old_str is not in the file, which has {document.line_count} lines; nothing was changed. "
@@ -68,8 +68,8 @@ def match_once(document: Document, old: str, new: str) -> Match:
     if len(places) > 1:
         plain, wanted = (part.replace("\r\n", "\n") for part in (text, old))
         count = max(plain.count(wanted), len(places))
-        lines = [*dict.fromkeys(str(line_of(text, start)) for start, _ in places[:MAX_LINES_NAMED])]
-        named = ", ".join([*lines, "..."] if count > MAX_LINES_NAMED else lines)
+        lines = [*dict.fromkeys(str(line_of(text, start)) for start, _ in places[:_MAX_LINES_NAMED])]
+        named = ", ".join([*lines, "..."] if count > _MAX_LINES_NAMED else lines)
         raise ToolError(
             f"old_str is in the file {count} times, on line{'s' * (named != lines[0])} {named}; nothing was changed. "
             "Add the lines before or after the one you mean, so that it is unique."
@@ -127,7 +127,7 @@ def _with_bytes_of(real: str, shown: str, new: str) -> str:
 
 def explain_miss(text: str, old: str) -> str:
     """One or two sentences for the model: the text closest to old, and the remedy."""
-    if len(text) > MAX_HINT_CHARS:
+    if len(text) > _MAX_HINT_CHARS:
         return "The file is too large to look for what comes close: search it with grep -n in execute_bash."
     plain = old.replace("\r\n", "\n")
     if "\r" in old and plain in text:
@@ -198,9 +198,9 @@ def _by_lines(text: str, old: str) -> str:
             f"Its beginning is on line {at + 1}; line {at + best + 1} is {there}, where old_str has "
             f"{wanted[best]!r:.200}. View that part and copy it."
         )
-    close = difflib.get_close_matches(first[:CLOSE_CHARS], [line[:CLOSE_CHARS] for line in lines[:CLOSE_LINES]], n=1)
+    close = difflib.get_close_matches(first[:_CLOSE_CHARS], [line[:_CLOSE_CHARS] for line in lines[:_CLOSE_LINES]], n=1)
     if close:
-        number = next(n for n, line in enumerate(lines, 1) if line[:CLOSE_CHARS] == close[0])
+        number = next(n for n, line in enumerate(lines, 1) if line[:_CLOSE_CHARS] == close[0])
         return f"Line {number} comes closest to its first line: {close[0]!r:.200}. View that part and copy it."
     return "Nothing in the file comes close; view it, or check the path."
 

@@ -22,7 +22,7 @@ LIST_TIMEOUT_S = 10.0
 """Limit for listing a directory; a longer listing is a task for a shell."""
 MAX_ENTRIES = 1_000
 """Limit of a directory's entries, both levels together."""
-MAX_INNER_ENTRIES = 100
+_MAX_INNER_ENTRIES = 100
 """Limit per subdirectory: one `node_modules` must not displace the rest."""
 MAX_NAMED = 10
 """Limit of named directories with omitted entries."""
@@ -112,7 +112,7 @@ def _bounded(entries: list[tuple[str, str]], limits: OutputLimits) -> tuple[list
     """
     inner = Counter(name.rpartition("/")[0] for _, name in entries)
     outer = inner.pop("", 0)
-    most = min(MAX_INNER_ENTRIES, max(0, MAX_ENTRIES - outer) // max(1, len(inner)))
+    most = min(_MAX_INNER_ENTRIES, max(0, MAX_ENTRIES - outer) // max(1, len(inner)))
     shown: list[str] = []
     taken: Counter[str] = Counter()
     room = limits.max_chars

@@ -18,10 +18,10 @@ from ohsandbox.errors import ToolError
 if TYPE_CHECKING:
     import regex
 
-MAX_ALTERNATIVES = 200
+_MAX_ALTERNATIVES = 200
 """Total brace alternatives: more than needed in practice, and `find` gets one test for each."""
 
-MATCHING_LIMIT_S = 5.0
+_MATCHING_LIMIT_S = 5.0
 """Limit for all matches of one search on the host, and no other part of it; 20,000 paths take 0.1 s. Matching holds the
 GIL."""
 
@@ -51,7 +51,7 @@ FoundPath = Annotated[
 class MatchBudget:
     """The time limit that all matches of one search, and the compilation of their patterns, share."""
 
-    def __init__(self, limit_s: float = MATCHING_LIMIT_S) -> None:
+    def __init__(self, limit_s: float = _MATCHING_LIMIT_S) -> None:
         self._left_s = limit_s
 
     def check(self) -> None:
@@ -152,8 +152,8 @@ def expand_braces(pattern: str) -> list[str]:
     done: list[str] = []
     rest = [pattern]
     while rest:
-        if len(done) + len(rest) > MAX_ALTERNATIVES:
-            raise ToolError(f"Pattern {pattern!r} has over {MAX_ALTERNATIVES} alternatives in braces. Use fewer.")
+        if len(done) + len(rest) > _MAX_ALTERNATIVES:
+            raise ToolError(f"Pattern {pattern!r} has over {_MAX_ALTERNATIVES} alternatives in braces. Use fewer.")
         current = rest.pop()
         found = _BRACES.search(current)
         if found is None:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 NAME = ".gitignore"
 
-MAX_PRUNED = 200
+_MAX_PRUNED = 200
 """`find` runs each test on every directory; ignored entries that are not pruned are dropped later."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9._+@=, /-]+")
 _SUFFIX = re.compile(r"\*\.[A-Za-z0-9_+@=, -]+")
 
 
-class IgnoreRule(NamedTuple):
+class _IgnoreRule(NamedTuple):
     """One line of an ignore file."""
 
     name: str
@@ -34,7 +34,7 @@ class IgnoreRule(NamedTuple):
     regex: str
 
 
-def parse(text: bytes) -> list[IgnoreRule]:
+def parse(text: bytes) -> list[_IgnoreRule]:
     """The rules, in order; each byte of a line is one character, since `?` and classes match bytes."""
     rules = []
     for raw in text.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
@@ -43,14 +43,14 @@ def parse(text: bytes) -> list[IgnoreRule]:
         if translated is not None:
             name = line.rstrip().removeprefix("!")
             anchored = "/" in name.rstrip("/").removeprefix("**/")
-            rules.append(IgnoreRule(name.strip("/"), translated[1], anchored, translated[0]))
+            rules.append(_IgnoreRule(name.strip("/"), translated[1], anchored, translated[0]))
     return rules
 
 
 class _IgnoreFile:
     """The rules of one file; sets answer for plain names and `*.suffix`, which most rules are."""
 
-    def __init__(self, rules: list[IgnoreRule], budget: MatchBudget) -> None:
+    def __init__(self, rules: list[_IgnoreRule], budget: MatchBudget) -> None:
         self._rules = rules
         self._budget = budget
         self._compiled: dict[str, regex.Pattern[str]] = {}
@@ -75,12 +75,12 @@ class _IgnoreFile:
             return None
         return next((rule.excludes for rule in reversed(self._rules) if self._matches(rule, path, name)), None)
 
-    def _matches(self, rule: IgnoreRule, path: str, name: str) -> bool:
+    def _matches(self, rule: _IgnoreRule, path: str, name: str) -> bool:
         if rule.regex not in self._compiled:
             self._compiled[rule.regex] = self._budget.compile(rule.regex)
         return self._budget.matches(self._compiled[rule.regex], path if rule.anchored else name)
 
-    def _joined(self, rules: list[IgnoreRule]) -> regex.Pattern[str] | None:
+    def _joined(self, rules: list[_IgnoreRule]) -> regex.Pattern[str] | None:
         return self._budget.compile("|".join(rule.regex for rule in rules)) if rules else None
 
 
@@ -152,7 +152,7 @@ def _bytes_as_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
-def prunes(rules: Mapping[str, list[IgnoreRule]], root: str) -> list[tuple[str, ...]]:
+def prunes(rules: Mapping[str, list[_IgnoreRule]], root: str) -> list[tuple[str, ...]]:
     """Tests of `find .` in root, each true only of directories that are certainly ignored.
 
     rules: those of the ignore files known so far, by the absolute directory of each. One that is met later can still
@@ -168,10 +168,10 @@ def prunes(rules: Mapping[str, list[IgnoreRule]], root: str) -> list[tuple[str, 
         if rule.excludes and _PLAIN.fullmatch(rule.name) and rule.name.rpartition("/")[2] not in taken_back
         for test in _tests(rule, directory, root.rstrip("/"))
     )
-    return list(dict.fromkeys(found))[:MAX_PRUNED]
+    return list(dict.fromkeys(found))[:_MAX_PRUNED]
 
 
-def _tests(rule: IgnoreRule, directory: str, root: str) -> Iterator[tuple[str, ...]]:
+def _tests(rule: _IgnoreRule, directory: str, root: str) -> Iterator[tuple[str, ...]]:
     below = directory[len(root) + 1 :] if directory.startswith(f"{root}/") else ""
     path = f"{directory}/{rule.name}"
     if not _PLAIN.fullmatch(below or "."):

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ohsandbox.tools.search.globs import Glob
     from ohsandbox.tools.search.regexes import Regex
 
-PSEUDO = ("proc", "sys", "dev")
+_PSEUDO = ("proc", "sys", "dev")
 """Directories below / that hold no files written by users."""
 
-ENDLESS = ("pagemap", "mem", "kcore", "kmsg", "kpage*")
+_ENDLESS = ("pagemap", "mem", "kcore", "kmsg", "kpage*")
 """Files of /proc that are not text, and whose reading never ends or blocks."""
 
 _REPORT = ("-exec", "sh", "-c", 'printf "${token}i%s\\0" "$@" >&3', "sh", "{}", "+")
@@ -64,13 +64,13 @@ class Query(NamedTuple):
     @property
     def pseudo(self) -> tuple[str, ...]:
         """Directories directly below the searched one to skip."""
-        return PSEUDO if posixpath.normpath(f"/{self.path}/{self.glob.prefix}") == "/" else ()
+        return _PSEUDO if posixpath.normpath(f"/{self.path}/{self.glob.prefix}") == "/" else ()
 
     @property
     def endless(self) -> tuple[str, ...]:
         """Names of files that must not be read."""
         below_proc = posixpath.normpath(f"{self.path}/").startswith("/proc")
-        return ENDLESS if below_proc and self.regex is not None else ()
+        return _ENDLESS if below_proc and self.regex is not None else ()
 
 
 class Listing(NamedTuple):

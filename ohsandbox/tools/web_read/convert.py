@@ -14,7 +14,7 @@ import sys
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
-MAX_MEMORY_BYTES = 2 * 1024**3
+_MAX_MEMORY_BYTES = 2 * 1024**3
 """5 MiB of the worst tables took 700 MB."""
 
 
@@ -100,5 +100,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(ValueError, OSError):  # a lower limit may be set already
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
     main()

@@ -26,13 +26,13 @@ from ohsandbox.tools.web_read.page import Fetched, Hop, Page, page_of
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
-CACHED_PAGES = 4
+_CACHED_PAGES = 4
 """Pages whose rest can be read without another fetch."""
 CONNECT_TIMEOUT_S = 15
 """A reachable server answers within a second; a network that drops packets never does."""
-USER_AGENT = "Mozilla/5.0 (compatible; ohsandbox)"
+_USER_AGENT = "Mozilla/5.0 (compatible; ohsandbox)"
 """Some servers refuse agents without this prefix."""
-MAX_HEADER_BYTES = 256 * 1024
+_MAX_HEADER_BYTES = 256 * 1024
 """Limit for all hops; curl itself accepts no more from one."""
 SCRIPT = files("ohsandbox.tools.web_read").joinpath("fetch.sh").read_text("utf-8")
 
@@ -73,7 +73,7 @@ class WebReadExecutor(ToolExecutor[WebReadAction, TextObservation]):
         with self._guard:
             self._pages.pop(url, None)
             self._pages[url] = page
-            while len(self._pages) > CACHED_PAGES:
+            while len(self._pages) > _CACHED_PAGES:
                 del self._pages[next(iter(self._pages))]
         if offset and offset >= len(page.text):
             raise ToolError(f"{url} has {len(page.text)} characters; offset {offset} is behind its end.")
@@ -148,13 +148,13 @@ def _run_script(runtime: Runtime, url: str, stop: threading.Event) -> Streams:
     """Run it to the end of both streams, or to the limit of size or time."""
     out, err = bytearray(), bytearray()
     deadline = time.monotonic() + FETCH_TIMEOUT_S
-    argv = ["sh", "-c", SCRIPT, "sh", url, str(CONNECT_TIMEOUT_S), str(MAX_REDIRECTS), USER_AGENT]
+    argv = ["sh", "-c", SCRIPT, "sh", url, str(CONNECT_TIMEOUT_S), str(MAX_REDIRECTS), _USER_AGENT]
     with runtime.channel(argv) as channel:
         channel.close_stdin()
         while (chunks := channel.read(0.25)) != []:
             for chunk in chunks or ():
                 (out if chunk.stream is Stream.STDOUT else err).extend(chunk.data)
-            is_long = len(out) > MAX_PAGE_BYTES + MAX_HEADER_BYTES or len(err) > MAX_HEADER_BYTES
+            is_long = len(out) > MAX_PAGE_BYTES + _MAX_HEADER_BYTES or len(err) > _MAX_HEADER_BYTES
             if stop.is_set() or is_long or time.monotonic() > deadline:
                 channel.kill()
                 ended: Literal["stopped", "long", "late"] = (
@@ -188,7 +188,7 @@ def split_heads(data: bytes) -> tuple[list[Hop], bytes]:
     hops: list[Hop] = []
     while data.startswith(b"HTTP/") and (not hops or hops[-1].status < _OK or _redirects(hops[-1])):
         head, end, rest = data.partition(b"\r\n\r\n")
-        found = parse_heads(head[:MAX_HEADER_BYTES].decode("iso-8859-1"))
+        found = parse_heads(head[:_MAX_HEADER_BYTES].decode("iso-8859-1"))
         if not end or not found:
             break
         hops.append(found[0])

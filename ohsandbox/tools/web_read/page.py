@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CONVERT_TIMEOUT_S = 10.0
 """5 MiB of the worst HTML we know takes 3 s."""
-MAX_KIND_CHARS = 100
+_MAX_KIND_CHARS = 100
 """A longer media type is invalid."""
 HEAD_BYTES = 4096
 """The part that may declare a page's encoding and type (HTML standard: the first 1024)."""
@@ -119,7 +119,7 @@ def _kind(body: bytes, headers: Mapping[str, str], *, url: str) -> str:
     Raises:
         ToolError: it is not a text type.
     """
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()[:MAX_KIND_CHARS]
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()[:_MAX_KIND_CHARS]
     head = body[:HEAD_BYTES]
     if kind in {"text/html", "application/xhtml+xml"} or (kind in _UNTOLD and _LOOKS_LIKE_HTML.search(head)):
         return "text/html"

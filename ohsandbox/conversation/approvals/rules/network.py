@@ -40,7 +40,7 @@ _TAKES_WORD = re.compile(
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,20}:[^\s'\"]+")
 _LONG_WORD = re.compile(r"[A-Za-z0-9+/_=%-]{60,}")
-MAX_QUERY_CHARS = 256
+_MAX_QUERY_CHARS = 256
 """Limit of a URL's query, user and fragment, half of its path's: enough for a page; more may be a file's content."""
 
 
@@ -62,7 +62,7 @@ def address_findings(command: SimpleCommand) -> Iterator[Finding]:
         yield Finding("MEDIUM", f"Uses the network ({name}).")
     if not local:
         for word in words:
-            yield from (found for found in url_findings(word) if found.risk == "HIGH" and "://" in word)
+            yield from (found for found in _url_findings(word) if found.risk == "HIGH" and "://" in word)
 
 
 def is_local(command: SimpleCommand) -> bool:
@@ -90,7 +90,7 @@ def _is_local_address(address: str) -> bool:
         return False
 
 
-def url_findings(url: str) -> Iterator[Finding]:
+def _url_findings(url: str) -> Iterator[Finding]:
     """Findings in a URL to be requested: the server receives the URL and all data in it."""
     try:
         parts = urlsplit(url)
@@ -102,7 +102,7 @@ def url_findings(url: str) -> Iterator[Finding]:
     elif _is_local_address(url):
         return
     carried = "".join([parts.query, parts.username or "", parts.password or "", parts.fragment])
-    if len(carried) > MAX_QUERY_CHARS or len(parts.path) > 2 * MAX_QUERY_CHARS:
+    if len(carried) > _MAX_QUERY_CHARS or len(parts.path) > 2 * _MAX_QUERY_CHARS:
         yield Finding("HIGH", f"The address itself carries {len(carried) + len(parts.path)} characters of data.")
     elif (found := _LONG_WORD.search(carried)) or (found := _LONG_WORD.search(parts.hostname or "")):
         yield Finding("HIGH", f"The address carries what looks like encoded data: {quoted(found[0])}.")
@@ -112,7 +112,7 @@ def url_findings(url: str) -> Iterator[Finding]:
 
 def web_findings(url: str) -> Iterator[Finding]:
     """Findings in a web page's URL."""
-    yield from url_findings(url)
+    yield from _url_findings(url)
     if not _is_local_address(url):
         yield Finding("MEDIUM", "Uses the network.")
 
@@ -121,7 +121,7 @@ def browser_findings(code: str) -> Iterator[Finding]:
     """Findings in browser calls: addresses, and files that are uploaded."""
     addresses = _ADDRESS.findall(code)
     for address in addresses:
-        yield from url_findings(address)
+        yield from _url_findings(address)
     if addresses and all(map(_is_local_address, addresses)):
         return
     yield Finding("MEDIUM", "Uses the network.")

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 MAX_CHARS = 64 * 1024
 """Limit of a text. Its syntax tree is up to 600 times as long; any 64 KiB took under 4 s on a loaded machine."""
 
-PARSE_S = 10.0
+_PARSE_S = 10.0
 
 MAX_COMMANDS = 5_000
 """Limit of a text; a command counts once more for each value of its variables that is tried. Each takes 0.2 ms."""
 
-MAX_WORDS = 5_000
+_MAX_WORDS = 5_000
 """Limit of one command, its redirections included."""
 
 _MAX_CANDIDATES = 8
@@ -163,9 +163,9 @@ def _syntax_tree(text: str) -> Any:
     data = text.translate(_SENTINELS).encode("utf-8", "replace")
     argv = [_shfmt(), "--to-json", "--language-dialect=bash"]
     try:
-        done = subprocess.run(argv, input=data, capture_output=True, timeout=PARSE_S, check=False, cwd="/", env={})
+        done = subprocess.run(argv, input=data, capture_output=True, timeout=_PARSE_S, check=False, cwd="/", env={})
     except subprocess.TimeoutExpired:
-        raise UnreadableError(f"its parser was stopped after {PARSE_S:.0f} s") from None
+        raise UnreadableError(f"its parser was stopped after {_PARSE_S:.0f} s") from None
     except OSError as error:
         raise UnreadableError(f"the parser shfmt cannot be started: {error.strerror}") from None
     if done.returncode != 0:
@@ -378,8 +378,8 @@ class _TreeWalker:
 
     def _simple(self, command: _Node, redirections: list[_Node], at: _Context) -> str:
         """Store the command as written and with the values of its variables; returns its program's name."""
-        if len(command.get("Args") or ()) + len(redirections) > MAX_WORDS:
-            raise UnreadableError(f"one of its commands has more than {MAX_WORDS} words")
+        if len(command.get("Args") or ()) + len(redirections) > _MAX_WORDS:
+            raise UnreadableError(f"one of its commands has more than {_MAX_WORDS} words")
         made = as_written = _simple_command(command, redirections, at, {})
         self.commands.append(made)
         for number in range(self._choices(command, redirections)):

@@ -107,7 +107,7 @@ _MAX_START_CHARS = 512
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
-HAZARDS = SHELLS | names("rm dd mkfs shred curl wget nc ncat sudo su eval git chmod chown mv tee ssh scp find kill")
+_HAZARDS = SHELLS | names("rm dd mkfs shred curl wget nc ncat sudo su eval git chmod chown mv tee ssh scp find kill")
 """Names searched for among the words of a program that may run another."""
 
 _MAX_HAZARDS = 3
@@ -147,7 +147,7 @@ def hazards_in(command: SimpleCommand) -> Iterator[SimpleCommand]:
     """Commands that begin at a word of command that names one of HAZARDS."""
     found = 0
     for number, word in enumerate(command.arguments[:1000]):
-        if basename(word) in HAZARDS:
+        if basename(word) in _HAZARDS:
             yield command.running(command.arguments[number:])
             found += 1
             if found == _MAX_HAZARDS:
@@ -158,7 +158,7 @@ def rough_commands(code: str, like: SimpleCommand) -> Iterator[SimpleCommand]:
     """Commands in code of any language: from each name of HAZARDS to the end of its statement."""
     for sentence in re.split(r"[;|&\n(){}`!]+", re.sub(r"[\"',\[\]\\]+", " ", code)):
         words = sentence.split()
-        starts = [number for number, word in enumerate(words) if basename(word) in HAZARDS]
+        starts = [number for number, word in enumerate(words) if basename(word) in _HAZARDS]
         for number in starts[:_MAX_HAZARDS]:
             yield like.running(words[number:])
 
@@ -229,7 +229,7 @@ def _of_interpreter(command: SimpleCommand) -> Iterator[InnerCommand]:
         yield InnerCommand(language, command.stdin)
 
 
-class InterpreterScript(NamedTuple):
+class _InterpreterScript(NamedTuple):
     """The code, file or module that an interpreter runs, by its arguments."""
 
     code: tuple[str, ...] = ()
@@ -242,7 +242,7 @@ class InterpreterScript(NamedTuple):
         return not (self.code or self.file or self.module)
 
 
-def script_of(command: SimpleCommand) -> InterpreterScript:
+def script_of(command: SimpleCommand) -> _InterpreterScript:
     """The code, file or module that an interpreter runs."""
     if command.program in SHELLS:
         return _shell_script(command.arguments)
@@ -250,10 +250,10 @@ def script_of(command: SimpleCommand) -> InterpreterScript:
         return _python_script(command.arguments)
     code = tuple(_foreign_code(command))
     operands = [word for word in command.operands if word not in {"run", "eval"}]
-    return InterpreterScript(code, "" if code or not operands else operands[0])
+    return _InterpreterScript(code, "" if code or not operands else operands[0])
 
 
-def _shell_script(arguments: Sequence[str]) -> InterpreterScript:
+def _shell_script(arguments: Sequence[str]) -> _InterpreterScript:
     """POSIX `sh`: with -c the first operand is the code, otherwise the file."""
     at, with_code, from_stdin = 0, False, False
     while at < len(arguments) and arguments[at][:1] in {"-", "+"} and len(arguments[at]) > 1:
@@ -268,26 +268,26 @@ def _shell_script(arguments: Sequence[str]) -> InterpreterScript:
             at += 1
     rest = [word for word in arguments[at:] if word != "-"]
     if with_code:
-        return InterpreterScript(tuple(rest[:1]))
-    return InterpreterScript(file="" if from_stdin or not rest else rest[0])
+        return _InterpreterScript(tuple(rest[:1]))
+    return _InterpreterScript(file="" if from_stdin or not rest else rest[0])
 
 
-def _python_script(arguments: Sequence[str]) -> InterpreterScript:
+def _python_script(arguments: Sequence[str]) -> _InterpreterScript:
     """`python -h`: -c and -m take the rest of their word or the next word, and end the options."""
     words = iter(arguments)
     for word in words:
         if not word.startswith("-") or word == "-":
-            return InterpreterScript(file="" if word == "-" else word)
+            return _InterpreterScript(file="" if word == "-" else word)
         for number, letter in enumerate(word[1:], 2):
             if word.startswith("--"):
                 break
             if letter in "cm":
                 value = word[number:] or next(words, "")
-                return InterpreterScript(code=(value,)) if letter == "c" else InterpreterScript(module=value or "?")
+                return _InterpreterScript(code=(value,)) if letter == "c" else _InterpreterScript(module=value or "?")
             if letter in "WX":
                 next(words, "") if not word[number:] else ""
                 break
-    return InterpreterScript()
+    return _InterpreterScript()
 
 
 def _foreign_code(command: SimpleCommand) -> Iterator[str]:
