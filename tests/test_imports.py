@@ -146,7 +146,9 @@ def test_modules_of_the_command_line_import_each_other_in_no_circle() -> None:
         graph[name] = {f"{one.module}" for one in found} | {
             f"{one.module}.{a.name}" for one in found for a in one.names
         }
-    assert "ohsandbox.cli.init" in graph["ohsandbox.cli.run_settings"], "imports inside functions count"
+    assert "ohsandbox.cli.commands.init" in graph["ohsandbox.cli.settings.run_settings"], (
+        "imports inside functions count"
+    )
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
@@ -169,7 +171,7 @@ def test_help_loads_nothing_slow_and_no_pydantic() -> None:
 
 def test_a_run_starts_with_few_packages_and_with_none_of_the_network() -> None:
     """Each costs every first request its time; what only some runs need is imported where they need it."""
-    program = "import ohsandbox.cli.plain_run, ohsandbox.runtime.docker.runtime, sys; print([*sys.modules])"
+    program = "import ohsandbox.cli.commands.plain_run, ohsandbox.runtime.docker.runtime, sys; print([*sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     loaded: set[str] = set(ast.literal_eval(ended.stdout))
     bare = subprocess.run([sys.executable, "-c", "import sys; print([*sys.modules])"], capture_output=True, check=True)
@@ -181,12 +183,12 @@ def test_a_run_starts_with_few_packages_and_with_none_of_the_network() -> None:
 
 def test_a_run_asks_for_its_sandbox_before_it_imports_what_works_in_it() -> None:
     ours = ("ohsandbox.agent", "ohsandbox.conversation", "ohsandbox.events", "ohsandbox.persistence", "ohsandbox.tools")
-    assert _loaded("import ohsandbox.cli.run", (*SLOW, "rich.console", *ours)) == []
+    assert _loaded("import ohsandbox.cli.commands.run", (*SLOW, "rich.console", *ours)) == []
 
 
 def test_an_evaluation_that_asks_no_model_loads_no_agent() -> None:
-    ours = ("ohsandbox.agent", "ohsandbox.conversation", "ohsandbox.llm", "ohsandbox.cli.eval_reports")
-    assert _loaded("import ohsandbox.cli.eval", (*SLOW, "jinja2", *ours)) == []
+    ours = ("ohsandbox.agent", "ohsandbox.conversation", "ohsandbox.llm", "ohsandbox.cli.commands.eval_reports")
+    assert _loaded("import ohsandbox.cli.commands.eval", (*SLOW, "jinja2", *ours)) == []
 
 
 def _loaded(statement: str, names: tuple[str, ...] = SLOW) -> list[str]:
@@ -207,7 +209,7 @@ def test_the_public_names_are_sorted_and_shown() -> None:
 
 
 def test_docker_is_imported_in_its_own_package_the_factory_and_the_doctor_only() -> None:
-    allowed = {"runtime/factory.py", "cli/doctor.py", "evaluation/images.py", "evaluation/compose.py"}
+    allowed = {"runtime/factory.py", "cli/commands/doctor.py", "evaluation/images.py", "evaluation/compose.py"}
     for path in sorted(ROOT.rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if name.startswith("runtime/docker/") or name in allowed or name == "__init__.py":

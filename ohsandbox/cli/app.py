@@ -17,9 +17,9 @@ from ohsandbox import __version__
 from ohsandbox.cli import completion
 from ohsandbox.cli.app_groups import branches, cache, config, conversations, evaluation, images, mcp, services
 from ohsandbox.cli.entrypoint import exit_code_of, importing, leave, prepare_streams
-from ohsandbox.cli.options import LAST, AsJson, ConversationId, NoTui, Root, SandboxOptions, SettingsFile, Yes
-from ohsandbox.cli.options_commands import ConfirmOptions, ExecOptions, InitOptions, RunOptions, ShellOptions
-from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, path, switch
+from ohsandbox.cli.options.per_command import ConfirmOptions, ExecOptions, InitOptions, RunOptions, ShellOptions
+from ohsandbox.cli.options.shared import LAST, AsJson, ConversationId, NoTui, Root, SandboxOptions, SettingsFile, Yes
+from ohsandbox.cli.options.typer_options import Debug, argument, command, new_app, option, path, switch
 
 _COMMIT_CHARS = 12
 
@@ -113,7 +113,7 @@ def run(what: RunOptions, where: SandboxOptions) -> int:
     if can_be_interactive(what):
         return run_interactive(what, where)
     with importing():
-        from ohsandbox.cli.run import run_task
+        from ohsandbox.cli.commands.run import run_task
 
     return run_task(what, where)
 
@@ -121,8 +121,8 @@ def run(what: RunOptions, where: SandboxOptions) -> int:
 @command(app)
 def demo(where: Annotated[SandboxOptions, {"image", "runtime"}], *, no_tui: NoTui = False) -> int:
     """Run a scripted agent in a sandbox; no API key is needed."""
+    from ohsandbox.cli.commands.run import run_demo
     from ohsandbox.cli.interactive.start import can_be_interactive, on_screen
-    from ohsandbox.cli.run import run_demo
 
     if can_be_interactive(RunOptions(no_tui=no_tui)):
         return on_screen(lambda work: run_demo(where, no_tui=no_tui, work=work))
@@ -139,7 +139,7 @@ def exec_(
 
     With --copy or --copy-all, the copy is deleted when the command ends, with everything the command changed in it.
     """
-    from ohsandbox.cli.exec import run_command
+    from ohsandbox.cli.commands.exec import run_command
 
     return run_command(program, how, where)
 
@@ -155,7 +155,7 @@ def shell(
     The exit code is the program's. Its sandbox is removed at the end, with all that runs in it; --keep keeps it, and
     --attach opens another terminal in a running one. With --copy, the copy goes with the sandbox.
     """
-    from ohsandbox.cli.exec import open_terminal
+    from ohsandbox.cli.commands.exec import open_terminal
 
     return open_terminal(program or [], how, where)
 
@@ -165,7 +165,7 @@ def confirm(
     how: ConfirmOptions, *, conversation: ConversationId = LAST, settings: SettingsFile = None, no_tui: NoTui = False
 ) -> int:
     """Approve or reject the pending calls of a conversation, then continue its run."""
-    from ohsandbox.cli.confirm import answer_stored
+    from ohsandbox.cli.commands.confirm import answer_stored
 
     answer = answer_stored(conversation, how)
     if isinstance(answer, int):
@@ -183,7 +183,7 @@ def approvals(
     root: Root = None,
 ) -> int:
     """List or revoke the standing approvals of a conversation."""
-    from ohsandbox.cli.confirm import list_or_revoke
+    from ohsandbox.cli.commands.confirm import list_or_revoke
 
     return list_or_revoke(conversation, root, revoke=revoke or [], revoke_all=revoke_all, as_json=as_json)
 
@@ -207,7 +207,7 @@ def view(
 
     The page of `ohsandbox run --view` answers questions, stops the agent and takes messages; any other only reads.
     """
-    from ohsandbox.cli.conversations import view_conversation
+    from ohsandbox.cli.commands.conversations import view_conversation
 
     return view_conversation(conversation, root, output=output, serve=serve, port=port, opens=opens)
 
@@ -222,7 +222,7 @@ def net(
     as_json: AsJson = False,
 ) -> int:
     """Show what a sandbox asked its allowlist for: which hosts were reached or blocked, why, and how many bytes."""
-    from ohsandbox.cli.net import show_network
+    from ohsandbox.cli.commands.net import show_network
 
     return show_network(which or LAST, as_json=as_json)
 
@@ -236,7 +236,7 @@ def ps(
     as_json: AsJson = False,
 ) -> int:
     """List the sandboxes of the engine."""
-    from ohsandbox.cli.sandboxes import list_sandboxes
+    from ohsandbox.cli.commands.sandboxes import list_sandboxes
 
     return list_sandboxes(labels=labels or (), as_json=as_json)
 
@@ -249,7 +249,7 @@ def top(
     root: Root = None,
 ) -> int:
     """Watch all sandboxes and conversations: what each does, uses and costs; go on, open a shell, stop, remove."""
-    from ohsandbox.cli.top import show_top
+    from ohsandbox.cli.commands.top import show_top
 
     return show_top(root, once=once, as_json=as_json)
 
@@ -261,7 +261,7 @@ def gc(
     kept: bool = switch("Also remove sandboxes kept by --keep or for `run --resume`."),
 ) -> int:
     """Remove the sandboxes whose owner process has ended."""
-    from ohsandbox.cli.sandboxes import collect_garbage
+    from ohsandbox.cli.commands.sandboxes import collect_garbage
 
     return collect_garbage(dry_run=dry_run, kept=kept)
 
@@ -273,7 +273,7 @@ def tools(
     as_json: AsJson = False,
 ) -> int:
     """List the tools that an agent can use."""
-    from ohsandbox.cli.tools import list_tools, show_tool
+    from ohsandbox.cli.commands.tools import list_tools, show_tool
 
     return list_tools(as_json=as_json) if name is None else show_tool(name, as_json=as_json)
 
@@ -281,7 +281,7 @@ def tools(
 @command(app)
 def doctor(*, as_json: AsJson = False) -> int:
     """Check the installation, the settings and the engine."""
-    from ohsandbox.cli.doctor import examine
+    from ohsandbox.cli.commands.doctor import examine
 
     return examine(as_json=as_json)
 
@@ -303,7 +303,7 @@ def init(how: InitOptions) -> int:
 
     The key is kept in the system's keyring, or in a file that only you can read.
     """
-    from ohsandbox.cli.init import init as run
+    from ohsandbox.cli.commands.init import init as run
 
     return run(how)
 
@@ -321,7 +321,7 @@ def trust(
 
     The file is .ohsandbox.toml, or [tool.ohsandbox] of pyproject.toml.
     """
-    from ohsandbox.cli.project import list_trusted, revoke_directory, trust_directory
+    from ohsandbox.cli.settings.project import list_trusted, revoke_directory, trust_directory
 
     if listed:
         return list_trusted(as_json=as_json)
@@ -344,7 +344,7 @@ def undo(
     In a bound workspace, your own later changes stay; a file that you and the agent changed is skipped and listed.
     What `ohsandbox apply` wrote to a directory stays there.
     """
-    from ohsandbox.cli.time_travel import undo_turns
+    from ohsandbox.cli.commands.time_travel import undo_turns
 
     return undo_turns(conversation, turns, root, yes=yes)
 
@@ -357,7 +357,7 @@ def redo(
     root: Root = None,
 ) -> int:
     """Restore what `undo` removed and return to the original conversation. ID is the one that `undo` created."""
-    from ohsandbox.cli.time_travel import redo_undone
+    from ohsandbox.cli.commands.time_travel import redo_undone
 
     return redo_undone(conversation, root, yes=yes)
 
@@ -371,7 +371,7 @@ def fork(
     root: Root = None,
 ) -> int:
     """Create a conversation from the first events of another, with the files at that event."""
-    from ohsandbox.cli.time_travel import fork_at
+    from ohsandbox.cli.commands.time_travel import fork_at
 
     return fork_at(conversation, at, root, workspace=workspace)
 
@@ -387,7 +387,7 @@ def diff(
     root: Root = None,
 ) -> int:
     """Print the agent's changes to its workspace as a patch for `git apply`."""
-    from ohsandbox.cli.time_travel import show_diff
+    from ohsandbox.cli.commands.time_travel import show_diff
 
     return show_diff(conversation, a, b, root, stat=stat, everything=everything)
 
@@ -395,7 +395,7 @@ def diff(
 @command(app)
 def cost(conversation: ConversationId = LAST, *, as_json: AsJson = False, root: Root = None) -> int:
     """Print what a conversation has cost, by turn and in all: tokens and US dollars."""
-    from ohsandbox.cli.conversations import show_cost
+    from ohsandbox.cli.commands.conversations import show_cost
 
     return show_cost(conversation, root, as_json=as_json)
 
@@ -414,7 +414,7 @@ def apply_(
 
     `ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.
     """
-    from ohsandbox.cli.time_travel import apply_changes
+    from ohsandbox.cli.commands.time_travel import apply_changes
 
     return apply_changes(conversation, root, to=to, yes=yes)
 

@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import typer
 
 from ohsandbox.cli.completion import conversation_ids, sandbox_names
-from ohsandbox.cli.options import (
+from ohsandbox.cli.options.per_command import (
+    EVALUATED_MODEL,
+    CompareOptions,
+    EvalOptions,
+    RunOptions,
+    ServeOptions,
+    ValidateOptions,
+)
+from ohsandbox.cli.options.shared import (
     LAST,
     AsJson,
     ConversationId,
@@ -19,15 +27,7 @@ from ohsandbox.cli.options import (
     SettingsFile,
     Yes,
 )
-from ohsandbox.cli.options_commands import (
-    EVALUATED_MODEL,
-    CompareOptions,
-    EvalOptions,
-    RunOptions,
-    ServeOptions,
-    ValidateOptions,
-)
-from ohsandbox.cli.typer_options import Debug, argument, command, new_app, option, path, switch
+from ohsandbox.cli.options.typer_options import Debug, argument, command, new_app, option, path, switch
 
 # --- branches -------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ def _branches(
     """List the branches that have a tree, and what was done on them."""
     if ctx.invoked_subcommand is not None:
         return 0
-    from ohsandbox.cli.branches import list_branches
+    from ohsandbox.cli.commands.branches import list_branches
 
     return list_branches(directory, as_json=as_json)
 
@@ -62,7 +62,7 @@ def _branches(
 @command(branches, "diff")
 def branches_diff(name: _BranchName, *, directory: Repository = None, stat: bool = switch("Print a summary.")) -> int:
     """Print what was changed since the branch began, committed or not, as a patch."""
-    from ohsandbox.cli.branches import show_branch
+    from ohsandbox.cli.commands.branches import show_branch
 
     return show_branch(name, directory, stat=stat)
 
@@ -73,7 +73,7 @@ def branches_merge(name: _BranchName, *, directory: Repository = None, yes: Yes 
 
     Where files conflict, or yours are not committed, the branch is there and nothing is merged.
     """
-    from ohsandbox.cli.branches import merge_branch
+    from ohsandbox.cli.commands.branches import merge_branch
 
     return merge_branch(name, directory, yes=yes)
 
@@ -81,7 +81,7 @@ def branches_merge(name: _BranchName, *, directory: Repository = None, yes: Yes 
 @command(branches, "drop")
 def branches_drop(name: _BranchName, *, directory: Repository = None, yes: Yes = False) -> int:
     """Remove the tree of a branch; what is in no branch of the repository is told, and asked about."""
-    from ohsandbox.cli.branches import drop_branch
+    from ohsandbox.cli.commands.branches import drop_branch
 
     return drop_branch(name, directory, yes=yes)
 
@@ -94,7 +94,7 @@ cache = new_app("cache", help="Show and remove what package tools keep between s
 @command(cache, "list")
 def cache_list(*, as_json: AsJson = False) -> int:
     """List the package caches with their sizes, the largest first."""
-    from ohsandbox.cli.sandboxes import list_caches
+    from ohsandbox.cli.commands.sandboxes import list_caches
 
     return list_caches(as_json=as_json)
 
@@ -108,7 +108,7 @@ def cache_prune(
     yes: Yes = False,
 ) -> int:
     """Remove package caches that no sandbox has."""
-    from ohsandbox.cli.sandboxes import prune_caches
+    from ohsandbox.cli.commands.sandboxes import prune_caches
 
     return prune_caches(names or [], yes=yes)
 
@@ -128,7 +128,7 @@ _SettingName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the s
 @command(config, "list")
 def config_list(*, as_json: AsJson = False, settings: SettingsFile = None) -> int:
     """List every setting with its value and where the value comes from. Keys are not shown."""
-    from ohsandbox.cli.config import list_settings
+    from ohsandbox.cli.commands.config import list_settings
 
     return list_settings(settings, as_json=as_json)
 
@@ -136,7 +136,7 @@ def config_list(*, as_json: AsJson = False, settings: SettingsFile = None) -> in
 @command(config, "get")
 def config_get(name: _SettingName, *, settings: SettingsFile = None) -> int:
     """Print the value of a setting."""
-    from ohsandbox.cli.config import get_setting
+    from ohsandbox.cli.commands.config import get_setting
 
     return get_setting(settings, name)
 
@@ -149,7 +149,7 @@ def config_set(
     settings: SettingsFile = None,
 ) -> int:
     """Check a value and write it to the settings file; the file's other content is kept."""
-    from ohsandbox.cli.config import set_setting
+    from ohsandbox.cli.commands.config import set_setting
 
     return set_setting(name, value, settings)
 
@@ -157,7 +157,7 @@ def config_set(
 @command(config, "unset")
 def config_unset(name: _SettingName, *, settings: SettingsFile = None) -> int:
     """Remove a setting from the settings file."""
-    from ohsandbox.cli.config import unset_setting
+    from ohsandbox.cli.commands.config import unset_setting
 
     return unset_setting(name, settings)
 
@@ -174,7 +174,7 @@ def config_path(*, settings: SettingsFile = None) -> int:
 @command(config, "edit")
 def config_edit(*, settings: SettingsFile = None) -> int:
     """Open the settings in $VISUAL or $EDITOR; they are written once they are valid."""
-    from ohsandbox.cli.config import edit_file
+    from ohsandbox.cli.commands.config import edit_file
 
     return edit_file(settings)
 
@@ -205,7 +205,7 @@ def _conversations(
         if as_json:
             raise typer.BadParameter(f"Place --json after {ctx.invoked_subcommand!r}, if that command has it.")
         return 0
-    from ohsandbox.cli.conversations import list_conversations
+    from ohsandbox.cli.commands.conversations import list_conversations
 
     return list_conversations(root, as_json=as_json, limit=limit)
 
@@ -221,7 +221,7 @@ def conversations_show(
     root: Root = None,
 ) -> int:
     """Show the events of a conversation."""
-    from ohsandbox.cli.conversations import show_conversation
+    from ohsandbox.cli.commands.conversations import show_conversation
 
     return show_conversation(wanted, root or ctx.obj, as_json=as_json, follow=follow, no_tui=no_tui)
 
@@ -241,7 +241,7 @@ def conversations_export(
     root: Root = None,
 ) -> int:
     """Export a conversation to one self-contained file."""
-    from ohsandbox.cli.conversations import export_conversation
+    from ohsandbox.cli.commands.conversations import export_conversation
 
     return export_conversation(wanted, root or ctx.obj, output=output, form=form, force=force)
 
@@ -249,7 +249,7 @@ def conversations_export(
 @command(conversations, "schema")
 def conversations_schema() -> int:
     """Print the JSON Schema of a line of `show --json`, `export` and `run --json`."""
-    from ohsandbox.cli.conversations import print_schema
+    from ohsandbox.cli.commands.conversations import print_schema
 
     return print_schema()
 
@@ -257,7 +257,7 @@ def conversations_schema() -> int:
 @command(conversations, "repair")
 def conversations_repair(ctx: typer.Context, wanted: ConversationId = LAST, *, root: Root = None) -> int:
     """Truncate a damaged log after its last valid record; the damaged log is kept beside it."""
-    from ohsandbox.cli.conversations import repair_conversation
+    from ohsandbox.cli.commands.conversations import repair_conversation
 
     return repair_conversation(wanted, root or ctx.obj)
 
@@ -273,7 +273,7 @@ def conversations_delete(
     root: Root = None,
 ) -> int:
     """Delete conversations with their files, containers and checkpoints."""
-    from ohsandbox.cli.conversations import delete_conversations
+    from ohsandbox.cli.commands.conversations import delete_conversations
 
     return delete_conversations(wanted or [], root or ctx.obj, older_than=older_than, everything=everything, yes=yes)
 
@@ -303,7 +303,7 @@ def eval_run(
     what: Annotated[RunOptions, EVALUATED_MODEL],
 ) -> int:
     """Run the trials that have no result yet. The word `run` may be left out."""
-    from ohsandbox.cli.eval import run_tasks
+    from ohsandbox.cli.commands.eval import run_tasks
 
     return run_tasks(tasks, how, what)
 
@@ -314,7 +314,7 @@ def eval_validate(tasks: Tasks, how: ValidateOptions) -> int:
 
     Exit codes: 0 all are valid, 1 one is not, 2 one cannot be read or carried out, 4 engine or sandbox failed.
     """
-    from ohsandbox.cli.eval import validate_tasks
+    from ohsandbox.cli.commands.eval import validate_tasks
 
     return validate_tasks(tasks, how)
 
@@ -322,7 +322,7 @@ def eval_validate(tasks: Tasks, how: ValidateOptions) -> int:
 @command(evaluation, "schema")
 def eval_schema() -> int:
     """Print the JSON Schema of a task in a .jsonl or .yaml list."""
-    from ohsandbox.cli.eval import print_schema
+    from ohsandbox.cli.commands.eval import print_schema
 
     return print_schema()
 
@@ -342,7 +342,7 @@ def eval_report(
     ),
 ) -> int:  # fmt: skip
     """Write report.json, junit.xml, summary.md and report.html anew from results."""
-    from ohsandbox.cli.eval_reports import exit_code, report_results
+    from ohsandbox.cli.commands.eval_reports import exit_code, report_results
 
     report = report_results(directories, output, is_whole=True)
     return 0 if min_pass_rate is None else exit_code(report, min_pass_rate)
@@ -355,7 +355,7 @@ def eval_compare(
     how: CompareOptions,
 ) -> int:
     """Compare two runs task by task. Exit code 1: B is worse by more than chance; 2: they cannot be compared."""
-    from ohsandbox.cli.eval_reports import compare_runs
+    from ohsandbox.cli.commands.eval_reports import compare_runs
 
     return compare_runs(before, after, how)
 
@@ -380,7 +380,7 @@ def images_build(
     ),
 ) -> int:
     """Build the images that ohsandbox ships, with this machine's certificates and package index."""
-    from ohsandbox.cli.sandboxes import build_images
+    from ohsandbox.cli.commands.sandboxes import build_images
 
     return build_images(names or [], base=base)
 
@@ -388,7 +388,7 @@ def images_build(
 @command(images, "list")
 def images_list(*, as_json: AsJson = False) -> int:
     """List the images that ohsandbox made: shipped ones, builds of --build, checkpoints."""
-    from ohsandbox.cli.sandboxes import list_images
+    from ohsandbox.cli.commands.sandboxes import list_images
 
     return list_images(as_json=as_json)
 
@@ -396,7 +396,7 @@ def images_list(*, as_json: AsJson = False) -> int:
 @command(images, "prune")
 def images_prune() -> int:
     """Remove the images that were built for --build and that no sandbox uses."""
-    from ohsandbox.cli.sandboxes import prune_images
+    from ohsandbox.cli.commands.sandboxes import prune_images
 
     return prune_images()
 
@@ -415,7 +415,7 @@ def mcp_list(
     as_json: AsJson = False,
 ) -> int:
     """Start the configured MCP servers in a sandbox and list their tools. Exit code 1: a server is not ready."""
-    from ohsandbox.cli.mcp_servers import list_servers
+    from ohsandbox.cli.commands.mcp_servers import list_servers
 
     return list_servers(where, settings=settings, mcp_config=mcp_config, as_json=as_json)
 
@@ -423,7 +423,7 @@ def mcp_list(
 @command(mcp, "serve")
 def mcp_serve(what: ServeOptions, where: SandboxOptions) -> int:
     """Serve sandbox tools to MCP clients; each session has its own sandbox, removed when the session ends."""
-    from ohsandbox.cli.mcp_serve import serve as run
+    from ohsandbox.cli.commands.mcp_serve import serve as run
 
     return run(what, where)
 
@@ -434,7 +434,7 @@ def mcp_approve(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="Tool name, as the server calls it.")],
 ) -> int:
     """Show and approve the current definition of a tool that its server has changed."""
-    from ohsandbox.cli.mcp_servers import approve_tool
+    from ohsandbox.cli.commands.mcp_servers import approve_tool
 
     return approve_tool(server, tool)
 
@@ -457,7 +457,7 @@ Sandbox = Annotated[
 def _services(ctx: typer.Context, *, debug: Debug = False) -> int:  # noqa: ARG001 - eager
     if ctx.invoked_subcommand is not None:
         return 0
-    from ohsandbox.cli.sandboxes import list_services
+    from ohsandbox.cli.commands.sandboxes import list_services
 
     return list_services(None, as_json=False)
 
@@ -465,7 +465,7 @@ def _services(ctx: typer.Context, *, debug: Debug = False) -> int:  # noqa: ARG0
 @command(services, "list")
 def services_list(sandbox: Sandbox = None, *, as_json: AsJson = False) -> int:
     """List the services of all sandboxes, or of one: image, state and ports."""
-    from ohsandbox.cli.sandboxes import list_services
+    from ohsandbox.cli.commands.sandboxes import list_services
 
     return list_services(sandbox, as_json=as_json)
 
@@ -478,6 +478,6 @@ def services_logs(
     tail: int = option("Only the last N lines; 0 prints all that is kept, 2 MB.", "N", min=0, default=200),
 ) -> int:
     """Print what a service has printed, the oldest line first."""
-    from ohsandbox.cli.sandboxes import print_log
+    from ohsandbox.cli.commands.sandboxes import print_log
 
     return print_log(name, sandbox, tail=tail)

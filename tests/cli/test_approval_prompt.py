@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ohsandbox.agent.calls import ActionSecurityRisk
-from ohsandbox.cli.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, shown
+from ohsandbox.cli.prompts.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, shown
 from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.tool import CallHint
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.cli.branches import MAX_SHOWN_LINES
+from ohsandbox.cli.commands.branches import MAX_SHOWN_LINES
 from ohsandbox.runtime.workspace.branches import open_branch
 
 if TYPE_CHECKING:

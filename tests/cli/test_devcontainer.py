@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.project import use_project
-from ohsandbox.cli.sandboxes import _unused_copies
+from ohsandbox.cli.commands.sandboxes import _unused_copies
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.settings.project import use_project
 from ohsandbox.project.trust import trusted
 from ohsandbox.settings import Settings
 
@@ -148,7 +148,7 @@ def test_this_repository_s_own_is_used_by_a_run(
 def test_a_command_of_a_start_that_does_not_end_goes_on_in_the_background(
     invoke: Invoke, project: Path, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ohsandbox.cli.setup_checkpoints.START_WAIT_S", 0.2)
+    monkeypatch.setattr("ohsandbox.cli.sandbox.setup_checkpoints.START_WAIT_S", 0.2)
     say(project, {"image": image, "postStartCommand": {
         "server": "echo up; exec sleep 987", "short": "echo 'a b'; touch /tmp/short", "wrong": "echo why; exit 3",
         "last": "touch /tmp/last",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.options_commands import RunOptions
-from ohsandbox.cli.run import EarlyStart, begin_early
+from ohsandbox.cli.commands.run import EarlyStart, begin_early
+from ohsandbox.cli.options.per_command import RunOptions
+from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.runtime.docker import container, container_network
 from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ohsandbox.cli.eval_reports import exit_code
+from ohsandbox.cli.commands.eval_reports import exit_code
 from ohsandbox.evaluation.reports import read_results
 from ohsandbox.evaluation.results import Outcome
 from tests.cli.conftest import Invoke

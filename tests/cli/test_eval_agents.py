@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.eval import make_agent
-from ohsandbox.cli.options_commands import EvalOptions, RunOptions
+from ohsandbox.cli.commands.eval import make_agent
+from ohsandbox.cli.options.per_command import EvalOptions, RunOptions
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:

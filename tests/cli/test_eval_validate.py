@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from ohsandbox.cli.eval import print_schema, prove, read_tasks, validate_tasks
-from ohsandbox.cli.options_commands import ValidateOptions
+from ohsandbox.cli.commands.eval import print_schema, prove, read_tasks, validate_tasks
+from ohsandbox.cli.options.per_command import ValidateOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.results import Fault, TrialResult
 from ohsandbox.evaluation.task import Solution, Step, Task, TaskEnvironment, Verifier

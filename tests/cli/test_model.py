@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.model import (
+from ohsandbox.cli.settings.model import (
     keep_server,
     key_source,
     provider_variables,
     with_kept_server,
     without_key_of_another,
 )
-from ohsandbox.cli.run_settings import complete
+from ohsandbox.cli.settings.run_settings import complete
 from ohsandbox.errors import UsageError
 from ohsandbox.settings import Settings
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ohsandbox.cli.net import remove_old_logs
-from ohsandbox.cli.network_words import (
+from ohsandbox.cli.commands.net import remove_old_logs
+from ohsandbox.cli.commands.top import Survey
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.sandbox.network_words import (
     MAX_HOSTS_COUNTED,
     MAX_HOSTS_TOLD,
     BlockedHosts,
     blocked_told_at_end,
     network_words,
 )
-from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.top import Survey
 from ohsandbox.network.audit import AuditLog, NetworkDecision, audit_logs, audit_path
 from ohsandbox.paths import conversations_dir
 from ohsandbox.settings import Settings

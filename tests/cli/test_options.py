@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 
-from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
-from ohsandbox.cli.typer_options import command, new_app
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.options.typer_options import command, new_app
+from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
 from ohsandbox.conversation.config import default_runtime
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.container_config import ContainerConfig, create_payload

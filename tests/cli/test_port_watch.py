@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.cli import ports
-from ohsandbox.cli.ports import PortWatch, listening_line
+from ohsandbox.cli.sandbox import ports
+from ohsandbox.cli.sandbox.ports import PortWatch, listening_line
 from ohsandbox.testing import FakeRuntime
 
 if TYPE_CHECKING:

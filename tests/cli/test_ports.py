@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.ports import SandboxPorts, open_ports
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.sandbox.ports import SandboxPorts, open_ports
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime import Runtime
 from ohsandbox.runtime.port_numbers import PortPair, parse_port_pair

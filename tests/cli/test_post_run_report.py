@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.post_run_report import MAX_EXECUTABLES, MAX_NAMES, tell_changes
 from ohsandbox.cli.rendering.view import PlainView
+from ohsandbox.cli.sandbox.post_run_report import MAX_EXECUTABLES, MAX_NAMES, tell_changes
 from ohsandbox.runtime.workspace.changes import WorkspaceScan, compare, scan
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from ohsandbox.agent import Agent
 from ohsandbox.cli.interactive import presenter as screen_presenter
 from ohsandbox.cli.interactive.attachments import Message
 from ohsandbox.cli.interactive.status_bar import StatusBar
-from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.rendering.view import PlainView
+from ohsandbox.cli.session.presenter import Presenter
 from ohsandbox.conversation import Conversation
 from tests.fakes import FakeModel, RecordingRuntime, answer, call
 

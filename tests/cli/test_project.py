@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.project import use_project
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.settings.project import use_project
 from ohsandbox.project.trust import trusted
 from ohsandbox.settings import Settings
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ohsandbox import events
-from ohsandbox.cli.run import RunRequest
+from ohsandbox.cli.commands.run import RunRequest
 from ohsandbox.persistence import EventLog
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, calls
@@ -230,7 +230,7 @@ def test_flag_stands_above_variable_and_variable_above_file(
         seen.append(f"{found:g}" if isinstance(found, float) else str(found))
         return 0
 
-    monkeypatch.setattr("ohsandbox.cli.run._work", work)
+    monkeypatch.setattr("ohsandbox.cli.commands.run._work", work)
     monkeypatch.chdir(tmp_path)
     for pem in ("file.pem", "variable.pem", "flag.pem"):
         Path(pem).write_text("-----BEGIN CERTIFICATE-----\n")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.options import ProjectCommands, SandboxOptions
-from ohsandbox.cli.setup_checkpoints import setup_key
+from ohsandbox.cli.options.shared import ProjectCommands, SandboxOptions
+from ohsandbox.cli.sandbox.setup_checkpoints import setup_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def test_an_input_that_is_a_link_out_of_the_project_or_no_file_is_not_read(tmp_p
 def test_inputs_that_are_too_large_to_be_read_at_each_start_keep_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ohsandbox.cli.setup_checkpoints.MAX_INPUT_BYTES", 10)
+    monkeypatch.setattr("ohsandbox.cli.sandbox.setup_checkpoints.MAX_INPUT_BYTES", 10)
     (tmp_path / "uv.lock").write_text("x" * 8)
     assert key(tmp_path) is not None
     (tmp_path / "package.json").write_text("x" * 8)

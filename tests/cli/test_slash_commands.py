@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ohsandbox.cli.slash_commands import COMMANDS, completions, find_command, is_command
+from ohsandbox.cli.session.slash_commands import COMMANDS, completions, find_command, is_command
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import read_events
 from tests.cli.conftest import Ended, Invoke, Recorded, WriteScript

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.cli.top import Survey
-from ohsandbox.cli.top_screen import TopScreen
+from ohsandbox.cli.commands.top import Survey
+from ohsandbox.cli.commands.top_screen import TopScreen
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.paths import conversations_dir
 from ohsandbox.runtime.inventory import SandboxInfo, SandboxUsage
@@ -160,7 +160,7 @@ def test_an_engine_that_hangs_holds_up_nothing_else(talked: list[str]) -> None:
 def test_a_log_that_did_not_grow_is_not_read_again(talked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     survey = _survey(FakeEngine())
     survey.read_logs()
-    monkeypatch.setattr("ohsandbox.cli.top.tail_events", None)
+    monkeypatch.setattr("ohsandbox.cli.commands.top.tail_events", None)
     survey.read_logs()
     assert len(survey.rows()) == len(talked)
 

@@ -14,8 +14,8 @@ import pytest
 from typer import Argument, Option
 
 from ohsandbox.cli.entrypoint import line_of
+from ohsandbox.cli.options.typer_options import command, new_app
 from ohsandbox.cli.rendering.tables import print_table
-from ohsandbox.cli.typer_options import command, new_app
 from tests.cli.conftest import COMMAND
 
 if TYPE_CHECKING:

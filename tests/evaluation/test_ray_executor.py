@@ -99,8 +99,8 @@ def test_a_node_that_dies_loses_nothing_and_the_results_are_those_of_one_machine
 
 
 def test_agents_travel() -> None:
-    from ohsandbox.cli.eval import make_agent  # noqa: PLC0415 - slow
-    from ohsandbox.cli.options_commands import EvalOptions, RunOptions  # noqa: PLC0415 - as above
+    from ohsandbox.cli.commands.eval import make_agent  # noqa: PLC0415 - slow
+    from ohsandbox.cli.options.per_command import EvalOptions, RunOptions  # noqa: PLC0415 - as above
 
     agents = (
         make_agent(EvalOptions(), RunOptions(model="scripted:demo")),

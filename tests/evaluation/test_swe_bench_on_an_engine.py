@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.cli.eval import run_tasks, validate_tasks
-from ohsandbox.cli.options_commands import EvalOptions, RunOptions, ValidateOptions
+from ohsandbox.cli.commands.eval import run_tasks, validate_tasks
+from ohsandbox.cli.options.per_command import EvalOptions, RunOptions, ValidateOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents import PredictionsAgent
 from ohsandbox.evaluation.images import Images

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.project import use_project
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.settings.project import use_project
 from ohsandbox.errors import UsageError
 from ohsandbox.project.features import MAX_BYTES, MAX_FILES
 from ohsandbox.project.project_file import Project, find_project

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.options import SandboxOptions
-from ohsandbox.cli.project import use_project
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.settings.project import use_project
 from ohsandbox.errors import UsageError
 from ohsandbox.project.project_file import find_project
 from ohsandbox.project.registry import MAX_LAYER_BYTES, fetch_feature, parse_reference

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox import __version__
-from ohsandbox.cli import confirm
-from ohsandbox.cli.confirm import MODES, next_mode
+from ohsandbox.cli.commands import confirm
+from ohsandbox.cli.commands.confirm import MODES, next_mode
 from ohsandbox.cli.entrypoint import INTERRUPTED, explain
 from ohsandbox.cli.interactive.attachments import PERSON, Message, PersonCommand, Ran, pasted_file, with_attachments
 from ohsandbox.cli.interactive.input import CommandHelp, Entry
 from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
-from ohsandbox.cli.network_words import bar_words, network_words
-from ohsandbox.cli.prompt import answer_yes_no
-from ohsandbox.cli.remembered import remember, remembered
+from ohsandbox.cli.prompts.prompt import answer_yes_no
+from ohsandbox.cli.prompts.remembered import remember, remembered
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import print_wrapped
 from ohsandbox.cli.rendering.text import output, safe, safe_line
-from ohsandbox.cli.session import RunSession
-from ohsandbox.cli.slash_commands import (
+from ohsandbox.cli.sandbox.network_words import bar_words, network_words
+from ohsandbox.cli.session.run_session import RunSession
+from ohsandbox.cli.session.slash_commands import (
     COMMANDS,
     CommandContext,
     completions,
@@ -40,10 +40,10 @@ from ohsandbox.runtime.mount_text import parse_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ohsandbox.cli.commands.run import RunRequest
     from ohsandbox.cli.interactive.region import SentLine
     from ohsandbox.cli.interactive.screen import Screen
-    from ohsandbox.cli.options import SandboxOptions
-    from ohsandbox.cli.run import RunRequest
+    from ohsandbox.cli.options.shared import SandboxOptions
     from ohsandbox.conversation import Conversation
     from ohsandbox.settings import Settings
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 
-from ohsandbox.cli.presenter import Presenter
 from ohsandbox.cli.rendering.events import MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.renderables import INDENT, Rows, tail
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.terminal import RichView, markdown
 from ohsandbox.cli.rendering.text import safe
-from ohsandbox.cli.slash_commands import is_command
+from ohsandbox.cli.session.presenter import Presenter
+from ohsandbox.cli.session.slash_commands import is_command
 from ohsandbox.events import ConversationStatus, SDKEvent
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.entrypoint import importing
-from ohsandbox.cli.prompt import drawn_by, person_present
+from ohsandbox.cli.prompts.prompt import drawn_by, person_present
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.cli.options import SandboxOptions
-    from ohsandbox.cli.options_commands import RunOptions
-    from ohsandbox.cli.run import RunRequest
+    from ohsandbox.cli.commands.run import RunRequest
+    from ohsandbox.cli.options.per_command import RunOptions
+    from ohsandbox.cli.options.shared import SandboxOptions
 
 _HISTORY_NAME = "history.jsonl"
 
@@ -27,7 +27,7 @@ def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
     """`ohsandbox run` at a terminal; the exit code of the last run."""
 
     def begin(work: Callable[[RunRequest], int]) -> int:
-        from ohsandbox.cli.run import run_task  # noqa: PLC0415 - after the first paint
+        from ohsandbox.cli.commands.run import run_task  # noqa: PLC0415 - after the first paint
 
         return run_task(what, where, work=work)
 
@@ -50,7 +50,7 @@ def on_screen(begin: Callable[[Callable[[RunRequest], int]], int]) -> int:
         session = InteractiveSession(screen)
         code = begin(session.work)
     if unapplied := session.unapplied:
-        from ohsandbox.cli.time_travel import offer_changes  # noqa: PLC0415 - few sessions have any
+        from ohsandbox.cli.commands.time_travel import offer_changes  # noqa: PLC0415 - few sessions have any
 
         offer_changes(unapplied)
     return code

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from ohsandbox.cli.approval_prompt import rows_of
-from ohsandbox.cli.prompt import QUIET_S
+from ohsandbox.cli.prompts.approval_prompt import rows_of
+from ohsandbox.cli.prompts.prompt import QUIET_S
 from ohsandbox.cli.rendering.text import safe_line
 from ohsandbox.conversation.approvals.scopes import offers
 from ohsandbox.errors import UsageError

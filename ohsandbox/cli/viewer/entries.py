@@ -11,7 +11,6 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.cli.network_words import target_of
 from ohsandbox.cli.rendering.events import (
     Block,
     BlockReader,
@@ -24,6 +23,7 @@ from ohsandbox.cli.rendering.events import (
 )
 from ohsandbox.cli.rendering.lines import TextEdit, edit_lines
 from ohsandbox.cli.rendering.text import safe, safe_line
+from ohsandbox.cli.sandbox.network_words import target_of
 from ohsandbox.cli.viewer.changes import difference
 from ohsandbox.cli.viewer.markup import cut_pieces, markdown, printed
 from ohsandbox.conversation.storage import MALFORMED
@@ -258,7 +258,7 @@ class NetworkEntries:
         """The last entry: a row for each host and decision; None where nothing was asked for."""
         if not self._decisions:
             return None
-        from ohsandbox.cli.net import decision_table  # noqa: PLC0415 - what it needs is slow to import
+        from ohsandbox.cli.commands.net import decision_table  # noqa: PLC0415 - what it needs is slow to import
 
         blocked = _count([one for one in self._decisions if not one.allowed])
         hosts = len({one.host for one in self._decisions})

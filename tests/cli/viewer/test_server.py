@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from ohsandbox.agent import Agent
-from ohsandbox.cli.prompt import QUIET_S
+from ohsandbox.cli.prompts.prompt import QUIET_S
 from ohsandbox.cli.viewer import control as controls
 from ohsandbox.cli.viewer import server as page_server
 from ohsandbox.cli.viewer.control import PageControl

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import docker
 import pytest
 
-from ohsandbox.cli.eval import run_tasks
-from ohsandbox.cli.options_commands import EvalOptions, RunOptions
+from ohsandbox.cli.commands.eval import run_tasks
+from ohsandbox.cli.options.per_command import EvalOptions, RunOptions
 from ohsandbox.evaluation.agents import CommandAgent
 from ohsandbox.evaluation.agents.own import OhsandboxAgent
 from ohsandbox.evaluation.executor import LocalExecutor

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.cli.eval import validate_tasks
-from ohsandbox.cli.options_commands import ValidateOptions
+from ohsandbox.cli.commands.eval import validate_tasks
+from ohsandbox.cli.options.per_command import ValidateOptions
 from tests.evaluation.formats.trees import COMPOSE, HARBOR, TERMINAL_BENCH, write_tree
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.cli import branches as commands
-from ohsandbox.cli.options import SandboxOptions
+from ohsandbox.cli.commands import branches as commands
+from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.mount_policy import check_directory
 from ohsandbox.runtime.workspace import branches

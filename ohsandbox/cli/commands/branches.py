@@ -1,0 +1,152 @@
+"""`--branch` and `ohsandbox branches`: agents on branches of one repository, each in a tree of its own."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import codecs
+import math
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.prompts.prompt import is_agreed
+from ohsandbox.cli.rendering.tables import print_json, print_table
+from ohsandbox.cli.rendering.text import Lines, output, safe_line, say
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.workspace import branches
+from ohsandbox.text import counted
+
+MAX_SHOWN_LINES = 2_000
+"""Of a diff at a question: more than that is read in a pager or an editor."""
+
+if TYPE_CHECKING:
+    from ohsandbox.cli.options.shared import SandboxOptions
+    from ohsandbox.runtime.workspace.branches import Branch, BranchWork
+
+
+def on_branch(where: SandboxOptions) -> SandboxOptions:
+    """The options with the branch's tree as workspace, and the objects that it borrows to be read.
+
+    Raises:
+        UsageError: the repository or the name does not do.
+    """
+    assert where.branch is not None  # noqa: S101 - only asked then
+    branch = branches.open_branch(where.workspace or Path.cwd(), where.branch)
+    borrowed = f"{branch.objects}:{branch.objects}:ro"
+    more = (where.workspaces or [])[1:]
+    return replace(
+        where,
+        branch=None,
+        workspace=branch.tree,
+        workspaces=[str(branch.tree), *more],
+        mount=[*(one for one in where.mount or () if one != borrowed), borrowed],
+    )
+
+
+def list_branches(directory: Path | None, *, as_json: bool) -> int:
+    """Print the branches with a tree: of a repository, or all."""
+    rows = []
+    for branch in branches.find_branches(directory):
+        try:
+            with branches.work_of(branch) as work:
+                state = "all in the repository" if branches.is_in_repository(branch, work) else _told(work)
+        except UsageError as error:
+            state = str(error)
+        rows.append((branch.name, str(branch.repository), state, str(branch.tree)))
+    if as_json:
+        print_json({"name": name, "repository": top, "state": state, "tree": tree} for name, top, state, tree in rows)
+    elif rows:
+        print_table(("BRANCH", "REPOSITORY", "WORK", "TREE"), rows)
+    else:
+        print("No branch has a tree here. `ohsandbox run --branch NAME` makes one.")
+    return 0
+
+
+def show_branch(name: str, directory: Path | None, *, stat: bool) -> int:
+    """Print what was changed on a branch since it began, committed or not, as a patch."""
+    branch = _find(name, directory)
+    with branches.work_of(branch) as work:
+        if sys.stdout.isatty() or stat:
+            _print_diff(branch, work, stat_only=stat)
+        else:
+            branches.diff(branch, work, lambda piece: sys.stdout.buffer.write(piece) >= 0)
+    return 0
+
+
+def _print_diff(branch: Branch, work: BranchWork, *, stat_only: bool = False, limit_lines: float = math.inf) -> None:
+    """For a person; of more lines than limit_lines it is said where the others are."""
+    count, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
+
+    def tell(line: str) -> None:
+        nonlocal count
+        count += 1
+        if count <= limit_lines:
+            print(output(line))
+
+    lines = Lines(tell)
+
+    def take(piece: bytes) -> bool:
+        lines.add(decoder.decode(piece))
+        return count <= limit_lines
+
+    branches.diff(branch, work, take, stat_only=stat_only)
+    lines.finish()
+    if count > limit_lines:
+        print(f"... and more: `ohsandbox branches diff {safe_line(branch.name)}` has all of it.")
+
+
+def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
+    """Bring a branch to its repository, and merge it into what is checked out there."""
+    branch = _find(name, directory)
+    with branches.work_of(branch) as work:
+        if work.commit == branch.base:
+            print(f"Nothing was done on {safe_line(branch.name)}.")
+            return 0
+        _print_diff(branch, work, stat_only=True)
+        where = safe_line(branch.repository)
+        question = f"Merge {_told(work)} into what is checked out in {where}?"
+        show_diff = partial(_print_diff, branch, work, limit_lines=MAX_SHOWN_LINES)
+        if not is_agreed(question, what="A merge", yes=yes, show_diff=show_diff):
+            print("Nothing was changed.")
+            return 1
+        branches.bring(branch, work)
+    if not branches.merge(branch):
+        say(
+            f"{safe_line(branch.name)} is a branch of {where} now. It was not merged: it conflicts, or files there are "
+            f"not committed. No file was changed; `git merge {safe_line(branch.name)}` there goes on."
+        )
+        return 1
+    print(f"{safe_line(branch.name)} is merged in {where}. `ohsandbox branches drop {branch.name}` removes its tree.")
+    return 0
+
+
+def drop_branch(name: str, directory: Path | None, *, yes: bool) -> int:
+    """Remove the tree of a branch; a person agrees where work would be lost."""
+    branch = _find(name, directory)
+    try:
+        with branches.work_of(branch) as work:
+            is_kept = work.commit == branch.base or branches.is_in_repository(branch, work)
+            lost = "" if is_kept else _told(work)
+    except UsageError as error:
+        lost = f"work that cannot be read ({error})"
+    if lost and not is_agreed(f"Remove {safe_line(branch.tree)} with {lost}?", what=f"{lost} would be lost", yes=yes):
+        print("Nothing was removed.")
+        return 1
+    branches.drop(branch)
+    print(f"The tree of {safe_line(branch.name)} is removed; {safe_line(branch.repository)} is as it was.")
+    return 0
+
+
+def _told(work: BranchWork) -> str:
+    more = " and what is not committed" if work.is_dirty else ""
+    return f"{counted(work.commits, 'commit')}{more}"
+
+
+def _find(name: str, directory: Path | None) -> Branch:
+    found = [one for one in branches.find_branches(directory) if one.name == name]
+    if len(found) != 1:
+        told = "No branch" if not found else "More than one branch"
+        raise UsageError(f"{told} {name!r} has a tree. `ohsandbox branches` lists them; --dir names the repository.")
+    return found[0]

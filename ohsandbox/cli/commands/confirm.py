@@ -1,0 +1,298 @@
+"""What the agent may do: `ohsandbox confirm` and the question of a run, `ohsandbox approvals` and `/approvals`."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.cli.entrypoint import WAITING
+from ohsandbox.cli.prompts.approval_prompt import ONE_BY_ONE, ReadFile, ask, count_of, print_rows, shown
+from ohsandbox.cli.prompts.prompt import AnsweredElsewhere, Typed, answer_to, person_present
+from ohsandbox.cli.rendering.tables import print_json
+from ohsandbox.cli.rendering.text import safe_line, say
+from ohsandbox.conversation.approvals.decisions import Approvals, Decision, pending_of
+from ohsandbox.conversation.approvals.policy import POLICIES
+from ohsandbox.conversation.approvals.scopes import ExactCall, PendingCall, StandingApprovals
+from ohsandbox.conversation.log import ConversationLog
+from ohsandbox.conversation.storage import find_stored
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence import stream_events
+from ohsandbox.private_files import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ohsandbox.cli.options.per_command import ConfirmOptions
+    from ohsandbox.conversation import Conversation
+    from ohsandbox.conversation.approvals.policy import PolicyName
+    from ohsandbox.conversation.approvals.scopes import Approval
+
+_POLICY_NAME = "confirm"
+"""Beside the log."""
+COMMAND = "/approvals"
+_MAX_APPROVAL_CHARS = 1000
+MAX_FILE_BYTES = 1024 * 1024
+"""A longer file is not compared with what is written over it."""
+
+
+# --- the question ---------------------------------------------------------------------------------
+
+
+def answer_at_terminal(conversation: Conversation) -> bool:
+    """Show what waits and ask until each call has its answer; whether the run goes on.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; what has no answer goes on waiting.
+    """
+
+    def waiting() -> frozenset[str]:
+        return frozenset(call.tool_call_id for call in conversation.pending)
+
+    def decide(decision: Decision) -> None:
+        asked = waiting()
+        try:
+            if decision.approved:
+                conversation.confirm(decision.tool_call_ids, by=user(), scope=decision.scope)
+            else:
+                conversation.reject(decision.reason, decision.tool_call_ids, by=user())
+        except UsageError:
+            if {*(decision.tool_call_ids or asked)} <= waiting():
+                raise
+            raise AnsweredElsewhere from None
+
+    def read(question: str) -> Typed:
+        asked = waiting()
+        return answer_to(question, until=lambda: not asked <= waiting())
+
+    def read_file(path: str) -> str | None:
+        runtime = conversation.runtime
+        try:
+            if runtime is None or not runtime.is_alive():
+                return None
+            return runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
+        except (OhsandboxError, OSError, UnicodeDecodeError):
+            return None
+
+    return settle(lambda: conversation.pending, decide, read=read, read_file=read_file)
+
+
+def settle(
+    waiting: Callable[[], list[PendingCall]],
+    decide: Callable[[Decision], None],
+    *,
+    read: Callable[[str], Typed] = answer_to,
+    read_file: ReadFile = lambda _: None,
+) -> bool:
+    """Ask until nothing of what waits now does; False where the person leaves some open.
+
+    Once the last one is answered the run goes on in its own thread, and may come to wait for other calls at any moment:
+    those have not been shown, so they are not asked about here, and a yes names what it is for.
+    """
+    known = {call.tool_call_id for call in waiting()}
+    one_by_one = False
+    while pending := [call for call in waiting() if call.tool_call_id in known]:
+        asked = pending[:1] if one_by_one else pending
+        try:
+            said = ask(asked, read=read, read_file=read_file)
+            if said is None:
+                return False
+            if said == ONE_BY_ONE:
+                one_by_one = True
+                continue
+            names = tuple(call.tool_call_id for call in asked) if said.approved or one_by_one else None
+            decide(said._replace(tool_call_ids=names))
+        except AnsweredElsewhere:
+            print("(It was answered elsewhere.)")
+    return True
+
+
+def tell_waiting(conversation: Conversation) -> None:
+    """Say how to answer, if something waits."""
+    if conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
+        count = len(conversation.pending)
+        verb = "waits" if count == 1 else "wait"
+        say(f"{count_of(count)} {verb} for confirmation. Answer: ohsandbox confirm {conversation.id}")
+
+
+def keep_policy(directory: Path, name: str) -> None:
+    """Keep the policy's name with the conversation, so that who resumes it is asked about the same."""
+    if name != (kept_policy(directory) or "never"):
+        write_atomically(directory / _POLICY_NAME, f"{name}\n".encode())
+
+
+def kept_policy(directory: Path) -> str | None:
+    """The name that was kept; None where none was. One that cannot be read asks about everything."""
+    try:
+        name = (directory / _POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return "always"
+    return name if name in POLICIES else "always"
+
+
+# --- confirm --------------------------------------------------------------------------------------
+
+
+def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
+    """Show what waits in a conversation on disk, and store the answer that options give or the person at the terminal.
+
+    Returns:
+        The conversation's id where the run can go on; else the exit code: 0 nothing more to do, 6 it waits still.
+    """
+    if options.yes and options.no:
+        raise UsageError("--yes and --no exclude each other. Use one of them.")
+    if options.as_json and (options.yes or options.no):
+        raise UsageError("--json prints the pending calls without answering. Leave out --json, or --yes and --no.")
+    if options.unseen and not options.yes:
+        raise UsageError("--unseen needs --yes. Use both, or neither.")
+    if options.reason and not options.no:
+        raise UsageError("--reason needs --no. Use both, or neither.")
+    directory = find_stored(conversations_dir(), wanted)
+    with _opened(directory) as (log, approvals):
+        pending = pending_of(log.history)
+        if not pending and not log.history.held.is_decided:
+            raise UsageError(f"Nothing waits for confirmation in conversation {directory.name!r}.")
+        if options.as_json:
+            calls = ({**call._asdict(), "risk": call.risk.value, "why": [*call.why]} for call in pending)
+            print_json({name: call[name] for name in call if name != "hint"} for call in calls)
+            return WAITING if pending else 0
+        if pending:
+            _store_answers(approvals, options)
+        if log.history.held.waiting:
+            return WAITING
+    return 0 if options.no_run else directory.name
+
+
+def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
+    """The answer that options give, or the person's. What is piped into stdin answers nothing."""
+    if not (options.yes or options.no) and person_present():
+        settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()))
+        return
+    seen = shown(approvals.pending)
+    print_rows(seen.text.split("\n"))
+    if options.yes and seen.unseen_rows and not options.unseen:
+        raise UsageError(
+            f"{seen.unseen_rows:,} rows of what waits were not shown, so --yes allows nothing. "
+            "Look at all of it with --json, or at a terminal without --yes; or say --yes --unseen."
+        )
+    if options.yes or options.no:
+        approvals.decide(Decision(approved=options.yes, reason=options.reason), by=user())
+
+
+@contextlib.contextmanager
+def _opened(directory: Path) -> Iterator[tuple[ConversationLog, Approvals]]:
+    log = ConversationLog(directory, conversation_id=directory.name)
+    approvals = Approvals(log)
+    log.open(approvals.standing.add)
+    try:
+        yield log, approvals
+    finally:
+        log.close()
+
+
+def user() -> str:
+    """The person, for the log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no such user id, no variable
+        return "user"
+
+
+# --- approvals ------------------------------------------------------------------------------------
+
+
+def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], revoke_all: bool, as_json: bool) -> int:
+    """Print the approvals of a stored conversation, or revoke some."""
+    if revoke_all and revoke:
+        raise UsageError("--revoke and --revoke-all exclude each other. Use one of them.")
+    directory = find_stored(root or conversations_dir(), wanted)
+    if revoke or revoke_all:
+        with _opened(directory) as (_, approvals):
+            for number in revoke or [one.number for one in approvals.standing.in_force]:
+                approvals.revoke(number, by=user())
+                print(f"Approval {number} is revoked.")
+        return 0
+    standing = StandingApprovals()
+    stream_events(directory, standing.add)
+    if as_json:
+        print_json(_fields(one) for one in standing.in_force)
+    else:
+        _list(standing.in_force, lambda line: print(safe_line(line, limit_chars=_MAX_APPROVAL_CHARS)))
+    return 0
+
+
+def list_or_revoke_live(conversation: Conversation, arguments: Sequence[str], tell: Callable[[str], None]) -> None:
+    """What a person typed behind `/approvals`."""
+    match arguments:
+        case []:
+            _list(conversation.approvals, tell)
+        case ["revoke", "all"]:
+            for one in conversation.approvals:
+                conversation.revoke(one.number, by=user())
+            tell("No approval is in force.")
+        case ["revoke", number] if number.isascii() and number.isdecimal():
+            try:
+                conversation.revoke(int(number[:9]), by=user())
+            except UsageError as error:
+                tell(str(error))
+            else:
+                tell(f"Approval {number} is revoked.")
+        case _:
+            tell(f"{COMMAND} lists what is allowed from now on; {COMMAND} revoke N, or revoke all, takes it back.")
+
+
+def _list(approvals: Sequence[Approval], tell: Callable[[str], None]) -> None:
+    if not approvals:
+        tell("No approval is in force.")
+    for one in approvals:
+        exact = f": {json.dumps(one.scope.arguments, ensure_ascii=False)}" if isinstance(one.scope, ExactCall) else ""
+        tell(f"{one.number}  by {one.by}: {one.scope}{exact}")
+
+
+def _fields(one: Approval) -> dict[str, Any]:
+    return {"number": one.number, "by": one.by, "text": str(one.scope), "scope": one.scope.model_dump()}
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+class Mode(NamedTuple):
+    """How a policy is told."""
+
+    short: str
+    """For the bottom line."""
+    asks: str
+    """Behind "asks about"."""
+    told: str
+    """When it has begun."""
+
+
+MODES: dict[PolicyName, Mode] = {
+    "never": Mode("asks nothing", "nothing before it runs", "nothing is asked before it runs"),
+    "risky": Mode("asks risky", "risky calls", "risky calls are asked about before they run"),
+    "medium": Mode(
+        "asks unknown", "risky calls, and what no rule can judge", "risky calls, and what no rule can judge, are asked"
+    ),
+    "always": Mode("asks all", "every call", "every call is asked about before it runs"),
+    "plan": Mode(
+        "plan mode",
+        "risky looks; what may change something is refused (plan mode)",
+        "plan mode: the agent only looks, and presents a plan",
+    ),
+}
+_CYCLE: tuple[PolicyName, ...] = ("never", "risky", "always", "plan")
+
+
+def next_mode(now: PolicyName, *, isolated: bool) -> PolicyName:
+    """The mode after this one. On this host none runs everything unasked by a key alone: `/mode never` does."""
+    names: Sequence[PolicyName] = [name for name in _CYCLE if isolated or name != "never"]
+    if now not in names:
+        return "always" if now == "medium" else names[0]
+    return names[(names.index(now) + 1) % len(names)]

@@ -1,0 +1,411 @@
+"""`ohsandbox conversations`, `cost` and `view`: list, show, export, repair, delete what is stored here."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ohsandbox.cli.prompts.prompt import is_agreed, person_present
+from ohsandbox.cli.rendering.cost import cost_fields, cost_table
+from ohsandbox.cli.rendering.headless import json_line, line_schema, open_view
+from ohsandbox.cli.rendering.markdown import MarkdownExport
+from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
+from ohsandbox.cli.rendering.text import age, cut, safe_line, say, size
+from ohsandbox.cli.rendering.view import IMAGES_NAME
+from ohsandbox.cli.viewer.hosting import has_browser, hosted_at, open_browser, open_file
+from ohsandbox.cli.viewer.page import facts_of, title_of, write_page
+from ohsandbox.conversation.cost import cost_of
+from ohsandbox.conversation.storage import (
+    ConversationDeleter,
+    StoredConversation,
+    find_stored,
+    list_stored,
+    read_stored,
+    size_of,
+)
+from ohsandbox.errors import ConversationOpenError, LogCorruptError, OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence import LogFollower, encode_record, holder_of, repair_log, stream_events
+from ohsandbox.private_files import new_file, opened_dir
+from ohsandbox.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ohsandbox.events import SDKEvent
+
+POLL_S = 0.2
+"""How often a followed log is looked at."""
+MAX_TITLE_CHARS = 80
+"""Enough to know it again; `show` has the whole message."""
+ENGINE_WAIT_S = 1.0
+"""An engine that takes longer to list its containers is not waited for: the list is of files."""
+MAX_AGE_S = 100 * 365 * 86400
+"""The calendar of Python ends 2000 years ago."""
+_SECRETS_NOTE = (
+    "It holds all that the agent was told and has seen, files and outputs among them. "
+    "Look for keys and passwords in it before you pass it on."
+)
+_AGE = re.compile(r"(\d{1,6})(min|h|d|w)")
+_SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+# --- list -----------------------------------------------------------------------------------------
+
+
+def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
+    """Print what is in root; limit 0 is all, and JSON is always all."""
+    found = list_stored(root or conversations_dir())
+    containers = _containers() if found else {}
+    if as_json:
+        print_json(_fields(one, containers.get(one.id)) for one in found)
+        return 0
+    if not found:
+        print("No conversations.")
+        return 0
+    shown = found[:limit] if limit else found
+    rows = [
+        (
+            one.id,
+            age(one.metadata.updated_at),
+            _status(one),
+            str(one.metadata.steps),
+            _cost(one),
+            containers.get(one.id, ""),
+            one.metadata.model or "",
+            cut(one.metadata.title or "", MAX_TITLE_CHARS),
+        )
+        for one in shown
+    ]
+    print_table(("ID", "AGE", "STATUS", "STEPS", "COST", "CONTAINER", "MODEL", "TITLE"), rows)
+    if len(shown) < len(found):
+        print(f"{len(found) - len(shown)} older ones are not shown; --limit 0 shows all.")
+    return 0
+
+
+def _fields(one: StoredConversation, container: str | None) -> dict[str, Any]:
+    facts = {"open_in_process": one.holder, "fault": one.fault, "container": container, "directory": str(one.directory)}
+    return one.metadata.model_dump(mode="json") | {"state": _status(one)} | facts
+
+
+def _status(one: StoredConversation) -> str:
+    """One word on where a conversation stands: also that a process died with it."""
+    if one.fault is not None:
+        return "unreadable"
+    status = one.metadata.status
+    if status is ConversationStatus.RUNNING:
+        return f"running in {one.holder}" if one.holder else "interrupted"
+    word = status.value.lower().replace("_", " ")
+    return f"{word}, open in {one.holder}" if one.holder else word
+
+
+def _cost(one: StoredConversation) -> str:
+    return "" if one.metadata.cost_usd is None else f"${one.metadata.cost_usd:.4f}"
+
+
+def show_cost(wanted: str, root: Path | None, *, as_json: bool) -> int:
+    """Print what a conversation has cost, by turn and in all."""
+    cost = cost_of(find_stored(root or conversations_dir(), wanted))
+    if as_json:
+        print(json.dumps(cost_fields(cost), indent=2))
+    else:
+        open_console().print(cost_table(cost), soft_wrap=True)
+    return 0
+
+
+def _containers() -> dict[str, str]:
+    """The state of each conversation's container, as far as an engine says so at once."""
+    found: dict[str, str] = {}
+
+    def ask() -> None:
+        from ohsandbox.runtime.factory import open_inventory  # noqa: PLC0415 - 0.1 s, in this thread's time
+
+        try:
+            with open_inventory() as inventory:
+                listed = inventory.list_sandboxes()
+            for info in listed:
+                if info.conversation and found.get(info.conversation) != "running":
+                    found[info.conversation] = info.state
+        except (OhsandboxError, OSError):
+            return  # no engine, no containers
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ENGINE_WAIT_S)
+    return dict(found)
+
+
+# --- show and export ------------------------------------------------------------------------------
+
+
+def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: bool, no_tui: bool) -> int:
+    """Print the events of a conversation; follow goes on until no process has it open."""
+    directory = find_stored(root or conversations_dir(), wanted)
+    if as_json:
+        _read(directory, lambda event: print(json_line(event)), follow=follow)
+        return 0
+    one = read_stored(directory)
+    print(f"Conversation {one.id}, begun {_date(one.metadata.created_at)}", flush=True)
+    view = open_view(no_tui=no_tui, stored=True)
+    view.images_dir = directory / IMAGES_NAME
+    _read(directory, view.show, follow=follow)
+    one = read_stored(directory)
+    known, cost = one.metadata, _cost(one)
+    parts = [_status(one), counted(known.steps, "step"), counted(known.calls, "call"), counted(_tokens(one), "token")]
+    parts += [*([cost] if cost else []), known.model or "", str(directory)]
+    print(safe_line(" · ".join(parts), limit_chars=1000))
+    where = "" if root is None else f" --dir {shlex.quote(str(root))}"
+    for name in one.sub_agents:
+        print(safe_line(f"Its sub-agent: ohsandbox conversations show{where} {shlex.quote(f'{wanted}/{name}')}"))
+    return 0
+
+
+def _read(directory: Path, take: Callable[[SDKEvent], None], *, follow: bool) -> None:
+    if not follow:
+        stream_events(directory, take)
+        return
+    with LogFollower(directory) as log:
+        is_open = True
+        while is_open:
+            is_open = holder_of(directory) is not None  # asked before the reading: so nothing is missed at the end
+            for event in log.new():
+                take(event)
+            sys.stdout.flush()
+            if is_open:
+                time.sleep(POLL_S)
+
+
+def print_schema() -> int:
+    """Print the JSON Schema of an event, and of the result of a run."""
+    print(json.dumps(line_schema(), indent=2))
+    return 0
+
+
+def _tokens(one: StoredConversation) -> int:
+    return one.metadata.prompt_tokens + one.metadata.completion_tokens
+
+
+def _date(when: datetime) -> str:
+    return f"{when.astimezone():%Y-%m-%d %H:%M}"
+
+
+def export_conversation(wanted: str, root: Path | None, *, output: Path | None, form: str, force: bool) -> int:
+    """Write a conversation to output (mode 0600), or to stdout."""
+    one = read_stored(find_stored(root or conversations_dir(), wanted))
+    export = MarkdownExport()
+    with _opened_output(output, one, force=force) as out:
+        if form == "html":
+            write_page(out, one.directory)
+        elif form == "jsonl":
+            stream_events(one.directory, lambda event: _write(out, encode_record(event, None)))
+        else:
+            out.write(_heading(one).encode())
+            stream_events(
+                one.directory,
+                lambda event: _write(out, "".join(f"{part}\n\n" for part in export.paragraphs(event)).encode()),
+            )
+    count = counted(one.metadata.events, "event")
+    written = "" if output is None else f"{safe_line(output, limit_chars=1000)}: {count}. "
+    print(f"{written}{_SECRETS_NOTE}", file=sys.stderr)
+    return 0
+
+
+def _write(out: BinaryIO, data: bytes) -> None:
+    out.write(data)
+
+
+def _heading(one: StoredConversation) -> str:
+    known, cost = one.metadata, _cost(one)
+    return (
+        f"# {safe_line(known.title or one.id)}\n\n"
+        f"Conversation {one.id}, begun {_date(known.created_at)}, last event {_date(known.updated_at)}; "
+        f"model {safe_line(known.model or 'unknown')}; {counted(known.steps, 'step')}, {counted(_tokens(one), 'token')}"
+        f"{cost and f', {cost}'}.\n\n"
+    )
+
+
+@contextlib.contextmanager
+def _opened_output(
+    output: Path | None, one: StoredConversation, *, force: bool, within: bool = False
+) -> Iterator[BinaryIO]:
+    """Where to write. A file appears when it is whole, or holds what a damaged log had before the damage.
+
+    Args:
+        output: None is stdout.
+        one: what is written.
+        force: a file that is there is replaced.
+        within: the file may lie in the conversation's own directory.
+
+    Raises:
+        UsageError: nothing may, or can, be written there.
+        LogCorruptError: what raised it in the block, after the file was written.
+    """
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if not within and output.resolve().is_relative_to(one.directory.resolve()):
+        raise UsageError(f"File {str(output)!r} would lie in the conversation itself. Name another place.")
+    if os.path.lexists(output) and not (force and output.is_file()):
+        remedy = "Name a file" if output.is_dir() else "Name another one, or say --force"
+        raise UsageError(f"File {str(output)!r} already exists. {remedy}.")
+    try:
+        damage: LogCorruptError | None = None
+        with opened_dir(output.parent.resolve()) as parent, new_file(parent, output.name) as file:
+            try:
+                yield file
+            except LogCorruptError as error:
+                damage = error
+        if damage is not None:
+            raise damage
+    except OSError as error:
+        raise UsageError(
+            f"File {str(output)!r} cannot be written: {error.strerror}. Name another file with --output."
+        ) from error
+
+
+# --- repair ---------------------------------------------------------------------------------------
+
+
+def repair_conversation(wanted: str, root: Path | None) -> int:
+    """Cut a damaged log, and say what was lost."""
+    directory = find_stored(root or conversations_dir(), wanted)
+    done = repair_log(directory, conversation_id=directory.name)
+    if done.copy is None:
+        print(f"The log of {directory.name} is sound: {done.kept} records. Nothing was changed.")
+        return 0
+    print(f"The log of {directory.name} was cut after its first {done.kept} records: {done.reason}.")
+    print(f"Lost to it: {done.lost_bytes} bytes, with {done.whole_lost} whole records after the damage.")
+    print(f"The log as it was: {safe_line(done.copy, limit_chars=1000)}")
+    return 0
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+def delete_conversations(
+    wanted: Sequence[str], root: Path | None, *, older_than: str | None, everything: bool, yes: bool
+) -> int:
+    """Delete what was named, or what is old, or all; those that a process has open are left, and told at the end."""
+    root = root or conversations_dir()
+    if sum((bool(wanted), older_than is not None, everything)) != 1:
+        raise UsageError("Say which to delete: give ids, or --older-than AGE, or --all.")
+    if wanted:
+        doomed = list(dict.fromkeys(find_stored(root, name) for name in wanted))
+    else:
+        before = None if older_than is None else datetime.now(UTC) - _age(older_than)
+        doomed = [one.directory for one in list_stored(root) if before is None or one.metadata.updated_at < before]
+    if not doomed:
+        print("Nothing to delete.")
+        return 0
+    if not yes:
+        if person_present():
+            for directory in doomed:
+                print(safe_line(f"{directory.name}  {read_stored(directory).metadata.title or ''}"))
+        count, freed = len(doomed), size(sum(map(size_of, doomed)))
+        question = f"Delete {count} conversation{'' if count == 1 else 's'}, {freed}, for good?"
+        if not is_agreed(question, what=f"{counted(count, 'conversation')} would be deleted", yes=False):
+            print("Nothing was deleted.")
+            return 1
+    _delete(doomed)
+    return 0
+
+
+def _delete(doomed: Sequence[Path]) -> None:
+    still_open: list[str] = []
+    with ConversationDeleter() as deleting:
+        for directory in doomed:
+            try:
+                done = deleting.delete(directory)
+            except ConversationOpenError:
+                still_open.append(f"{directory.name} (process {holder_of(directory)})")
+                continue
+            also = safe_line(f", {', '.join(done.removed)}", limit_chars=1000) if done.removed else ""
+            print(f"deleted {directory.name}: {size(done.freed_bytes)}{also}")
+            for line in done.left:
+                print(safe_line(line, limit_chars=1000), file=sys.stderr)
+    if still_open:
+        raise ConversationOpenError(f"Not deleted, because open: {', '.join(still_open)}. Close them there first.")
+
+
+def _age(text: str) -> timedelta:
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"Invalid --older-than {text!r}: expected a number and min, h, d or w, as in 30d.")
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > MAX_AGE_S:
+        raise UsageError(f"Invalid --older-than {text!r}: expected at most a hundred years, as in 30d.")
+    return timedelta(seconds=seconds)
+
+
+# --- ohsandbox view -------------------------------------------------------------------------------
+
+_PAGE_NAME = "view.html"
+"""In the conversation's directory: it is removed with the conversation."""
+MAX_PATH_CHARS = 5000
+
+
+def view_conversation(
+    wanted: str, root: Path | None, *, output: Path | None, serve: bool | None, port: int, opens: bool | None
+) -> int:
+    """Write the page to output (mode 0600), or into the conversation's directory, and print where it is; or serve it.
+
+    Args:
+        wanted: the conversation.
+        root: the directory of all; None is that of the state directory.
+        output: None is the conversation's own directory.
+        serve: None serves it while a process has it open, or at a port that is named, where output is none.
+        port: to serve it at; 0 takes a free one.
+        opens: None opens it in a browser where a person and a browser with a window are there and output is none.
+    """
+    directory = find_stored(root or conversations_dir(), wanted)
+    if serve and output is not None:
+        raise UsageError("--serve and --output exclude each other. Use one of them.")
+    if serve or (serve is None and output is None and (port or holder_of(directory) is not None)):
+        return _serve(directory, port=port, opens=opens)
+    path = output or directory / _PAGE_NAME
+    with _opened_output(path, read_stored(directory), force=True, within=output is None) as out:
+        write_page(out, directory)
+    print(safe_line(path.resolve(), limit_chars=MAX_PATH_CHARS), flush=True)
+    if output is not None:
+        say(_SECRETS_NOTE)
+    _open(lambda: open_file(path), opens=False if output is not None and opens is None else opens)
+    return 0
+
+
+def _serve(directory: Path, *, port: int, opens: bool | None) -> int:
+    """Serve the page until Ctrl-C; where a run with `--view` has the conversation open, name the page of that run."""
+    from ohsandbox.cli.viewer.control import PageControl  # noqa: PLC0415 - a file needs no server
+    from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
+
+    if (address := hosted_at(directory)) is not None:
+        found = address
+        print(found, flush=True)
+        _open(lambda: open_browser(found, directory), opens=opens)
+        return 0
+    one = read_stored(directory)
+    with PageServer(directory, PageControl(directory), title=title_of(one), facts=facts_of(one), port=port) as server:
+        print(server.address, flush=True)
+        say("This page only reads. Ctrl-C ends it.")
+        _open(lambda: open_browser(server.address, directory), opens=opens)
+        threading.Event().wait()
+    return 0
+
+
+def _open(open_it: Callable[[], bool], *, opens: bool | None) -> None:
+    """None opens it where a person and a browser with a window are there."""
+    if not (opens or (opens is None and sys.stdout.isatty() and has_browser())):
+        return
+    if not open_it() and opens:
+        raise UsageError("No browser was found. Open what is printed above, or set BROWSER.")

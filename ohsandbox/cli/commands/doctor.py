@@ -1,0 +1,144 @@
+"""`ohsandbox doctor`: what is here, what is missing, what is weak, and what to do about it."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ohsandbox import __version__
+from ohsandbox.cli.entrypoint import code_of
+from ohsandbox.cli.rendering.tables import open_console, print_json
+from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.settings.model import key_source, provider_variables
+from ohsandbox.cli.settings.model_check import slip_in
+from ohsandbox.cli.settings.project import look_for_project
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.key_store import keyring_name
+from ohsandbox.paths import conversations_dir
+from ohsandbox.project.trust import trusted
+from ohsandbox.runtime.docker.doctor import Check, checks
+from ohsandbox.settings import Settings
+
+PACKAGES = ("docker", "litellm", "pydantic")
+"""Those whose version a report of a fault should name."""
+_MIN_TABLE_COLUMNS = 60
+"""Narrower than that what was found stands below its name."""
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def examine(*, as_json: bool) -> int:
+    """Print every check; 0 unless one failed, then 4."""
+    found = [_versions(), *_own_state(), *_project(), _bubblewrap(), *checks()]
+    if as_json:
+        print_json(check._asdict() for check in found)
+    else:
+        _print(found)
+    return code_of(SandboxUnavailable()) if any(check.status == "fail" for check in found) else 0
+
+
+def _versions() -> Check:
+    parts = [f"ohsandbox {__version__}", f"Python {platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            parts.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            parts.append(f"{package} missing")
+    return Check("versions", "ok", ", ".join([*parts, f"{platform.system()} {platform.machine()}"]))
+
+
+def _own_state() -> list[Check]:
+    """The settings, the model and the key. A missing model is a warning: `demo` and `exec` need none."""
+    try:
+        path = Settings.default_path()
+        settings = Settings.load()
+    except OhsandboxError as error:
+        return [Check("settings", "fail", str(error))]
+    where = str(path) if path.exists() else f"{path} is not there; defaults are used"
+    warned = [Check("settings", "warn", text) for text in settings.warnings]
+    root = conversations_dir()
+    count = sum(1 for _ in root.iterdir()) if root.is_dir() else 0
+    stored = Check("conversations", "ok", f"{count} in {root}")
+    return [*(warned or [Check("settings", "ok", where)]), _model(settings), _key(settings), _keyring(), stored]
+
+
+def _model(settings: Settings) -> Check:
+    """The model's name, without asking it."""
+    if not settings.model:
+        return Check("model", "warn", "none named", "run `ohsandbox init`, or use --model")
+    value = f"{settings.model} ({settings.sources.get('model', 'default')})"
+    meant = slip_in(settings)
+    return Check("model", "warn", f"{value}, not on litellm's list", meant) if meant else Check("model", "ok", value)
+
+
+def _keyring() -> Check:
+    return Check("keyring", "ok", keyring_name() or "none answers: `ohsandbox init` keeps keys in files (mode 0600)")
+
+
+def _project() -> list[Check]:
+    """The project's file of the current directory, and how many directories are trusted."""
+    try:
+        found, known = look_for_project(Path.cwd()), trusted()
+    except OhsandboxError as error:
+        return [Check("project file", "fail", str(error))]
+    count = Check("trusted directories", "ok", f"{len(known)} (`ohsandbox trust --list`)" if known else "none")
+    if found is None:
+        return [Check("project file", "ok", "none here"), count]
+    path, place = str(found.project.path), shlex.quote(str(found.project.directory))
+    if found.trust in {"not needed", "trusted"}:
+        told = "trusted" if found.trust == "trusted" else "it only narrows your settings"
+        return [Check("project file", "ok", f"{path}, {told}"), count]
+    why = "changed since you trusted it" if found.trust == "changed" else "not trusted"
+    value = f"{path}, {why}; not used of it: {', '.join(found.wide)}"
+    return [Check("project file", "warn", value, f"look at it, then run `ohsandbox trust {place}`"), count]
+
+
+def _key(settings: Settings) -> Check:
+    """Whether there is a key and where it comes from; never the key."""
+    try:
+        settings.resolved_api_key()
+    except OhsandboxError as error:
+        return Check("model key", "warn", str(error))
+    if not settings.model and settings.api_key is None:
+        return Check("model key", "ok", "no model is named, so none is looked for")
+    source = key_source(settings)
+    if source is None:
+        return Check(
+            "model key",
+            "warn",
+            "missing",
+            f"run `ohsandbox init`, or set {provider_variables(settings.model or '')[0]}",
+        )
+    return Check("model key", "ok", source)
+
+
+def _bubblewrap() -> Check:
+    """Only --runtime cli uses it."""
+    if (found := shutil.which("bwrap")) is None:
+        return Check("bubblewrap", "warn", "not here: --runtime cli works with no walls at all", "install bubblewrap")
+    what = "--runtime cli can write in its working directory and /tmp only (not as root)"
+    return Check("bubblewrap", "ok", f"{found}; {what}")
+
+
+def _print(found: list[Check]) -> None:
+    console = open_console()
+    narrow = console.width < _MIN_TABLE_COLUMNS
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for check in found:
+        value = Text(safe_line(check.value, limit_chars=500))
+        if check.remedy:
+            value.append(f"\n→ {safe_line(check.remedy, limit_chars=500)}", style="dim")
+        if narrow:
+            console.print(Text(f"{check.status} ", style=_STYLES[check.status]), Text(safe_line(check.name)), sep="")
+            console.print(Padding(value, (0, 0, 0, 2)))
+        table.add_row(Text(check.status, style=_STYLES[check.status]), Text(safe_line(check.name)), value)
+    if not narrow:
+        console.print(table)

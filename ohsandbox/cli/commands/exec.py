@@ -1,0 +1,222 @@
+"""`ohsandbox exec` and `shell`: a program in a sandbox, its streams or our terminal for it, its exit code ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.prompts.prompt import person_present
+from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
+from ohsandbox.cli.sandbox.network_words import blocked_told_at_end
+from ohsandbox.cli.sandbox.ports import opened_ports
+from ohsandbox.cli.sandbox.runtime import full_options, make_runtime, place_of, started_runtime, tell_kept
+from ohsandbox.cli.sandbox.terminal import (
+    READ_BYTES,
+    Countdown,
+    attend,
+    killed_on_error,
+    terminal_argv,
+    terminal_environment,
+    terminal_size,
+    write_all,
+)
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.runtime.channel import KILLED, Stream
+from ohsandbox.runtime.shell.terminal import sanitize_for_terminal, whole_prefix
+from ohsandbox.secrets import Secrets, parse_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ohsandbox.cli.options.per_command import ExecOptions, ShellOptions
+    from ohsandbox.cli.options.shared import SandboxOptions
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.results import PullProgress
+
+TIMED_OUT = 124
+"""As timeout(1) of coreutils has it."""
+_PIPES_SCRIPT = 'exec "$@"'
+"""A shell in between makes a missing program exit code 127 on every backend."""
+
+
+def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOptions) -> int:
+    """Run the command; its exit code, or 124 if options.timeout_s ended it.
+
+    Our stdin is its stdin unless that is a terminal. With a terminal of its own it owns ours, as with ssh; without one,
+    what it prints reaches a terminal cleaned of escapes, and a file or pipe byte by byte.
+    """
+    env = options.checked_environment(where)
+    full, _ = full_options(where, None, command="exec", person=person_present())
+    runtime = make_runtime(full, progress=_tell_steps())
+    with_tty = sys.stdin.isatty() and sys.stdout.isatty() if options.tty is None else options.tty
+    argv = ["/bin/sh", "-c", _PIPES_SCRIPT, "sh", *command]
+    if with_tty:
+        argv, env = terminal_argv(command), terminal_environment() | env
+    if full.copies and sys.stderr.isatty():
+        say(f"The command works on a copy of {full.workspace}, which is deleted when it ends.")
+    with (
+        started_runtime(runtime, warn=say, setup=full),
+        blocked_told_at_end(runtime, "ohsandbox exec --allow", say),
+        opened_ports(runtime, full, say),
+        runtime.open_channel(argv, tty=with_tty, env=env, user=options.user) as channel,
+        killed_on_error(channel),
+    ):
+        try:
+            code = (attend if with_tty else _relay)(channel, options.timeout_s)
+        except TimeoutError:
+            channel.kill()
+            say(f"the command was killed after {options.timeout_s:g} s (--timeout).")
+            return TIMED_OUT
+        if code == KILLED:
+            runtime.check_alive()
+        return code
+
+
+def _tell_steps() -> Callable[[PullProgress], None]:
+    """Say each step of a build once; what a pull does is not told between a command's own lines."""
+    told = 0
+
+    def tell(progress: PullProgress) -> None:
+        nonlocal told
+        if progress.status == "building" and progress.layers_done > told:
+            told = progress.layers_done
+            say(progress_text(progress))
+
+    return tell
+
+
+def _feed(channel: Channel) -> None:
+    with contextlib.suppress(OSError, OhsandboxError):  # the command has ended, or we have no stdin
+        while data := os.read(0, READ_BYTES):
+            channel.write(data)
+    with contextlib.suppress(OSError, OhsandboxError):
+        channel.close_stdin()
+
+
+def _relay(channel: Channel, timeout_s: float | None) -> int:
+    """Copy input and output until the command ends; its exit code, or TimeoutError."""
+    if sys.stdin.isatty():  # it would be typed text that nobody asked for
+        channel.close_stdin()
+    else:
+        threading.Thread(target=_feed, args=(channel,), daemon=True).start()
+    writers = {stream: _StreamWriter(stream) for stream in Stream}
+    clock = Countdown(timeout_s)
+    while chunks := channel.read(clock.left_s):
+        for stream, data in chunks:
+            writers[stream].write(data)
+        clock.check()
+    if chunks is None:
+        raise TimeoutError
+    for writer in writers.values():
+        writer.finish()
+    return channel.wait(clock.left_s)
+
+
+class _StreamWriter:
+    """One of our output streams."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._descriptor = int(stream)
+        self._is_cleaned = os.isatty(self._descriptor)
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """All of data, or what of it can be shown already."""
+        if self._is_cleaned:
+            data = self._held + data
+            count = whole_prefix(data)
+            data, self._held = _cleaned(data[:count]), data[count:]
+        write_all(self._descriptor, data)
+
+    def finish(self) -> None:
+        """What was held back."""
+        write_all(self._descriptor, _cleaned(self._held))
+
+
+def _cleaned(data: bytes) -> bytes:
+    return sanitize_for_terminal(data.decode("utf-8", "surrogateescape")).encode("utf-8", "replace")
+
+
+# --- ohsandbox shell ------------------------------------------------------------------------------
+
+_QUIET = "PAGER GIT_PAGER GIT_TERMINAL_PROMPT DEBIAN_FRONTEND PIP_NO_INPUT"
+"""Variables by which a sandbox keeps commands of an agent from asking and paging; here a person answers."""
+_PREPARE = """
+unset {quiet}
+[ -n "$SHELL" ] || SHELL=$(command -v bash || echo /bin/sh)
+export SHELL
+"""
+_A_SHELL = ("/bin/sh", "-c", 'exec "$SHELL"')
+"""Not a login shell: the /etc/profile of Debian and Alpine replaces the PATH that the image sets."""
+
+
+def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxOptions) -> int:
+    """Run the program, or a shell, at our terminal until it ends; its exit code.
+
+    Raises:
+        UsageError: our stdin or stdout is not a terminal, or an option is wrong; nothing ran.
+        SandboxUnavailable: the sandbox does not start, or went away.
+    """
+    if missing := [name for name in ("stdin", "stdout") if not getattr(sys, name).isatty()]:
+        raise UsageError(
+            f"`ohsandbox shell` needs a terminal, and {missing[0]} is none. "
+            "Use `ohsandbox exec -- PROGRAM` for a program that needs none, and `exec -t` to give it one all the same."
+        )
+    full, settings = full_options(where, options.settings, command="shell", person=True)
+    secrets = Secrets.load(settings.secrets | parse_flags(options.secrets or ()))
+    hide(secrets.masker)
+    own = options.checked_environment(where)
+    for warning in secrets.warnings:
+        say(f"warning: {warning}")
+    runtime, began = make_runtime(full, progress=lambda progress: _status(progress_text(progress))), time.monotonic()
+    with started_runtime(runtime, warn=say, setup=full, tell=_tell_setup), opened_ports(runtime, full, say):
+        _status("")
+        say(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
+        _tell_terms(full, secrets)
+        quiet = " ".join(name for name in _QUIET.split() if name not in own)
+        argv = terminal_argv(program or _A_SHELL, prepare=_PREPARE.format(quiet=quiet))
+        environment = terminal_environment() | secrets.environment() | own
+        with (
+            blocked_told_at_end(runtime, "ohsandbox shell --allow", say),
+            runtime.open_channel(argv, tty=True, env=environment, user=options.user) as channel,
+            killed_on_error(channel),
+        ):
+            code = attend(channel)
+        if code == KILLED:
+            runtime.check_alive()
+        _tell_end(runtime, full)
+    return code
+
+
+def _tell_terms(full: SandboxOptions, secrets: Secrets) -> None:
+    """What a person should know before the program has the screen."""
+    if secrets.names:
+        say(
+            f"Secrets in its environment: {', '.join(secrets.names)}. What prints one shows it: a screen is not masked."
+        )
+    if full.copies:
+        fate = "stays in the container" if full.keep else "is deleted with the container (--keep keeps both)"
+        say(f"It works on a copy of {full.workspace}, which {fate} at the end.")
+
+
+def _tell_end(runtime: Runtime, full: SandboxOptions) -> None:
+    if notices := runtime.take_notices():
+        say(notices)
+    tell_kept(runtime, full, "shell", say)
+
+
+def _tell_setup(line: str) -> None:
+    _status("")
+    say(line)
+
+
+def _status(text: str) -> None:
+    """What goes on, on a line of our terminal that the next one replaces."""
+    if sys.stderr.isatty():
+        columns, _ = terminal_size()
+        os.write(sys.stderr.fileno(), f"\r\x1b[K{safe_line(text, limit_chars=columns - 1)}".encode())

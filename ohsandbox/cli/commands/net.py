@@ -1,0 +1,141 @@
+"""`ohsandbox net`: what a sandbox asked the network for, and what was decided, by host, the newest first."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.cli.options.shared import LAST
+from ohsandbox.cli.rendering.tables import aligned, open_console, print_json
+from ohsandbox.cli.rendering.text import age, safe_line, size
+from ohsandbox.cli.sandbox.network_words import decision_word, is_allowable, target_of
+from ohsandbox.conversation.storage import find_stored
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.network.audit import audit_logs, read_decisions, remove_audit_log
+from ohsandbox.paths import conversations_dir
+from ohsandbox.runtime.factory import open_inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.text import Text
+
+    from ohsandbox.network.audit import NetworkDecision
+
+_KEPT_S = 7 * 86400.0
+"""So long after its last decision the log of a sandbox without a conversation is kept, for who asks why it failed."""
+
+
+def show_network(wanted: str, *, as_json: bool) -> int:
+    """Print what a conversation's sandbox, or a sandbox by its name, asked for.
+
+    Raises:
+        UsageError: nothing of that name is known.
+    """
+    name = _find_log(wanted)
+    decisions = read_decisions(name)
+    if as_json:
+        print_json(_fields_of(one) for one in decisions)
+    elif not decisions:
+        print(f"{name} has asked the network for nothing.")
+    else:
+        open_console().print(decision_table(decisions), soft_wrap=True)
+        newest = {target_of(one): one for one in decisions}  # a host that was allowed since needs no command
+        if blocked := next((one for one in reversed(newest.values()) if is_allowable(one)), None):
+            print(f"\nTo allow one: /net allow {safe_line(target_of(blocked))} in the session, or --allow with `run`.")
+    return 0
+
+
+def _find_log(wanted: str) -> str:
+    """The name of what is kept of a conversation or a sandbox: this one, the only one that begins so, or "last".
+
+    Raises:
+        UsageError: there is none, or several begin so.
+    """
+    known = [*audit_logs()]
+    if wanted == LAST:
+        with contextlib.suppress(UsageError):
+            known = [one for one in known if one == find_stored(conversations_dir(), LAST).name] or known
+        if not known:
+            raise UsageError("No sandbox has asked the network for anything yet. `ohsandbox run` has an allowlist.")
+        return known[0]
+    found = [one for one in known if one == wanted] or [one for one in known if one.startswith(wanted)]
+    if not found:
+        found = [name for name in (_conversation_of(wanted), _stored(wanted)) if name is not None][:1]
+    if len(found) != 1:
+        told = f"is the beginning of {len(found)}: {', '.join(found[:5])}" if found else "names none that is known"
+        raise UsageError(f"{safe_line(wanted)!r} {told}. `ohsandbox conversations list` and `ohsandbox ps` list them.")
+    return found[0]
+
+
+def _conversation_of(sandbox: str) -> str | None:
+    """The conversation whose sandbox has this name; None where there is none, or no engine answers."""
+    try:
+        with open_inventory() as inventory:
+            return next((one.conversation for one in inventory.list_sandboxes() if one.name == sandbox), None)
+    except OhsandboxError:
+        return None
+
+
+def _stored(wanted: str) -> str | None:
+    """The conversation that is meant, whose sandbox has asked for nothing."""
+    with contextlib.suppress(UsageError):
+        return find_stored(conversations_dir(), wanted).name
+    return None
+
+
+def _fields_of(decision: NetworkDecision) -> dict[str, Any]:
+    """A decision as JSON."""
+    return asdict(decision) | {"time": datetime.fromtimestamp(decision.time, UTC).isoformat()}
+
+
+def decision_table(decisions: Iterable[NetworkDecision], *, with_age: bool = True) -> Text:
+    """A row for each host and what was decided on it, the newest first; with_age: and how long ago."""
+    rows: list[tuple[str, ...]] = [("HOST", "DECISION", "TIMES", "SENT", "RECEIVED", "WHY", "AGO")]
+    rows += [_row(group) for group in grouped(decisions)]
+    rows = [(*row[:5], *(row[6:] if with_age else ()), row[5]) for row in rows]
+    return aligned(rows, right=(2, 3, 4, 5) if with_age else (2, 3, 4), heading=True)
+
+
+def grouped(decisions: Iterable[NetworkDecision]) -> list[list[NetworkDecision]]:
+    """Decisions of the same host, port and reason, the group with the newest first."""
+
+    def key(one: NetworkDecision) -> tuple[str, int, str, bool, str, str]:
+        return one.host, one.port, one.protocol, one.allowed, one.reason, one.rule
+
+    groups = [[*group] for _, group in groupby(sorted(decisions, key=key), key=key)]
+    return sorted(groups, key=lambda group: max(one.time for one in group), reverse=True)
+
+
+def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
+    first, newest = group[0], max(one.time for one in group)
+    why = f"by {first.rule}" if first.allowed and first.rule else first.reason
+    return (
+        safe_line(target_of(first)),
+        decision_word(first),
+        str(sum(one.count for one in group)),
+        size(sum(one.sent_bytes for one in group)),
+        size(sum(one.received_bytes for one in group)),
+        safe_line(why),
+        age(datetime.fromtimestamp(newest, UTC)),
+    )
+
+
+def old_logs() -> list[str]:
+    """The names of those that are of no conversation, and were not written for KEPT_S seconds."""
+    before = time.time() - _KEPT_S
+    conversations = conversations_dir()
+    return [name for name, at in audit_logs().items() if at < before and not (conversations / name).exists()]
+
+
+def remove_old_logs() -> list[str]:
+    """Remove these; returns their names."""
+    names = old_logs()
+    for name in names:
+        remove_audit_log(name)
+    return names

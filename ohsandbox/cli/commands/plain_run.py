@@ -1,0 +1,71 @@
+"""`ohsandbox run` without the interactive screen: a task or a talk, in blocks or lines one below the other."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.commands.time_travel import offer_changes
+from ohsandbox.cli.prompts.prompt import open_prompt, person_present
+from ohsandbox.cli.rendering.headless import AnswerView, JsonView, PipedView, open_view
+from ohsandbox.cli.session.run_session import RunSession
+from ohsandbox.cli.session.slash_commands import HELP_LINE, CommandContext, is_command, message_of, run_command
+from ohsandbox.events import ConversationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.cli.commands.run import RunRequest
+    from ohsandbox.cli.options.per_command import RunOptions
+    from ohsandbox.cli.rendering.view import View
+
+
+def work_plainly(run: RunRequest) -> int:
+    """The run itself; what is resumed ends with its run where it does not talk."""
+    what = run.what
+    person = person_present(no_tui=what.headless)
+    code = 0
+    with RunSession(what, run.settings, _open_view(what), person=person) as session:
+        session.open(run.where, run.resumed, run.begun)
+        if what.task is not None:
+            code = session.say(what.task, in_talk=False)
+        elif run.resumed is not None:
+            code = session.go_on(in_talk=person and what.talks)
+        if what.task is None and what.talks and not code:
+            code = _talk(session, open_prompt())
+    offer_changes(session.unapplied)
+    return code
+
+
+def _open_view(what: RunOptions) -> View:
+    """At a terminal the screen. Else stdout is for the answer, which another program reads, and stderr for the rest."""
+    if what.as_json:
+        return JsonView()
+    if what.quiet:
+        return AnswerView()
+    return PipedView() if not (what.no_tui or sys.stdout.isatty()) else open_view(no_tui=what.no_tui)
+
+
+def _talk(session: RunSession, ask: Callable[[], str]) -> int:
+    """Messages until the person leaves; the code of the last run, where stopping one is not a failure."""
+    context = CommandContext(session)
+    if sys.stdin.isatty():
+        context.show(HELP_LINE)
+    code, interrupted = 0, not sys.stdin.isatty()
+    while True:
+        try:
+            text = ask()
+        except EOFError:
+            return code
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            context.show("Ctrl-C again leaves.")
+            continue
+        if is_command(text):
+            if not run_command(context, text):
+                return code
+        elif text.strip():
+            code = session.say(message_of(text).strip(), in_talk=True)
+            interrupted = session.conversation.status() is ConversationStatus.CANCELED

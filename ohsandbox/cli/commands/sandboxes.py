@@ -1,0 +1,328 @@
+"""What ohsandbox has in the engine: `ps` and `gc`, `services`, `images` and `cache`."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.commands.net import old_logs, remove_old_logs
+from ohsandbox.cli.prompts.prompt import ask_yes_no, person_present
+from ohsandbox.cli.rendering.tables import print_json, print_table
+from ohsandbox.cli.rendering.text import age, cut, output, progress_text, safe_line, say, size
+from ohsandbox.cli.session.resume import SANDBOX_NAME
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.paths import conversations_dir, subdirectory
+from ohsandbox.project.features import STAGED
+from ohsandbox.project.project_file import COPIES
+from ohsandbox.runtime.factory import open_inventory
+from ohsandbox.runtime.inventory import SHIPPED_IMAGES
+from ohsandbox.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ohsandbox.runtime.inventory import CacheInfo, Inventory, SandboxInfo, ServiceInfo
+    from ohsandbox.runtime.results import PullProgress
+
+_COPIES_KEPT_S = 30 * 24 * 3600.0
+"""They are made again from the project, in milliseconds."""
+_UNUSED_COPY = f"nobody used it for {_COPIES_KEPT_S / 86400:.0f} days"
+
+
+def list_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
+    """Print every sandbox of the engine, or those that have all of the labels, NAME=VALUE each."""
+    if wrong := [label for label in labels if "=" not in label[1:]]:
+        raise UsageError(f"Invalid --label {wrong[0]!r}: expected NAME=VALUE.")
+    with open_inventory() as inventory:
+        found = inventory.list_sandboxes(dict(label.split("=", 1) for label in labels))
+    if as_json:
+        print_json({**info._asdict(), "created_at": info.created_at.isoformat()} for info in found)
+    elif not found:
+        print("No sandboxes.")
+    else:
+        rows = [
+            (info.name, info.image, info.state, age(info.created_at), _owner(info), info.conversation or "")
+            for info in found
+        ]
+        print_table(("NAME", "IMAGE", "STATE", "AGE", "OWNER", "CONVERSATION"), rows)
+    return 0
+
+
+def collect_garbage(*, dry_run: bool, kept: bool) -> int:
+    """Remove sandboxes without an owner, and say which; kept takes those that were to be kept, too."""
+    with open_inventory() as inventory:
+        if dry_run:
+            found = [info for info in inventory.list_sandboxes() if info.ours and not info.owner_alive]
+            doomed = [info for info in found if kept or not (info.keep or info.resumable)]
+            lines = [
+                f"would remove {safe_line(one.name)}: its owner, process {one.owner_pid}, is gone" for one in doomed
+            ]
+            names = inventory.orphaned_checkpoints()
+            lines += [f"would remove {safe_line(name)}: its conversation is gone" for name in names]
+            lines += [f"would remove {name}: no sandbox was made from it lately" for name in inventory.unused_images()]
+            lines += [f"would remove package cache {name}" for name in inventory.unused_caches()]
+            lines += [f"would remove the network log of {name}" for name in old_logs()]
+            lines += [f"would remove {path}: {_UNUSED_COPY}" for path in _unused_copies()]
+            failed = []
+        else:
+            removed = inventory.collect_garbage(kept=kept)
+            lines = [f"{one.outcome} {safe_line(one.name)}: {safe_line(one.reason)}" for one in removed]
+            lines += [f"removed the network log of {name}" for name in remove_old_logs()]
+            lines += [f"removed {path}: {_UNUSED_COPY}" for path in _unused_copies(remove=True)]
+            failed = [one.name for one in removed if one.outcome == "failed"]
+    print("\n".join(lines) or "Nothing to remove.")
+    if failed:
+        raise SandboxUnavailable(f"Not removed: {', '.join(failed)}. Try again, or run `ohsandbox doctor`.")
+    return 0
+
+
+def _unused_copies(*, remove: bool = False) -> list[Path]:
+    """Copies of projects' files, and what their features are built from, that nobody used and no conversation names."""
+    before = time.time() - _COPIES_KEPT_S
+    there = (path for name in (COPIES, STAGED) for path in subdirectory(name).iterdir())
+    if not (old := [path for path in there if path.stat().st_mtime < before]):
+        return []
+    named = b""
+    for options in conversations_dir().glob(f"*/{SANDBOX_NAME}"):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            named += options.read_bytes()
+    unused = [path for path in old if os.fsencode(path.name) not in named]
+    for path in unused if remove else ():
+        shutil.rmtree(path, ignore_errors=True)
+    return unused
+
+
+def _owner(info: SandboxInfo) -> str:
+    if not info.ours:
+        return "not ours"
+    if info.owner_alive:
+        return f"process {info.owner_pid}"
+    if info.keep:
+        return "kept"
+    return "to be resumed" if info.resumable else "gone"
+
+
+# --- ohsandbox images -----------------------------------------------------------------------------
+
+MAX_STEP_CHARS = 160
+"""Of a step: a RUN of twenty commands is known by its first."""
+_KINDS = {
+    "shipped": "made by `images build`",
+    "built": "of a Dockerfile, for --build",
+    "checkpoint": "a conversation's files",
+    "network": "owner of an open network",
+}
+
+
+def build_images(names: Sequence[str], *, base: str | None) -> int:
+    """Build shipped images, on the base where one is named; else each on the one before, which is built as well."""
+    wanted = list(names or SHIPPED_IMAGES)
+    if base is None and set(wanted) <= {*SHIPPED_IMAGES}:
+        wanted = list(SHIPPED_IMAGES[: max(map(SHIPPED_IMAGES.index, wanted)) + 1])
+    with open_inventory() as inventory:
+        made = base
+        for name in wanted:
+            began = time.monotonic()
+            made = inventory.build_shipped_image(name, base=base if names and base else made, progress=_steps_told())
+            print(f"{made} is ready after {time.monotonic() - began:.0f} s: ohsandbox run --image {made}", flush=True)
+    return 0
+
+
+def list_images(*, as_json: bool) -> int:
+    """Print what ohsandbox made in the engine."""
+    with open_inventory() as inventory:
+        found = inventory.list_made_images()
+    if as_json:
+        print_json({**one._asdict(), "created_at": one.created_at.isoformat()} for one in found)
+    elif found:
+        rows = [
+            (
+                one.name,
+                size(one.size_bytes),
+                age(one.created_at),
+                "in use" if one.in_use else "",
+                _KINDS[one.kind],
+            )
+            for one in found
+        ]
+        print_table(("NAME", "SIZE", "AGE", "STATE", "WHAT"), rows)
+        print("They share layers, so their sizes do not add up.")
+    else:
+        print("No images of ours. `ohsandbox images build` makes those that are shipped.")
+    return 0
+
+
+def prune_images() -> int:
+    """Remove what was built and is not used."""
+    removed, failed = 0, []
+    with open_inventory() as inventory:
+        for one in inventory.prune_images():
+            print(f"{one.outcome} {safe_line(one.name)}: {safe_line(one.reason)}", flush=True)
+            removed += one.outcome == "removed"
+            failed += [one.name] if one.outcome == "failed" else []
+    print(f"Removed {counted(removed, 'image')}. Checkpoints go with their conversations.")
+    if failed:
+        raise SandboxUnavailable(f"Not removed: {', '.join(failed)}. Try again, or run `ohsandbox doctor`.")
+    return 0
+
+
+def _steps_told() -> Callable[[PullProgress], None]:
+    """Say each step once, and what else is new."""
+    told: set[str] = set()
+
+    def tell(progress: PullProgress) -> None:
+        key = f"{progress.status} {progress.layers_done}"
+        if key not in told and progress.status != "done":
+            told.add(key)
+            say(cut(progress_text(progress), MAX_STEP_CHARS))
+
+    return tell
+
+
+# --- ohsandbox cache ------------------------------------------------------------------------------
+
+_MIB = 1024**2
+_CACHE_ID_CHARS = 8
+
+
+def list_caches(*, as_json: bool) -> int:
+    """Print the caches of this user, the largest first."""
+    with open_inventory() as inventory:
+        found = inventory.list_caches()
+    if as_json:
+        print_json({**one._asdict(), "used_at": one.used_at.isoformat()} for one in found)
+    elif not found:
+        print("No package caches.")
+    else:
+        rows = [
+            (
+                one.scope,
+                one.image,
+                _mib(one.size_bytes),
+                age(one.used_at),
+                "yes" if one.in_use else "",
+                _cache_id(one),
+            )
+            for one in found
+        ]
+        print_table(("OF", "IMAGE", "SIZE", "LAST USED", "IN USE", "ID"), rows)
+        if sys.stdout.isatty():
+            print("Each holds what pip, uv, npm, apt and cargo downloaded in sandboxes of that directory or name.")
+    return 0
+
+
+def prune_caches(names: Sequence[str], *, yes: bool) -> int:
+    """Remove the caches of these names, or all that no sandbox has, after a person's yes."""
+    with open_inventory() as inventory:
+        found = [*inventory.list_caches(), *inventory.orphaned_caches()]
+        named = {name: [one for one in found if _is_cache_meant(name, one)] for name in names}
+        if unknown := [name for name in names if not named[name]]:
+            raise UsageError(f"{unknown[0]!r} is not a cache of yours. Choose one that `ohsandbox cache list` shows.")
+        meant = {one.name: one for caches in named.values() for one in caches}
+        doomed = [*meant.values()] if names else [one for one in found if not one.in_use]
+        if not doomed:
+            print("Nothing to remove.")
+            return 0
+        size = _mib(sum(one.size_bytes for one in doomed))
+        for one in doomed:
+            print(_cache_line(one))
+        if not yes and not person_present():
+            raise UsageError("There is no terminal to ask at. Use --yes.")
+        if not yes and not ask_yes_no(f"Remove {len(doomed)} package caches ({size})?"):
+            print("Nothing was removed.")
+            return 1
+        left = [one for one in doomed if not inventory.remove_cache(one.name)]
+    print(f"Removed {len(doomed) - len(left)}.")
+    for one in left:
+        print(f"{_cache_line(one)} stays: a sandbox has it.")
+    return 1 if left else 0
+
+
+def _cache_id(cache: CacheInfo) -> str:
+    """The beginning of the word in its volume's name."""
+    return cache.name.rpartition("-")[2][:_CACHE_ID_CHARS]
+
+
+def _is_cache_meant(name: str, cache: CacheInfo) -> bool:
+    """Whether a person means the cache: by its directory or name, its id, or its volume."""
+    return name in {cache.scope, _cache_id(cache), cache.name} or str(Path(name).resolve()) == cache.scope
+
+
+def _cache_line(cache: CacheInfo) -> str:
+    facts = ", ".join(filter(None, [cache.image, _mib(cache.size_bytes), _cache_id(cache)]))
+    return safe_line(f"{cache.scope} ({facts})", limit_chars=1000)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:,.1f} MiB"
+
+
+# --- ohsandbox services ---------------------------------------------------------------------------
+
+
+def list_services(sandbox: str | None, *, as_json: bool) -> int:
+    """Print the services of all sandboxes, or of one.
+
+    Raises:
+        UsageError: no sandbox with services is called so, or belongs to a conversation of that id.
+    """
+    with open_inventory() as inventory:
+        found = _services_of(inventory, sandbox)
+    if as_json:
+        print_json(info._asdict() for info in found)
+    elif not found:
+        print("No services.")
+    else:
+        rows = [
+            (
+                one.sandbox,
+                one.name,
+                one.image,
+                _service(one),
+                ", ".join(map(str, one.ports)),
+                one.conversation or "",
+            )
+            for one in found
+        ]
+        print_table(("SANDBOX", "SERVICE", "IMAGE", "STATE", "PORTS", "CONVERSATION"), rows)
+    return 0
+
+
+def print_log(name: str, sandbox: str | None, *, tail: int) -> int:
+    """Print what a service has printed; tail: only so many lines, 0 for all.
+
+    Raises:
+        UsageError: there is no such service, or one in several sandboxes.
+    """
+    with open_inventory() as inventory:
+        found = [one for one in _services_of(inventory, sandbox) if one.name == name]
+        if len(found) != 1:
+            places = ", ".join(safe_line(one.sandbox) for one in found)
+            told = f"runs beside several sandboxes: {places}. Name one" if found else "does not exist"
+            raise UsageError(f"Service {name!r} {told}. `ohsandbox services` lists them.")
+        text = inventory.service_log(found[0].id, lines=tail or None)
+    for line in text.splitlines():
+        print(output(line))
+    return 0
+
+
+def _services_of(inventory: Inventory, sandbox: str | None) -> list[ServiceInfo]:
+    found = inventory.list_services()
+    if sandbox is None:
+        return found
+    chosen = [one for one in found if sandbox in {one.sandbox, one.conversation}] or [
+        one for one in found if one.sandbox.startswith(sandbox) or (one.conversation or "").startswith(sandbox)
+    ]
+    if not chosen:
+        raise UsageError(f"No services run beside {sandbox!r}. `ohsandbox services` lists all.")
+    return chosen
+
+
+def _service(one: ServiceInfo) -> str:
+    return f"{one.state} ({one.detail})" if one.detail else one.state

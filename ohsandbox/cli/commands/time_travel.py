@@ -1,0 +1,353 @@
+"""`ohsandbox undo`, `redo`, `fork`, `diff` and `apply`: earlier states of a conversation and its files."""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import shlex
+import sys
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from ohsandbox.cli.prompts.prompt import is_agreed, person_present
+from ohsandbox.cli.rendering.tables import open_console, print_paged
+from ohsandbox.cli.rendering.text import safe, safe_line, say, size
+from ohsandbox.cli.rendering.view import PlainView
+from ohsandbox.cli.sandbox.post_run_report import tell_changes
+from ohsandbox.cli.session.resume import copy_options
+from ohsandbox.conversation.storage import LAST, find_stored, read_stored
+from ohsandbox.errors import ConversationOpenError, OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.paths import conversations_dir
+from ohsandbox.persistence import holder_of, stream_events
+from ohsandbox.runtime.workspace.changes import compare, scan
+from ohsandbox.text import counted
+from ohsandbox.timetravel import undo
+from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, not_kept, restore_workspace
+from ohsandbox.timetravel.snapshots.manifest import is_git, is_over_limit, is_too_large
+from ohsandbox.timetravel.snapshots.patch import patch_of
+from ohsandbox.timetravel.snapshots.restore import write_changes
+from ohsandbox.timetravel.snapshots.three_way_merge import merge
+from ohsandbox.timetravel.snapshots.workspaces import Workspaces
+from ohsandbox.timetravel.workspace_diff import (
+    BEFORE,
+    IGNORED,
+    bound_workspaces,
+    copied_workspace,
+    diff_workspace,
+    scan_changed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ohsandbox.timetravel.snapshots.manifest import FileChange, FileEntry
+    from ohsandbox.timetravel.snapshots.restore import UnappliedChange
+    from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
+
+MAX_LINES = 20
+_MAX_BAR = 50
+"""Signs for the file that changed most."""
+_BINARY_BYTES = 8000
+"""Where git looks for a NUL."""
+_OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
+"""Names in a `.git` that decide what git runs."""
+_MAX_TURNS_DIGITS = 3
+"""A longer number is the beginning of an id: those begin with the date."""
+_MAX_EVENT_DIGITS = 6
+"""As above, for the number of an event."""
+_STYLES = (
+    (("diff --git", "index ", "old mode", "new mode", "deleted file", "new file", "--- ", "+++ "), "bold"),
+    (("@@ ",), "cyan"),
+    (("+",), "green"),
+    (("-",), "red"),
+)
+
+
+# --- undo, redo and fork ----------------------------------------------------------------------------
+
+
+def undo_turns(wanted: str, turns: str | None, root: Path | None, *, yes: bool) -> int:
+    """Fork the conversation before its last turns, and take the agent's changes back from a bound workspace."""
+    if turns is None and wanted.isdecimal() and len(wanted) <= _MAX_TURNS_DIGITS:
+        wanted, turns = LAST, wanted
+    if turns is not None and not (turns.isdecimal() and int(turns)):
+        raise UsageError(f"Invalid number of turns {turns!r}: expected 1 or more, as in `ohsandbox undo ID 2`.")
+    directory = _closed(wanted, root)
+    plan = undo.plan_undo(directory, int(turns or 1))
+    if not _agreed(plan, "`ohsandbox redo` brings it back.", yes=yes):
+        print("Nothing was changed.")
+        return 1
+    forked, refused = undo.undo(plan)
+    copy_options(directory, forked.directory, workspace=plan.workspace.only if plan.workspace else None)
+    taken = "turn" if int(turns or 1) == 1 else f"{int(turns or 1)} turns"
+    print(f"Conversation {forked.id} is {directory.name} without its last {taken}; that one stays.")
+    if (source := copied_workspace(directory)) is not None:
+        print(f"{safe_line(source)} is unchanged, with what `ohsandbox apply` wrote there: the agent worked on a copy.")
+    return _told(forked.id, plan.workspace, refused, root)
+
+
+def redo_undone(wanted: str, root: Path | None, *, yes: bool) -> int:
+    """Bring back what an undo took, and go back to the conversation of before."""
+    plan = undo.plan_redo(_closed(wanted, root))
+    if not _agreed(plan, "`ohsandbox undo` takes it away again.", yes=yes):
+        print("Nothing was changed.")
+        return 1
+    older, refused = undo.redo(plan)
+    print(f"What {plan.directory.name} had taken back is there again, and conversation {older.name} with it.")
+    return _told(older.name, plan.workspace, refused, root)
+
+
+def _closed(wanted: str, root: Path | None) -> Path:
+    directory = find_stored(root or conversations_dir(), wanted)
+    if (holder := holder_of(directory)) is not None:
+        raise ConversationOpenError(f"Conversation {directory.name!r} is open in process {holder}. Close it there.")
+    return directory
+
+
+def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path | None) -> int:
+    """Make a conversation of the first events of another, with the files at that event."""
+    directory = find_stored(root or conversations_dir(), wanted)
+    seq = stream_events(directory, lambda _: None).records - 1 if at is None else at
+    bound = Workspaces.recorded(find_checkpoint(directory, seq).data.get("workspace"))
+    if bound is not None and workspace is None:
+        raise UsageError(
+            "The files are in a directory of this machine. Name an empty directory for the fork with --workspace."
+        )
+    if bound is None and workspace is not None:
+        raise UsageError("The files are in the container of the conversation. Leave out --workspace.")
+    place = None if workspace is None else empty_directory(workspace)
+    moved = None if bound is None or place is None else bound.moved(place)
+    forked = fork(directory, seq, workspace=moved)
+    refused = restore_workspace(forked)
+    copy_options(directory, forked.directory, workspace=place)
+    if place is not None:
+        _tell(f"not kept, so not in {place}", not_kept(forked).items())
+    print(f"Conversation {forked.id} goes on from event {seq} of {directory.name}.")
+    return _told(forked.id, moved, refused, root)
+
+
+def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
+    """A person's word on what is done to their directory."""
+    if plan.workspace is None:
+        return True
+    _tell("not kept, so not brought back", plan.left_out.items())
+    _tell("Left as it is", plan.kept_back)
+    if not plan.changes:
+        return True
+    if plan.is_cut_off:
+        print("The last turn was cut off: what you changed since it began cannot be told from what the agent did.")
+    print(f"In {safe_line(plan.workspace)}:")
+    for line in shortened(change_lines(plan.changes), "and {} more"):
+        print(f"  {line}")
+    count = len(plan.changes)
+    return is_agreed(f"Change {_these(count)}? {remedy}", what=f"{counted(count, 'file')} would be changed", yes=yes)
+
+
+def change_lines(changes: Sequence[FileChange]) -> list[str]:
+    """A line for each change outside `.git` and of what git obeys in it, that first, and one for all else in `.git`."""
+    verbs = {"new": "comes back", "changed": "is put back", "gone": "is removed"}
+    plain = [one for one in changes if not is_git(one.path)]
+    obeyed = [one for one in changes if is_git(one.path) and _OBEYED & {*one.path.split("/")}]
+    shown = [f"{safe_line(one.path)} {verbs[one.word]}" for one in (*obeyed, *plain)]
+    within = len(changes) - len(shown)
+    return [f".git is put back ({counted(within, 'file')})", *shown] if within else shown
+
+
+def _told(
+    conversation: str, workspace: Workspaces | None, refused: Sequence[UnappliedChange], root: Path | None
+) -> int:
+    _tell("Not put back", refused)
+    one = workspace.only if workspace else None  # of several all are known, those that are only read as well
+    where = "" if one is None else f" --workspace {shlex.quote(str(one))}"
+    if (copied := copied_workspace((root or conversations_dir()) / conversation)) is not None:
+        where = f" --workspace {shlex.quote(str(copied))} --copy"
+    if root is None:
+        print(f"To go on with it: ohsandbox run --resume {conversation}{where}")
+    return 1 if refused else 0
+
+
+# --- diff and apply ---------------------------------------------------------------------------------
+
+
+def show_diff(
+    wanted: str, a: int | None, b: int | None, root: Path | None, *, stat: bool, everything: bool = False
+) -> int:
+    """Print what changed in the workspace: coloured at a terminal, a page at a time, else the bytes of a patch."""
+    if wanted.isdecimal() and len(wanted) <= _MAX_EVENT_DIGITS and b is None:  # `diff 3 7`, without an id
+        wanted, a, b = LAST, int(wanted), a
+    with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b, ignored=everything) as work:
+        _tell_left_out(work)
+        if stat:
+            print_paged(stat_lines(work, columns=open_console().width))
+            return 0
+        texts, binaries = ([*work.changes], []) if everything else split_binaries(work)
+        if binaries:
+            _tell("binary", [(change.path, sizes_of(change)) for change in binaries])
+        if not everything and (binaries or any(IGNORED in why for why in work.left_out.values())):
+            say("`ohsandbox diff --all` has what was left out as well.")
+        if sys.stdout.isatty():
+            print_paged(coloured_patch(texts, work))
+        else:
+            sys.stdout.flush()
+            for part in patch_of(texts, work.store.content):
+                sys.stdout.buffer.write(part.text)
+            sys.stdout.buffer.flush()
+    return 0
+
+
+def split_binaries(work: WorkspaceDiff) -> tuple[list[FileChange], list[FileChange]]:
+    """The changes of texts, and those of files that are none: git, too, takes a NUL near the beginning for the sign."""
+    found: dict[bool, list[FileChange]] = {False: [], True: []}
+    for change in work.changes:
+        found[any(_is_binary(entry, work) for entry in (change.old, change.new))].append(change)
+    return found[False], found[True]
+
+
+def _is_binary(entry: FileEntry | None, work: WorkspaceDiff) -> bool:
+    return entry is not None and entry.kind == "file" and b"\0" in work.store.content(entry.what)[:_BINARY_BYTES]
+
+
+def sizes_of(change: FileChange) -> str:
+    """`new, 12 kB`, `changed, 12 kB before, 13 kB now`, `gone, 12 kB before`."""
+    old = f"{size(change.old.size)} before" if change.old is not None else ""
+    new = f"{size(change.new.size)}{' now' if old else ''}" if change.new is not None else ""
+    return ", ".join(filter(None, [change.word, old, new]))
+
+
+def stat_lines(work: WorkspaceDiff, *, columns: int) -> Iterator[Text]:
+    """A line a file with a bar of what is added and removed, and one for all of it."""
+    texts, binaries = split_binaries(work)
+    counts: dict[str, tuple[int, int]] = {}
+    for part in patch_of(texts, work.store.content):
+        _, _, hunks = part.text.partition(b"\n@@ ")
+        rows = hunks.split(b"\n")[1:]
+        was = counts.get(part.path, (0, 0))
+        counts[part.path] = was[0] + sum(row[:1] == b"+" for row in rows), was[1] + sum(row[:1] == b"-" for row in rows)
+    names = {change.path: safe_line(change.path, limit_chars=1000) for change in work.changes}
+    wide = max(map(cell_len, names.values()), default=0)
+    most = max((sum(pair) for pair in counts.values()), default=0)
+    room = max(min(columns - wide - 20, _MAX_BAR), 5)
+    for change in work.changes:
+        head = f"{change.word:8}{set_cell_size(names[change.path], wide)}"
+        if change in binaries:
+            yield Text(f"{head}  binary, {sizes_of(change).removeprefix(f'{change.word}, ')}")
+        elif change.path in counts:
+            added, removed = counts[change.path]
+            scale = room / most if most > room else 1
+            bar = Text.assemble(("+" * ceil(added * scale), "green"), ("-" * ceil(removed * scale), "red"))
+            yield Text(f"{head}  {added + removed:>5} ").append_text(bar)
+        else:
+            yield Text(head.rstrip())
+    if files := sum(not change.is_of_directories for change in work.changes):
+        added, removed = (sum(pair[at] for pair in counts.values()) for at in (0, 1))
+        yield Text(f"{counted(files, 'file')} changed, {counted(added, 'line')} added, {removed:,} removed")
+
+
+def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool) -> int:
+    """Show what the agent changed and, when the person agrees, bring it to a directory; all of it or nothing."""
+    directory = find_stored(root or conversations_dir(), wanted)
+    target = (to or copied_workspace(directory) or Path.cwd()).resolve()
+    if not target.is_dir():
+        raise UsageError(f"Directory {str(target)!r} does not exist. Create it, or name another with --to.")
+    if any(bound.resolve() == target for bound in bound_workspaces(directory)):
+        raise UsageError(f"The agent worked in {str(target)!r} itself: its changes are there. See `ohsandbox undo`.")
+    _tell_cut_off(directory)
+    with diff_workspace(directory) as work:
+        _tell_left_out(work)
+        facts = target.stat()
+        there = scan_changed(target, work.changes, work.store)
+        found = merge(work.changes, there, work.store, owner=(facts.st_uid, facts.st_gid))
+        if found.conflicts:
+            _tell(f"Not applied to {target}, because it does not fit", found.conflicts)
+            print("Nothing was changed.")
+            return 1
+        if not found.changes:
+            print(f"Nothing to do: {safe_line(target)} has it all.")
+            return 0
+        if not yes or sys.stdout.isatty():
+            _show_patch(found.changes, work)
+        for change in found.changes:
+            if change.new is not None and change.new.kind == "link":
+                print(f"A symlink: {safe_line(change.path)} -> {safe_line(change.new.what)}", file=sys.stderr)
+        count = len(found.changes)
+        what = f"{counted(count, 'file')} would be changed in {str(target)!r}"
+        if not is_agreed(f"Change {_these(count)} in {safe_line(target)}?", what=what, yes=yes):
+            print("Nothing was changed.")
+            return 1
+        before = scan(target)
+        refused = write_changes(target, found.changes, work.store, git=False)
+    print(f"{counted(count - len(refused), 'change')} made in {safe_line(target)}.")
+    tell_changes(compare(target, before, scan(target)), target, warn=PlainView().warn)
+    print("`ohsandbox undo` does not undo this: it changes the agent's copy, not your directory.")
+    _tell("Not written", refused)
+    return 1 if refused else 0
+
+
+def _tell_cut_off(directory: Path) -> None:
+    """A checkpoint is taken before a turn, so it has nothing of a turn that was killed."""
+    stored = read_stored(directory)
+    if stored.holder is None and stored.metadata is not None and stored.metadata.status is ConversationStatus.RUNNING:
+        say(
+            "Its last turn was cut off, and what it changed is in its sandbox alone. First: "
+            f"ohsandbox run --resume {directory.name}"
+        )
+
+
+def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
+    """The patch for a person, who may be about to agree to it."""
+    console = open_console()
+    for line in coloured_patch(changes, work):
+        console.print(line, soft_wrap=True)
+
+
+def coloured_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> Iterator[Text]:
+    """The lines of the patch, coloured; nothing in them is hidden."""
+    for part in patch_of(changes, work.store.content):
+        for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:
+            style = next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
+            yield Text(safe(line), style=style)
+
+
+def _these(count: int) -> str:
+    return "this file" if count == 1 else f"these {count:,} files"
+
+
+def _tell(heading: str, left_out: Iterable[tuple[str, str]]) -> None:
+    """Paths, and why they were left out, worst first."""
+    for line in shortened([f"{path}: {why}" for path, why in left_out], "{} more"):
+        say(f"{heading}: {line}")
+
+
+def shortened(lines: Sequence[str], more: str) -> list[str]:
+    """The first lines, and how many more there are."""
+    return [*lines[:MAX_LINES], *([more.format(len(lines) - MAX_LINES)] if len(lines) > MAX_LINES else [])]
+
+
+def _tell_left_out(work: WorkspaceDiff) -> None:
+    sys.stdout.flush()
+    _tell("left out", work.left_out.items())
+    over = [one for one in work.left_out.items() if is_over_limit(one[1]) and not one[1].endswith(BEFORE)]
+    if work.image is not None and over:
+        path, why = over[0]
+        program = "cat" if is_too_large(why) else "tar -cf -"
+        inside = shlex.quote(f"{work.place}/{path}")
+        command = f"ohsandbox exec --image {work.image} -- {program} {inside} > FILE"
+        say(f"what is over a limit is not brought along. To get it: {command}")
+    if not work.is_whole:
+        say("what was done after the last checkpoint is not in this; resume it to see.")
+
+
+def offer_changes(conversations: Iterable[str]) -> None:
+    """Ask a person whether what each changed on a copy, its engine being elsewhere, shall come to their directory."""
+    for conversation in dict.fromkeys(conversations) if person_present() else ():
+        try:
+            apply_changes(conversation, None, to=None, yes=False)
+        except UsageError:  # it has changed nothing
+            continue
+        except (OhsandboxError, KeyboardInterrupt) as error:
+            why = f"{error} " if isinstance(error, OhsandboxError) else ""
+            say(f"{why}Its changes are kept: ohsandbox apply {conversation}")

@@ -1,0 +1,373 @@
+"""The question whether calls may run: what a person is shown of them, and what may be answered.
+
+Nothing is allowed that was not shown: what is too long to be shown whole needs another word than `y`.
+"""
+
+# ruff: noqa: T201 - a command prints
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import sys
+from collections.abc import Callable
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from rich.text import Text
+
+from ohsandbox.cli.prompts.prompt import Typed, answer_to
+from ohsandbox.cli.rendering.lines import CONTEXT_LINES, TAB_COLUMNS, Change, changes
+from ohsandbox.cli.rendering.tables import open_console, print_wrapped
+from ohsandbox.cli.rendering.text import masked, safe, safe_line
+from ohsandbox.conversation.approvals.decisions import Decision
+from ohsandbox.conversation.approvals.scopes import AnyCall, EditsUnder, ExactCall, offers
+from ohsandbox.review_text import visible
+from ohsandbox.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ohsandbox.conversation.approvals.scopes import PendingCall
+
+MAX_ROWS = 200
+"""Of one question so much is shown at once: about five screens, which a person still scrolls through."""
+_USUAL_COLUMNS = 100
+"""A longer row counts as several."""
+MIN_COLUMNS, FILE_COLUMNS = 20, 1000
+"""Rows are as long as the terminal, and not shorter; where there is none, programs read along."""
+_MAX_REASONS = 20
+
+GUTTER = "  | "
+"""Before every row that a call's own text takes: so none of it can pass for a row of ours."""
+NAMED = "  = "
+"""Before an argument's name, and before no other row: so no text of one argument can pass for another."""
+ADDED, REMOVED = " +| ", " -| "
+"""The same for lines that an edit adds and removes; what is in the old text and the new one stands behind GUTTER."""
+_REASON = "  - "
+"""Before what the rules say of a call; what does not fit into its row goes on below it, and not at the left."""
+PLACE = "  @ "
+"""Before what we say of the file that is edited."""
+_PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
+_PROGRAMS = frozenset({"command", "input", "python"})
+"""Kinds of calls whose subject is shown first, without its name."""
+ONE_BY_ONE: Final = "one by one"
+_YES, _NO, _HELP = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset({"?", "h", "help"})
+_PAGER_ENDS = _NO | {"q"}
+_LETTERS = {ExactCall: "e", AnyCall: "t", EditsUnder: "d"}
+
+HELP = """\
+y: yes, this once.
+n: no. `n REASON` tells the agent why.
+v: show all of it, a page at a time.
+o: where several wait, one by one.
+e, t, d: yes, and from now on to all that the question says beside the letter, in this conversation. `d DIR` takes
+another directory above the file. `/approvals` and `ohsandbox approvals` list and revoke what is allowed so.
+Ctrl-D leaves it open: it waits. Anything else decides nothing."""
+
+
+ReadFile = Callable[[str], str | None]
+"""A file of the sandbox as it is now; None where it is none, or no text, or cannot be read."""
+
+
+class Shown(NamedTuple):
+    """Calls, as a person is shown them."""
+
+    text: str
+    unseen_rows: int
+    """Left out of text."""
+    rows: list[str]
+    """All of them."""
+
+
+def shown(pending: Sequence[PendingCall], *, read_file: ReadFile = lambda _: None) -> Shown:
+    """The calls with their risk and why, whole where they fit into MAX_ROWS; else of each its beginning and its end.
+
+    An edit is shown as what it removes and adds. Of a file that is written anew what is in it already is shown as well:
+    it may be another by the time that the call runs, and what runs is what was shown.
+    """
+    columns = open_console().width if sys.stdout.isatty() else FILE_COLUMNS
+    calls = [_Rows.of(number, call, columns, read_file) for number, call in enumerate(pending, 1)]
+    rows = [row for call in calls for row in call.all]
+    limit = MAX_ROWS if _height(rows) <= MAX_ROWS else max(MAX_ROWS // len(calls), 3)
+    parts = [call.cut(limit) for call in calls]
+    return Shown("\n".join(row for kept, _ in parts for row in kept), sum(unseen for _, unseen in parts), rows)
+
+
+def rows_of(pending: Sequence[PendingCall]) -> list[str]:
+    """All of the calls with their risk and why, as a terminal of FILE_COLUMNS would show it."""
+    calls = (_Rows.of(number, call, FILE_COLUMNS, lambda _: None) for number, call in enumerate(pending, 1))
+    return [row for call in calls for row in call.all]
+
+
+def ask(
+    pending: Sequence[PendingCall],
+    *,
+    read: Callable[[str], Typed] = answer_to,
+    read_file: ReadFile = lambda _: None,
+) -> Decision | Literal["one by one"] | None:
+    """Show pending, at least one, and ask about all of it until there is an answer that can be understood.
+
+    read gives a line that was typed after what was printed, or raises EOFError, at which the person leaves it open:
+    then the answer is None. Ctrl-C raises KeyboardInterrupt. read_file shows an edit beside what is there.
+    """
+    try:
+        return _Question(pending, read, read_file).ask()
+    except EOFError:
+        return None
+
+
+def count_of(number: int) -> str:
+    """`this call`, `these 3 calls`."""
+    return "this call" if number == 1 else f"these {number} calls"
+
+
+class _Question:
+    """One question, asked until it has its answer."""
+
+    def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed], read_file: ReadFile) -> None:
+        self._count, self._read = len(pending), read
+        text, self._unseen, self._rows = shown(pending, read_file=read_file)
+        print_rows(text.split("\n"))
+        offered = offers(pending[0]) if len(pending) == 1 else ()
+        self._scopes = {_LETTERS[type(scope)]: scope for scope in offered}
+        for letter, scope in self._scopes.items():
+            told = safe_line(scope, limit_chars=sys.maxsize)
+            print_wrapped(open_console(), Text(f"{letter}: from now on {told}"))
+
+    def ask(self) -> Decision | Literal["one by one"]:
+        while True:
+            if self._unseen:
+                print(f"{self._unseen:,} rows were not shown: `v` shows all, by pages; `unseen` allows it unseen.")
+            yes = ["unseen"] if self._unseen else ["y", *self._scopes]
+            choices = [*yes, "n", "v", *(["o"] if self._count > 1 else [])]
+            said = self._read(f"Allow {count_of(self._count)}? [{'/'.join(choices)}, ? helps] ")
+            if said.text and (answer := self._take(said)) is not None:
+                return answer
+
+    def _take(self, said: Typed) -> Decision | Literal["one by one"] | None:
+        """What it decides; None for nothing."""
+        word, _, rest = said.text.partition(" ")
+        word = word.lower().rstrip(",:.")
+        if word in _NO:
+            return Decision(approved=False, reason=rest.strip())
+        if word in self._scopes and not self._unseen and not said.is_pasted:
+            return self._from_now_on(word, rest.strip())
+        if said.is_pasted or rest:
+            word = ""
+        if word in _HELP:
+            for line in HELP.splitlines():
+                print_wrapped(open_console(), Text(line))
+        elif word == "v":
+            self._unseen = 0 if _page_through(self._rows, self._read) else self._unseen
+        elif word == "o" and self._count > 1:
+            return ONE_BY_ONE
+        elif word == "unseen" if self._unseen else word in _YES:
+            return Decision(approved=True)
+        elif not (self._unseen and word in _YES):  # a stray key, or a line for somebody else, is not a refusal
+            what = safe_line("Pasted text" if said.is_pasted else repr(said.text))
+            print(f"{what} is not an answer; nothing was decided. `n REASON` rejects with a reason; ? shows help.")
+        return None
+
+    def _from_now_on(self, letter: str, directory: str) -> Decision | None:
+        scope = self._scopes[letter]
+        if directory and isinstance(scope, EditsUnder):
+            wanted = scope.model_copy(update={"directory": posixpath.normpath(directory)})
+            if not f"{scope.directory.rstrip('/')}/".startswith(f"{wanted.directory.rstrip('/')}/"):
+                print(f"{safe_line(directory)} is not an absolute directory above this file; nothing was decided.")
+                return None
+            scope, directory = wanted, ""
+        if directory:
+            print(f"`{letter}` takes no more words; nothing was decided.")
+            return None
+        return Decision(approved=True, scope=scope)
+
+
+def _page_through(rows: Sequence[str], read: Callable[[str], Typed]) -> bool:
+    """Show rows, a screen at a time; whether the person went to the end."""
+    height = max(open_console().height - 2, 5)
+    for start in range(0, len(rows), height):
+        print_rows(rows[start : start + height])
+        end = min(start + height, len(rows))
+        if end < len(rows):
+            said = read(f"-- rows {start + 1:,} to {end:,} of {len(rows):,}; Enter goes on, q ends -- ")
+            if said.text.lower() in _PAGER_ENDS:
+                return False
+    return True
+
+
+class _Rows(NamedTuple):
+    """One call: a row that says what it is, its own text, and why it is risky."""
+
+    head: str
+    body: list[str]
+    why: list[str]
+
+    @classmethod
+    def of(cls, number: int, call: PendingCall, columns: int, read_file: ReadFile) -> _Rows:
+        arguments = dict(call.arguments)
+        body: list[str] = []
+        change = _changed_rows(call, columns, read_file) if call.hint.kind == "edit" else None
+        if change is not None:
+            for name in change.names:
+                del arguments[name]
+        if call.hint.kind in _PROGRAMS and call.hint.subject in arguments:
+            body = folded(safe(arguments.pop(call.hint.subject)), columns)
+        for name, value in arguments.items():
+            label = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+            text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            body += named_rows(label, text, columns)
+        body += [] if change is None else change.rows
+        why = [f"{_REASON}{safe_line(one, limit_chars=500)}" for one in call.why[:_MAX_REASONS]]
+        if len(call.why) > _MAX_REASONS:
+            why.append(f"{_REASON}and {len(call.why) - _MAX_REASONS} more of the kind")
+        return cls(f"[{number}] {safe_line(call.name)}, risk {call.risk.value}", body, why)
+
+    @property
+    def all(self) -> list[str]:
+        return [self.head, *self.body, *self.why]
+
+    def cut(self, limit: int) -> tuple[list[str], int]:
+        """At most limit rows of its text, two thirds from the beginning; and how many are left out."""
+        if _height(self.body) <= limit:
+            return self.all, 0
+        if 0 < _height(self._near_changes) <= limit:
+            return self._without_what_stays()
+        first, last = _fitting(self.body, limit * 2 // 3), _fitting(self.body[::-1], limit // 3)
+        left_out = self.body[first : len(self.body) - last]
+        chars = sum(len(row) - len(GUTTER) for row in left_out)
+        told = f"  … {len(left_out):,} rows, {chars:,} characters, are not shown here …"
+        kept = [self.head, *self.body[:first], told, *self.body[len(self.body) - last :], *self.why]
+        return kept, len(left_out)
+
+    @property
+    def _near(self) -> set[int]:
+        changed = [at for at, row in enumerate(self.body) if row.startswith((ADDED, REMOVED))]
+        return {at + step for at in changed for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+
+    @property
+    def _near_changes(self) -> list[str]:
+        """The rows of a change and those near it; none where nothing is removed: then there is only new text."""
+        if not any(row.startswith(REMOVED) for row in self.body):
+            return []
+        near = self._near
+        return [row for at, row in enumerate(self.body) if at in near or not row.startswith(GUTTER)]
+
+    def _without_what_stays(self) -> tuple[list[str], int]:
+        """All but the lines that are in the old text and in the new one, away from a change."""
+        near = self._near
+        kept: list[str] = []
+        unseen = 0
+        for is_kept, run in groupby(enumerate(self.body), lambda one: one[0] in near or not one[1].startswith(GUTTER)):
+            rows = [row for _, row in run]
+            chars = sum(len(row) - len(GUTTER) for row in rows)
+            told = f"  … {counted(len(rows), 'row')}, {counted(chars, 'character')}, that stay are not shown here …"
+            kept += rows if is_kept else [told]
+            unseen += 0 if is_kept else len(rows)
+        return [self.head, *kept, *self.why], unseen
+
+
+class _ChangedRows(NamedTuple):
+    """An edit, as a person is shown it."""
+
+    names: Sequence[str]
+    """The arguments of which it is all."""
+    rows: list[str]
+
+
+def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _ChangedRows | None:
+    """What the call removes and adds; None where its arguments do not say it, as a draft that a model merges."""
+    texts = {name: value for name, value in call.arguments.items() if isinstance(value, str)}
+    rows: list[str] = []
+    if "old_str" in texts:
+        names = [name for name in ("old_str", "new_str") if name in texts]
+        old, new = texts["old_str"], texts.get("new_str", "")
+        there = read_file(texts.get("path", ""))
+        if old and there is not None and there.count(old) == 1:
+            rows = [f"{PLACE}line {there.count(chr(10), 0, there.index(old)) + 1} of the file as it is now"]
+        return _ChangedRows(names, [*rows, *_rows_of_change(changes(masked(old), masked(new)), columns)])
+    whole: list[str] = [name for name in ("file_text", "new_str") if name in texts]
+    old = ""
+    if "content" in texts and call.name == "file_write":
+        whole = ["content"]
+        old = read_file(texts.get("path", "")) or ""
+        rows = [f"{PLACE}beside the file as it is now"] if old else []
+    if len(whole) != 1:
+        return None
+    new = texts[whole[0]]
+    end = [] if new.endswith("\n") else [f"{PLACE}no line feed at its end"]
+    return _ChangedRows(whole, [*rows, *_rows_of_change(_whole(masked(old), masked(new)), columns), *end])
+
+
+def _whole(old: str, new: str) -> list[Change]:
+    """How all of a file comes of another one, or of none. The line feed at its end begins no line."""
+    if not old:
+        return [Change("added", line) for line in new.removesuffix("\n").split("\n")]
+    both = old.endswith("\n") and new.endswith("\n")
+    return changes(old[:-1], new[:-1]) if both else changes(old, new)
+
+
+_GUTTERS = {"added": ADDED, "removed": REMOVED, "same": GUTTER}
+
+
+def _rows_of_change(found: Iterable[Change], columns: int) -> list[str]:
+    rows: list[str] = []
+    for kind, run in groupby(found, lambda change: change.kind):
+        text = visible("\n".join(change.text for change in run)).expandtabs(TAB_COLUMNS)
+        rows += folded(text, columns, gutter=_GUTTERS[kind])
+    return rows
+
+
+_STYLES = {ADDED: "green", REMOVED: "red", PLACE: "cyan", NAMED: "bold"}
+_HEAD = re.compile(r"\[\d+\] .*, risk (LOW|MEDIUM|HIGH|UNKNOWN)")
+_RISK_STYLES = {"LOW": "bold green", "MEDIUM": "bold yellow", "HIGH": "bold red", "UNKNOWN": "bold yellow"}
+
+
+def print_rows(rows: Iterable[str]) -> None:
+    """Rows of `shown`, in colours at a terminal that has them: by their gutters, which no text of a call can forge."""
+    console = open_console()
+    for row in rows:
+        if row.startswith(_REASON) and console.is_terminal:
+            text = Text(row.removeprefix(_REASON))
+            for number, line in enumerate(text.wrap(console, max(console.width - len(_REASON), MIN_COLUMNS))):
+                console.print(Text(" " * len(_REASON) if number else _REASON) + line, soft_wrap=True)
+            continue
+        head = _HEAD.fullmatch(row)
+        style = _RISK_STYLES[head[1]] if head else _STYLES.get(row[: len(GUTTER)], "")
+        console.print(Text(row, style=style), soft_wrap=True)
+
+
+def _fitting(rows: Sequence[str], limit: int) -> int:
+    """How many of the rows, from the first, fit into limit."""
+    return next((count for count in range(len(rows)) if _height(rows[: count + 1]) > limit), len(rows))
+
+
+def _height(rows: Iterable[str]) -> int:
+    return sum(1 + len(row) // _USUAL_COLUMNS for row in rows)
+
+
+def named_rows(label: str, text: str, columns: int) -> list[str]:
+    """A label behind its own gutter, and text that may be printed: no part of it can pass for a row of ours."""
+    shown = f"{safe_line(label, limit_chars=sys.maxsize)}:{chr(10) if chr(10) in text else ' '}{text}"
+    first, *more = folded(shown, columns)
+    return [NAMED + first.removeprefix(GUTTER), *more]
+
+
+def folded(text: str, columns: int, *, gutter: str = GUTTER) -> list[str]:
+    """Text that may be printed, in rows behind a gutter; a line that is longer than the terminal takes several.
+
+    Terminals do not agree on how wide a character is that is not ASCII (UAX 11: ambiguous, unassigned, emoji), but none
+    takes more than two columns: so many are counted.
+    """
+    room = max(columns, MIN_COLUMNS) - len(GUTTER)
+    rows: list[str] = []
+    for line in text.split("\n"):
+        row, left = gutter, room
+        for character in line:
+            left -= 1 if character.isascii() else 2
+            if left < 0:
+                rows.append(row)
+                row, left = gutter, room - (1 if character.isascii() else 2)
+            row += character
+        rows.append(row)
+    return rows

@@ -1,0 +1,1 @@
+"""The sandbox of a command: its start, its setup commands, ports, network and terminal, and the report after a run."""

@@ -1,0 +1,279 @@
+"""Ports as a person has them: `--forward`, `--expose-host`, `/forward`, and what is told of those that are opened."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.text import Text
+
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.runtime.port_numbers import PortPair, parse_port_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from ohsandbox.cli.options.shared import SandboxOptions
+    from ohsandbox.cli.session.run_session import RunSession
+    from ohsandbox.cli.session.slash_commands import CommandContext
+    from ohsandbox.network.tunnel.ports import Forward
+    from ohsandbox.runtime.base import Runtime
+
+USAGE = "/forward [PORT | HOST_PORT:PORT | close PORT]"
+
+
+class _Open(NamedTuple):
+    port: int
+    """In the sandbox."""
+    forward: Forward
+
+
+class SandboxPorts:
+    """The ports that a command has opened into its sandbox and out of it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._open: list[_Open] = []
+        self._exposed: list[int] = []
+
+    @property
+    def forwarded(self) -> tuple[int, ...]:
+        """Ports of the sandbox that this machine reaches."""
+        return tuple(one.port for one in self._open)
+
+    @property
+    def pairs(self) -> list[str]:
+        """What is forwarded, as `--forward` takes it."""
+        return [str(PortPair(one.forward.port, one.port)) for one in self._open]
+
+    @property
+    def urls(self) -> list[str]:
+        """Where what is forwarded is reached."""
+        return [f"{one.forward.url} ({one.port})" for one in self._open]
+
+    def forward(self, pair: PortPair, *, or_any: bool = False) -> str:
+        """Open it, and return the line that tells where; or_any takes another port here if that one cannot be had.
+
+        Raises:
+            UsageError: the port of this machine cannot be had.
+        """
+        taken = ""
+        try:
+            forward = self._runtime.forward(pair.port, pair.host_port)
+        except UsageError as error:
+            if not or_any:
+                raise
+            forward = self._runtime.forward(pair.port)
+            taken = f" ({str(error).partition('. ')[0]})"
+        self._open.append(_Open(pair.port, forward))
+        return f"Port {pair.port} of the sandbox: {forward.url}{taken}"
+
+    def expose(self, port: int) -> str:
+        """Open a port of this machine to the sandbox, and return the line that tells of it."""
+        self._runtime.expose_host(port)
+        self._exposed.append(port)
+        return f"Port {port} of this machine: 127.0.0.1:{port} in the sandbox"
+
+    def close(self, port: int) -> None:
+        """Close what leads from this port of this machine, or else to this port of the sandbox.
+
+        Raises:
+            UsageError: nothing does.
+        """
+        found = [one for one in self._open if one.forward.port == port] or [
+            one for one in self._open if one.port == port
+        ]
+        if not found:
+            known = ", ".join(str(one.forward.port) for one in self._open) or "none"
+            raise UsageError(f"Port {port} is not forwarded. Forwarded ports of this machine: {known}.")
+        for one in found:
+            one.forward.close()
+            self._open.remove(one)
+
+    def rows(self) -> list[str]:
+        """What is open, and what listens and is not forwarded, a line each.
+
+        Raises:
+            SandboxUnavailable: the sandbox did not answer.
+        """
+        listening = self._runtime.listening_ports()
+        rows = [
+            f"{one.forward.url}  port {one.port} of the sandbox"
+            + ("" if one.port in listening else ", where nothing listens yet")
+            for one in self._open
+        ]
+        rows += [f"127.0.0.1:{port} in the sandbox  port {port} of this machine" for port in self._exposed]
+        if others := [str(port) for port in listening if port not in self.forwarded]:
+            rows.append(f"listening, not forwarded: {', '.join(others)}")
+        return rows or ["Nothing listens in the sandbox, and nothing is forwarded. /forward 3000 forwards a port."]
+
+
+def open_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], None], *, or_any: bool) -> SandboxPorts:
+    """Open what the options name, and tell where. or_any: see `SandboxPorts.forward`; what still fails is told.
+
+    What the settings name is opened so in any case.
+
+    Raises:
+        UsageError: a port cannot be had, unless or_any.
+    """
+    ports, or_any = SandboxPorts(runtime), or_any or where.any_port
+    if not runtime.isolated:
+        return ports
+    asked = [partial(ports.forward, parse_port_pair(text), or_any=or_any) for text in where.forward or ()]
+    asked += [partial(ports.expose, port) for port in where.expose_host or ()]
+    named = {*(where.forward or ())}  # of the flags, or of what is resumed
+    of_project = [one for one in where.project.forward if one not in named]
+    opening = [(one, or_any) for one in asked]
+    opening += [(partial(ports.forward, parse_port_pair(text), or_any=True), True) for text in of_project]
+    for one, may_fail in opening:
+        try:
+            tell(one())
+        except OhsandboxError as error:
+            if not may_fail:
+                raise
+            tell(str(error))
+    return ports
+
+
+@contextlib.contextmanager
+def opened_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], None]) -> Iterator[None]:
+    """Have open what the options name, for a command that asks nothing: they close with the sandbox."""
+    open_ports(runtime, where, tell, or_any=False)
+    yield
+
+
+# --- /forward ---------------------------------------------------------------------------------------
+
+
+def forward_command(context: CommandContext, arguments: Sequence[str]) -> None:
+    """Show what is forwarded, forward a port, or close one."""
+    session = context.session
+    if not session.runtime.isolated:
+        raise UsageError("Nothing is to be forwarded: the agent's programs run on this machine itself.")
+    match [*arguments]:
+        case []:
+            context.show(Text("\n").join(map(Text, session.sandbox.ports.rows())))
+        case ["close", port]:
+            session.sandbox.close_forward(parse_port_pair(port).host_port)
+            context.show(f"Port {port} is closed.")
+        case [port] if port != "close":
+            # an explicit port of this machine was asked for; without one the same is only the first choice
+            context.show(session.sandbox.forward(parse_port_pair(port), or_any=":" not in port))
+        case _:
+            raise UsageError(f"Invalid arguments {' '.join(arguments)!r}. Usage: {USAGE}")
+
+
+def port_words(session: RunSession) -> list[str]:
+    """What `/forward` can be given."""
+    with contextlib.suppress(OhsandboxError):
+        listening = [port for port in session.runtime.listening_ports() if port not in session.sandbox.ports.forwarded]
+        return ["close", *map(str, listening)]
+    return ["close"]
+
+
+# --- what begins to listen ------------------------------------------------------------------------
+
+LOOKS_S = (0.3, 1.0, 3.0)
+"""After a call began or ended: a server needs a moment to start. A look takes 5 ms."""
+SLOW_S = 3.0
+"""Between looks while the agent works."""
+CLOSE_S = 1.0
+"""So long a look is waited for at the end; it takes longer only where the sandbox hangs."""
+MAX_TOLD = 64
+"""A sandbox that opens more ports wants to be noticed, and is looked at no more."""
+_MAX_IN_A_LINE = 6
+_FIRST_EPHEMERAL = 32768
+"""From here on the kernel chooses ports by itself (ip_local_port_range): nobody asked for such a one by its number."""
+
+
+class PortWatch:
+    """Looks at the sandbox's ports in a thread of its own while the agent works, and for a moment after each call.
+
+    Where nothing is called, nothing is asked.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tell: Callable[[str], None],
+        *,
+        is_running: Callable[[], bool],
+        forwarded: Callable[[], Collection[int]] = tuple,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            runtime: a sandbox that runs.
+            tell: is given a line, in the watch's thread.
+            is_running: whether calls may run, so that it goes on looking.
+            forwarded: ports that need not be told.
+        """
+        self._runtime, self._tell, self._is_running, self._forwarded = runtime, tell, is_running, forwarded
+        self._told: set[int] = set()
+        self._looks: list[float] = []
+        """When to look, by the monotonic clock."""
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+
+    def nudge(self) -> None:
+        """A call has begun or ended: a server that it starts is on its way."""
+        now = time.monotonic()
+        with self._changed:
+            self._looks = [now + later for later in LOOKS_S]
+            self._changed.notify()
+            if self._thread is None and not self._is_over:
+                self._thread = threading.Thread(target=self._watch, name="ohsandbox-ports", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Look no more. A look that is under way is waited for, where the sandbox answers."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+    def _watch(self) -> None:
+        while self._is_due():
+            with contextlib.suppress(OhsandboxError):  # who uses the sandbox is told, in words
+                if self._runtime.is_alive():  # a dead one is brought back by who uses it
+                    self.look()
+
+    def _is_due(self) -> bool:
+        """Wait for the next look; False where there is none any more."""
+        with self._changed:
+            while not self._is_over and len(self._told) < MAX_TOLD:
+                now = time.monotonic()
+                if not self._looks and self._is_running():
+                    self._looks = [now + SLOW_S]
+                if self._looks and self._looks[0] <= now:
+                    self._looks = [one for one in self._looks if one > now]
+                    return True
+                self._changed.wait(self._looks[0] - now if self._looks else None)
+        return False
+
+    def look(self) -> None:
+        """Tell what listens and was not told before.
+
+        Raises:
+            SandboxUnavailable: the sandbox did not answer.
+        """
+        found = [port for port in self._runtime.listening_ports() if port < _FIRST_EPHEMERAL and port not in self._told]
+        self._told.update(found)
+        ports = [port for port in found if port not in self._forwarded()]
+        if ports and not self._is_over:
+            self._tell(listening_line(ports))
+
+
+def listening_line(ports: Collection[int]) -> str:
+    """What a person is told of ports on which somebody has begun to listen."""
+    first, *_ = ports
+    if len(ports) == 1:
+        return f"listening on {first}: /forward {first} shows it to your browser"
+    shown = ", ".join(map(str, [*ports][:_MAX_IN_A_LINE]))
+    more = f" and {len(ports) - _MAX_IN_A_LINE} more" if len(ports) > _MAX_IN_A_LINE else ""
+    return f"listening on {shown}{more}: /forward {first} shows one to your browser"

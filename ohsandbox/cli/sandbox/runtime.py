@@ -1,0 +1,226 @@
+"""From options to a started sandbox, and what is told of it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import fields, replace
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ohsandbox.cli.rendering.text import say
+from ohsandbox.cli.sandbox.network_words import network_words
+from ohsandbox.cli.sandbox.post_run_report import tell_news
+from ohsandbox.cli.sandbox.setup_checkpoints import set_up, setup_key
+from ohsandbox.cli.settings.model import read_settings
+from ohsandbox.cli.settings.project import use_project
+from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
+from ohsandbox.runtime.factory import engine_elsewhere, open_inventory, runtime_from
+from ohsandbox.runtime.runtime_settings import RuntimeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ohsandbox.cli.options.shared import SandboxOptions
+    from ohsandbox.cli.rendering.view import View
+    from ohsandbox.conversation.environment import ResumeState
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.results import PullProgress
+    from ohsandbox.settings import Settings
+
+_OTHERWISE = {"workspace", "allow", "copy", "env", "gpus"}
+"""Options that `RuntimeSettings` has in another form."""
+_MAX_LEFT_OUT_NAMED = 12
+"""Of what is not copied; what looks like a secret first."""
+MAX_IMAGES_NAMED = 5
+"""As many local images as a line holds."""
+_DEVELOPMENT = ("ohsandbox-dev:", "ohsandbox-test-", "ohsandbox-base:", "ohsandbox-dind:")
+"""What compose.yaml and the tests make."""
+_LIKE = 0.6
+"""From this ratio of letters in common on an image may be what was meant: `pyhton:3.12`, `python:3.13`."""
+_WORKED_IN = (
+    "ohsandbox-default", "ohsandbox-browser", "python", "node", "golang", "rust", "ruby", "php", "openjdk",
+    "eclipse-temurin", "maven", "gradle", "gcc", "dotnet", "buildpack-deps", "debian", "ubuntu", "fedora", "alpine",
+    "busybox", "base", "universal", "devcontainer",
+)  # fmt: skip
+"""Languages and systems; what runs a server is seldom meant."""
+
+
+def full_options(
+    where: SandboxOptions, file: Path | None, *, command: str, person: bool
+) -> tuple[SandboxOptions, Settings]:
+    """The options with what project and settings say, and the settings, for a command that brings nothing back.
+
+    Raises:
+        UsageError: one is wrong, or a directory would have to be bound on another machine.
+    """
+    project = use_project(where, file, person=person)
+    settings = read_settings(file, project=project.layer if project else None)
+    full = (project.applied_to(where) if project else where).checked().with_settings(settings)
+    if full.workspace is not None and (elsewhere := _bound_elsewhere(full)) is not None:
+        raise UsageError(
+            f"The engine is at {elsewhere}, which cannot bind {full.workspace.resolve()}. Use `ohsandbox {command} "
+            "--copy` for a copy that is deleted at the end, or `ohsandbox run`, which brings changes back."
+        )
+    return full, settings
+
+
+def make_runtime(
+    options: SandboxOptions,
+    conversation_id: str | None = None,
+    *,
+    progress: Callable[[PullProgress], None] | None = None,
+) -> Runtime:
+    """The runtime that the options (with settings) name, not started. No engine is asked."""
+    names = {field.name for field in fields(options)} & {field.name for field in fields(RuntimeSettings)} - _OTHERWISE
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if not options.backend.isolated:
+        given["workspace"] = options.workspace
+    copy: bool | Literal["all"] = "all" if options.copy_all else options.copy
+    asked = RuntimeSettings(
+        **given,
+        allow=options.allowed or (),
+        copy=copy,
+        conversation=conversation_id,
+        env=dict(pair.split("=", 1) for pair in options.env or ()),
+        gpus="all" if options.gpus == "all" else int(options.gpus) if options.gpus else None,
+        setup_key=setup_key(options) if options.backend.isolated and not options.attach else None,
+    )
+    return runtime_from(asked, progress=progress)
+
+
+def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> SandboxOptions:
+    """The options, with a copy of the workspace where the engine is on another machine, which cannot bind it.
+
+    Raises:
+        UsageError: an option is for a bound workspace, or the engine's address is none.
+    """
+    if options.workspace is None or (elsewhere := _bound_elsewhere(options)) is None:
+        return options
+    tell(
+        f"The engine is at {elsewhere}: the agent works on a copy of {options.workspace.resolve()}, and its changes "
+        "come back when you agree to them (`ohsandbox apply`)."
+    )
+    return replace(options, copy=True).checked()
+
+
+def _bound_elsewhere(options: SandboxOptions) -> str | None:
+    """The address of the engine on another machine that would have to bind a directory of this one."""
+    is_bound = not options.copies and options.attach is None and options.backend.isolated
+    return engine_elsewhere(options.runtime) if is_bound else None
+
+
+@contextlib.contextmanager
+def started_runtime(
+    runtime: Runtime,
+    *,
+    past: ResumeState | None = None,
+    start: Callable[[], object] | None = None,
+    warn: Callable[[str], None] | None = None,
+    setup: SandboxOptions | None = None,
+    tell: Callable[[str], None] = say,
+) -> Iterator[Runtime]:
+    """The runtime, started, and closed at the end; with a past, in what its conversation left.
+
+    start starts it; None: as its past needs.
+
+    setup are the options whose setup commands run in a new sandbox first; tell prints a line of them or of their
+    output.
+
+    warn prints a line of ours: what an agent left in a bound directory is told when all is closed, and at the start
+    what a session that was killed could not tell.
+
+    Raises:
+        SandboxUnavailable: it cannot be started; of an image that cannot be had the message names those that are here.
+            Or a command of setup failed.
+    """
+    runtime.reports_changes_later = warn is not None
+    try:
+        if start is not None:
+            start()
+        else:
+            from ohsandbox.conversation.environment import ResumeState, resume_runtime  # noqa: PLC0415 - slow
+
+            resume_runtime(runtime, past or ResumeState())
+    except EngineUnavailable as error:
+        raise EngineUnavailable(f"{error} Or work on this host, without a container: --runtime cli.") from error
+    except ImageUnavailable as error:
+        image = runtime.describe().get("image", "")
+        said = str(error)
+        is_chosen = repr(image) in said and f"{image!r} for " not in said  # else it is a service's, or a platform's
+        names, more = nearest_images(image, _local_images()) if is_chosen else ([], 0)
+        others = f" and {more} more (`docker images`)" if more else ""
+        here = f" Here are: {', '.join(names)}{others} (--image NAME)." if names else ""
+        raise ImageUnavailable(f"{error}{here}") from error
+    try:
+        is_new = runtime.resumed is None or runtime.resumed.how == "new"
+        if setup is not None:
+            set_up(runtime, setup, tell, is_new=is_new)
+        if warn is not None:
+            for note in runtime.workspace_notes:
+                warn(note)
+            if runtime.previous_was_killed:
+                tell_news(runtime, warn)
+        yield runtime
+    finally:
+        runtime.close()
+        if warn is not None:
+            tell_news(runtime, warn, last=True)
+
+
+def place_of(runtime: Runtime, options: SandboxOptions) -> str:
+    """Where the work is done, in words."""
+    if not runtime.isolated:
+        return f"This host, in {runtime.workdir}"
+    name = getattr(runtime, "name", "") or runtime.id
+    if options.attach:
+        return f"Container {name}, attached, network: its owner's"
+    beside = runtime.describe().get("services", "").partition(". ")[0]
+    services = f", services: {beside}" if beside else ""
+    network = network_words(options.network, options.allowed or ())
+    return f"Container {name} of {options.image}, network: {network}{services}"
+
+
+def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Callable[[str], None]) -> None:
+    """Say how a sandbox that is kept is joined by the command again, and how it is removed."""
+    if options.keep and "keep" in options.backend.options:
+        name = getattr(runtime, "name", "") or runtime.id
+        tell(f"Container {name} is kept. Go on in it: ohsandbox {command} --attach {name}")
+        tell(f"Remove it: docker rm -f {name} (or all that are kept: ohsandbox gc --kept)")
+
+
+def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
+    """Say what of the workspace was not copied."""
+    left_out: dict[str, str] = getattr(runtime, "left_out", {})
+    if not left_out:
+        return
+    ranked = sorted(left_out.items(), key=lambda one: (one[1] == "ignored by git", one[0]))
+    shown = [f"{path} ({why})" for path, why in ranked[:_MAX_LEFT_OUT_NAMED]]
+    more = f" and {len(ranked) - len(shown)} more" if len(ranked) > len(shown) else ""
+    how = "" if options.copy_all else " --copy-all takes them along."
+    source = Path(options.workspace or ".").resolve()
+    view.info(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
+
+
+def nearest_images(wanted: str, names: Sequence[str]) -> tuple[list[str], int]:
+    """The images that a message names, and how many more there are; none that development or tests of ours made.
+
+    First are those that are called like the wanted one, then those that one works in, by likeness.
+    """
+    theirs = [one for one in names if not one.startswith(_DEVELOPMENT)]
+
+    def rank(image: str) -> tuple[bool, bool, float]:
+        name = image.rpartition("/")[2].partition(":")[0]
+        likeness = SequenceMatcher(None, image, wanted).ratio()
+        return likeness < _LIKE, not name.startswith(_WORKED_IN), -likeness
+
+    return sorted(theirs, key=rank)[:MAX_IMAGES_NAMED], max(0, len(theirs) - MAX_IMAGES_NAMED)
+
+
+def _local_images() -> list[str]:
+    """Tags of the engine's images, without our checkpoints; none where it cannot be asked."""
+    try:
+        with open_inventory() as inventory:
+            return inventory.list_images()
+    except OhsandboxError:
+        return []

@@ -1,0 +1,208 @@
+"""A project's setup commands in a new sandbox: run, or found in a checkpoint that an earlier sandbox left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.rendering.text import Lines, cut, output, safe_line
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.private_files import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ohsandbox.cli.options.shared import ProjectCommands, SandboxOptions
+    from ohsandbox.runtime.base import Runtime
+
+SETUP_TIMEOUT_S = 1800.0
+"""Installing a large project's dependencies takes minutes; a command that waits for input must not take for ever."""
+_MAX_SETUP_CHARS = 200
+_SESSION = "setup"
+START_WAIT_S = 10.0
+"""For a command of a start, before the next one and the session begin beside it."""
+INPUTS = (
+    "requirements*.txt", "constraints*.txt", "pyproject.toml", "setup.py", "setup.cfg", "uv.lock", "poetry.lock",
+    "pdm.lock", "Pipfile", "Pipfile.lock", "tox.ini", "noxfile.py", "environment.yml", "environment.yaml",
+    "package.json", "package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "pnpm-workspace.yaml",
+    "yarn.lock", "bun.lock", "bun.lockb", ".npmrc", ".nvmrc", ".node-version", "deno.json", "deno.lock",
+    "Cargo.toml", "Cargo.lock", "rust-toolchain", "rust-toolchain.toml", "go.mod", "go.sum", "go.work", "Gemfile",
+    "Gemfile.lock", "*.gemspec", ".ruby-version", "composer.json", "composer.lock", "mix.exs", "mix.lock",
+    "pom.xml", "build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "*.csproj", "*.sln",
+    "Makefile", "justfile", "Taskfile.yml", "CMakeLists.txt", "conanfile.txt", "conanfile.py", ".tool-versions",
+    "mise.toml", ".gitmodules", "apt.txt", ".python-version",
+)  # fmt: skip
+"""Names in the directory's top whose content decides what setup commands install, where the file names no inputs."""
+_MAX_INPUTS = 1_000
+MAX_INPUT_BYTES = 64 * 1024**2
+"""Of all together: a lock file of a large project has 2 MiB."""
+
+
+def setup_key(options: SandboxOptions) -> str | None:
+    """What the setup of these options depends on; None where there is none, or where it is not to be kept.
+
+    Beside services it is not: what it puts into a database is in no checkpoint. It depends on the commands, the
+    directory, and the content of the files that they read: those that the project names or else `INPUTS`, and each
+    file below the directory that is a word of a command.
+    """
+    project, directory = options.project, options.project.directory
+    if not project.setup or options.no_setup_cache or directory is None or options.services:
+        return None
+    digest = hashlib.sha256(json.dumps([str(directory), project.setup, project.inputs]).encode())
+    left = MAX_INPUT_BYTES
+    for number, path in enumerate(_inputs(directory, project)):
+        content = _content(directory, path, left)
+        if content is None or number == _MAX_INPUTS:
+            return None
+        left -= len(content)
+        digest.update(repr((path, hashlib.sha256(content).digest())).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _inputs(directory: Path, project: ProjectCommands) -> Iterator[str]:
+    """Paths below the directory, in one order; some may not be there."""
+    named = INPUTS if project.inputs is None else project.inputs
+    found = {str(path.relative_to(directory)) for name in named for path in islice(directory.glob(name), _MAX_INPUTS)}
+    yield from sorted(found | {*_words(directory, project.setup)})
+
+
+def _words(directory: Path, commands: Sequence[str]) -> Iterator[str]:
+    """Words of commands that are files below the directory: `./scripts/setup.sh`, `-r dev/requirements.txt`."""
+    for command in commands:
+        for word in command.replace(";", " ").replace("=", " ").split():
+            path = os.path.normpath(word.strip("\"'()&|"))
+            if (
+                not path.startswith(("/", ".."))
+                and len(path) < os.pathconf("/", "PC_PATH_MAX")
+                and (directory / path).is_file()
+            ):
+                yield path
+
+
+def _content(directory: Path, path: str, most: int) -> bytes | None:
+    """A file's bytes, reached through no link that leads out of the directory; None for over most bytes."""
+    real = (directory / path).resolve()
+    if not real.is_relative_to(directory.resolve()):
+        return os.fsencode(str(real))
+    try:
+        if not stat.S_ISREG(real.stat().st_mode):
+            return b""
+        with os.fdopen(open_regular(real, os.O_RDONLY, name="Input of setup"), "rb") as file:
+            content = file.read(most + 1)
+    except (OSError, UsageError):
+        return b""
+    return content if len(content) <= most else None
+
+
+def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None], *, is_new: bool) -> None:
+    """Run a project's commands: of a new sandbox, unless it began with what they did before, and those of a start.
+
+    What they did is kept. One of a devcontainer that fails is told, and the others of its kind are left out, as the
+    specification has it: in an image that was made for more rights (`sudo`) much still works.
+
+    Raises:
+        SandboxUnavailable: one of `.ohsandbox.toml` failed, or took over SETUP_TIMEOUT_S; the message names it.
+    """
+    if is_new and runtime.has_setup:
+        tell("setup: done before, in a checkpoint (--no-setup-cache runs it again)")
+    elif is_new:
+        _link_folder(runtime, options.project.folder, tell)
+        if options.project.setup and _run_told(runtime, options.project, tell):
+            _keep(runtime, options, tell)
+    _start(runtime, options.project.start, tell)
+
+
+_BEGIN = """{{ {command}
+}} >{log} 2>&1 </dev/null &
+ohs_start=$! ohs_n=0
+while kill -0 $ohs_start 2>/dev/null && [ $ohs_n -lt {tenths} ]; do sleep 0.1 || sleep 1; ohs_n=$((ohs_n + 1)); done
+if kill -0 $ohs_start 2>/dev/null; then echo "It runs on in the background: {log}"
+else wait $ohs_start; ohs_n=$?; tail -n 20 {log}; [ $ohs_n = 0 ]; fi"""
+
+
+def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Run the commands of a start; one that does not end soon, as a server does not, goes on in the background."""
+    for number, command in enumerate(commands, 1):
+        tell(f"start: {safe_line(command, limit_chars=_MAX_SETUP_CHARS)}")
+        log = f"/tmp/ohsandbox-start-{number}.log"  # noqa: S108 - in the sandbox
+        begun = _BEGIN.format(command=command, log=log, tenths=int(START_WAIT_S * 10))
+        ended = runtime.run(["/bin/sh", "-c", begun], timeout_s=SETUP_TIMEOUT_S)
+        lines = Lines(lambda line: tell(output(line)))
+        lines.add(ended.stdout.decode(errors="replace"))
+        lines.finish()
+        if ended.exit_code != 0:
+            tell(
+                f"warning: the start's command {cut(repr(command), _MAX_SETUP_CHARS)} failed. "
+                "The sandbox is used as is."
+            )
+            return
+
+
+def _run_told(runtime: Runtime, project: ProjectCommands, tell: Callable[[str], None]) -> bool:
+    try:
+        _run_setup(runtime, project.setup, tell)
+    except SetupFailed as error:
+        if project.folder is None:
+            raise
+        more = " `sudo` works with --profile trusted alone." if "sudo" in error.command else ""
+        tell(f"warning: {error}{more} The sandbox is used as it is.")
+        return False
+    return True
+
+
+def _keep(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None]) -> None:
+    if (key := setup_key(options)) is None or not runtime.keeps_checkpoints:
+        return
+    try:
+        why_not = runtime.keep_setup(key)
+    except (SandboxUnavailable, UsageError) as error:
+        why_not = str(error)
+    if why_not:
+        tell(f"setup runs again at the next start: {why_not}.")
+
+
+_LINK = '[ -e "$1" ] || { mkdir -p "${1%/*}/" && ln -s "$2" "$1"; }'
+
+
+def _link_folder(runtime: Runtime, folder: str | None, tell: Callable[[str], None]) -> None:
+    """Have the workspace where a devcontainer's commands look for it."""
+    if folder is None or folder == runtime.workdir:
+        return
+    done = runtime.run(["/bin/sh", "-c", _LINK, "sh", folder, runtime.workdir], user="root", workdir="/")
+    if done.exit_code != 0:
+        tell(f"{safe_line(folder)} is not there: the workspace is {runtime.workdir}.")
+
+
+class SetupFailed(SandboxUnavailable):
+    """A command of a project failed."""
+
+    def __init__(self, message: str, command: str) -> None:
+        super().__init__(message)
+        self.command = command
+
+
+def _run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
+    """Run commands one after another in one shell of their own, and tell what they print.
+
+    Raises:
+        SetupFailed: one failed, or took over SETUP_TIMEOUT_S; the message names it.
+    """
+    for command in commands:
+        tell(f"setup: {safe_line(command, limit_chars=_MAX_SETUP_CHARS)}")
+        lines = Lines(lambda line: tell(output(line)))
+        ended = runtime.execute(command, session=_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
+        lines.finish()
+        if ended.exit_code != 0 or ended.timed_out:
+            how = f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
+            raise SetupFailed(
+                f"Setup command {cut(repr(command), _MAX_SETUP_CHARS)} of the project file {how}. "
+                "Correct it, or leave the project file out with --no-project.",
+                command,
+            )
+    if commands:
+        runtime.close_session(_SESSION)

@@ -1,0 +1,170 @@
+"""Resuming a conversation: which one, and the options of its sandbox, which are kept beside its log."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import conversations_dir
+from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
+from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.cli.session.presenter import Presenter
+    from ohsandbox.runtime.base import Runtime
+
+SANDBOX_NAME = "sandbox.json"
+"""Beside the log: the options that the sandbox was made with."""
+_PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
+_UNFINISHED = {"RUNNING", "ERROR", "CANCELED", "WAITING_FOR_CONFIRMATION"}
+"""Values of `ConversationStatus`."""
+
+
+class ResumedConversation(NamedTuple):
+    """A conversation that is resumed."""
+
+    id: str
+    title: str | None
+    model: str | None
+    """The last that it asked."""
+    where: SandboxOptions
+    """Where it works: as asked now, else as before."""
+    secrets: tuple[str, ...] = ()
+    """Names of those that its commands had."""
+    is_followed: bool = False
+    """The person comes from the conversation before it, so nothing of it need be told again."""
+
+
+def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversation:
+    """The conversation by its id or the beginning of it; None is the one with the newest event.
+
+    Raises:
+        UsageError: there is none, several begin so, or what is asked would put it where its files are not.
+    """
+    from ohsandbox.conversation.storage import find_conversation, read_stored  # noqa: PLC0415 - slow
+
+    root = conversations_dir()
+    conversation_id = find_conversation(root, wanted)
+    known = read_stored(root / conversation_id, saves=False).metadata  # nothing is written before all is checked
+    where = asked
+    if (before := _load_options(root / conversation_id)) is not None:
+        _check_place(asked, before, conversation_id)
+        given = {name: value for name, value in _stored(asked).items() if value}
+        if asked.attach or asked.image or asked.build:
+            before = replace(before, image=None, build=None, build_options=None)
+        if asked.no_cache:
+            before = replace(before, cache=None)
+        if asked.attach:
+            of_new: dict[str, Any] = dict.fromkeys((*RESOURCE_LIMITS, *CONTAINER_OPTIONS))
+            before = replace(before, **of_new | {"accept_unenforced": False})
+        where = replace(before, **given)
+    return ResumedConversation(conversation_id, known.title, known.model, where, known.secrets)
+
+
+def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
+    """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
+    fields = _stored(full) | {"runtime": full.runtime or "docker"}
+    if not full.backend.isolated:
+        fields["host_workdir"] = runtime.workdir
+    for name in {"image", "network", "git"} - full.backend.options:
+        fields[name] = None  # comes from the settings, and this backend does not support it
+    if full.workspace is None or full.copies:
+        fields["git"] = None  # comes from the settings, and only matters for a bound workspace
+    for name in _PATHS:
+        fields[name] = str(Path(fields[name]).resolve()) if fields[name] else None
+    fields["workspaces"] = [_resolved(one) for one in full.workspaces or ()] or None
+    with contextlib.suppress(OSError):
+        write_atomically(directory / SANDBOX_NAME, json.dumps(fields, indent=2).encode() + b"\n")
+
+
+def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None:
+    """Keep the options of a conversation for a fork of it as well, whose files are in workspace, or its sandbox."""
+    known = _load_options(directory)
+    if known is None:
+        return
+    fields = _stored(replace(in_directory(known, workspace), attach=None))
+    texts = {name: str(fields[name]) if fields[name] else None for name in _PATHS}
+    with contextlib.suppress(OSError):
+        write_atomically(fork / SANDBOX_NAME, json.dumps(fields | texts, indent=2).encode() + b"\n")
+
+
+def _stored(options: SandboxOptions) -> dict[str, Any]:
+    """The options by name, without what is read again from the project's file."""
+    return {name: value for name, value in asdict(options).items() if name != "project"}
+
+
+def _resolved(named: str) -> str:
+    """A workspace with its real path, in which a name that ends in `:ro` has a slash behind it."""
+    path, read_only = parse_path(named)
+    return str(Path(path).resolve()) + (":ro" if read_only else "/" if path.endswith(":ro") else "")
+
+
+def in_directory(known: SandboxOptions, directory: Path | None) -> SandboxOptions:
+    """The options of a fork, whose writable workspaces have their files in a directory: see `moved_places`."""
+    if directory is None or not known.workspaces:
+        return replace(known, workspace=directory or known.workspace)
+    named = [(one, parse_path(one)) for one in map(_resolved, known.workspaces)]
+    targets = [
+        place_of_workspace(one.path, is_first=not index, same_path=known.same_path)
+        for index, (_, one) in enumerate(named)
+    ]
+    writable = [target for target, (_, one) in zip(targets, named, strict=True) if not one.read_only]
+    places = moved_places(writable, directory)
+    moved = [str(places.get(target, text)) for target, (text, _) in zip(targets, named, strict=True)]
+    return replace(known, workspace=Path(parse_path(moved[0]).path), workspaces=moved)
+
+
+def _load_options(directory: Path) -> SandboxOptions | None:
+    try:
+        fields = json.loads((directory / SANDBOX_NAME).read_bytes())
+        for name in _PATHS:
+            fields[name] = Path(fields[name]) if fields.get(name) else None
+        return SandboxOptions(**fields)
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+def leave_on_exit(presenter: Presenter, runtime: Runtime, *, stays: bool) -> Callable[..., bool]:
+    """For an ExitStack, before the runtime is closed: a conversation that was cut off leaves its sandbox behind.
+
+    stays: it does in any case, kept or joined.
+    """
+
+    def leave(_kind: object, error: BaseException | None, _traceback: object) -> bool:
+        unfinished = error is not None or presenter.conversation.status().value in _UNFINISHED
+        if stays or not unfinished or not presenter.has_worked:
+            return False
+        runtime.leave(at_once=presenter.hurried)
+        if getattr(runtime, "name", "") and not presenter.hurried:
+            with contextlib.suppress(OSError):  # nobody reads any more
+                presenter.view.info(
+                    "Its container stays for three days to be resumed; `ohsandbox gc --kept` removes it before."
+                )
+        return False
+
+    return leave
+
+
+def _check_place(asked: SandboxOptions, before: SandboxOptions, conversation_id: str) -> None:
+    def refuse(where: str, option: str) -> UsageError:
+        return UsageError(f"Conversation {conversation_id!r} works {where}. {option}, or start a new conversation.")
+
+    if asked.runtime not in {None, before.runtime}:
+        raise refuse(f"with --runtime {before.runtime}; its files are there", "Leave --runtime out")
+    if asked.copies and before.workspace is not None and not before.copies:
+        raise refuse(f"in {str(before.workspace)!r} itself", "Leave --copy out")
+    was = before.workspace or before.host_workdir
+    if before.backend.isolated or was is None:
+        return
+    if asked.workspace is None and not was.is_dir():
+        raise refuse(f"in {str(was)!r}, which is gone", "Make it again")
+    if asked.workspace is not None and asked.workspace.resolve() != was:
+        raise refuse(f"in {str(was)!r}; its files are there", "Leave --workspace out")

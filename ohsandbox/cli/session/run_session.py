@@ -1,0 +1,479 @@
+"""`RunSession`: the conversation that a command has open and its sandbox; another can take their place."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from ohsandbox.agent import Agent
+from ohsandbox.cli.commands import confirm
+from ohsandbox.cli.commands.mcp_servers import ask_about_servers
+from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
+from ohsandbox.cli.rendering.text import say
+from ohsandbox.cli.sandbox.ports import PortWatch
+from ohsandbox.cli.sandbox.post_run_report import tell_news
+from ohsandbox.cli.session.presenter import Presenter
+from ohsandbox.cli.session.reports import last_words, tells_changes
+from ohsandbox.cli.session.resume import ResumedConversation, leave_on_exit
+from ohsandbox.cli.session.sandbox import SessionSandbox, enter_sandbox
+from ohsandbox.cli.settings.model import keep_server, with_model_of
+from ohsandbox.cli.settings.model_check import check_model_name
+from ohsandbox.cli.settings.run_settings import complete, hide_secrets, instructions_of
+from ohsandbox.cli.viewer.hosting import PageAddress, has_browser, hosted, open_browser, wait_for_page
+from ohsandbox.conversation import Conversation
+from ohsandbox.conversation.approvals.policy import policy_of
+from ohsandbox.conversation.limits import Spending
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.llm import open_model
+from ohsandbox.paths import check_apart, new_id
+from ohsandbox.runtime.factory import engine_elsewhere
+from ohsandbox.secrets import Secrets
+from ohsandbox.tool_flags import ToolFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from ohsandbox.cli.commands.run import EarlyStart
+    from ohsandbox.cli.options.per_command import RunOptions
+    from ohsandbox.cli.options.shared import SandboxOptions
+    from ohsandbox.cli.rendering.view import View
+    from ohsandbox.conversation.approvals.policy import PolicyName
+    from ohsandbox.llm import ChatModel
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.runtime_settings import NetworkMode
+    from ohsandbox.settings import Settings
+
+
+class RunSession:
+    """A `with` block around the conversation that is open: at its end conversation and sandbox are closed.
+
+    `open` opens the first one. `switch` closes it and opens another in its place, with the same promises: what was cut
+    off leaves its sandbox behind, a container that is kept is told, what an agent left in a directory is told.
+    """
+
+    def __init__(
+        self,
+        what: RunOptions,
+        settings: Settings,
+        view: View,
+        *,
+        person: bool,
+        present: Callable[[Conversation], Presenter] | None = None,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            what: what the person asked for on the command line.
+            settings: complete, with a model and its key; that of the conversation that is open once `open` was called.
+            view: shows what happens.
+            person: somebody at the terminal can be asked.
+            present: makes the presenter of each conversation that is opened; None takes one of view.
+        """
+        self.what = what
+        self.given = settings
+        """Those of the session, whatever model the conversation has that is open."""
+        self.settings = settings
+        self.view = view
+        self.person = person
+        self._has_page = what.view
+        self._address: str | None = None
+        """Of the page of the conversation that is open."""
+        self._page_at = PageAddress(what.port, is_followed=lambda: self._is_switching)
+        self.takes_message: Callable[[str], None] | None = None
+        """Does with what a person wrote elsewhere, on the page, as if it were typed here; None where nobody does."""
+        self.spent = Spending()
+        """By this session, in all conversations that it opened."""
+        self.unapplied: list[str] = []
+        """Conversations, by id, that worked on a copy because of where their engine is, in the order of their ends."""
+        self._present = present or self._presenter_of
+        self._sandbox_block = contextlib.ExitStack()
+        self._conversation_block = contextlib.ExitStack()
+        self._is_switching = self._keeps_sandbox = self._conversation_is_open = False
+        self._model_told = ""
+        self._conversation: Conversation | None = None
+        self._presenter: Presenter | None = None
+        self._sandbox: SessionSandbox | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        both = contextlib.ExitStack()
+        both.push(self._sandbox_block)
+        both.push(self._conversation_block)
+        return bool(both.__exit__(kind, error, traceback))
+
+    @property
+    def conversation(self) -> Conversation:
+        """The one that is open."""
+        assert self._conversation is not None  # noqa: S101 - from `open` on
+        return self._conversation
+
+    @property
+    def presenter(self) -> Presenter:
+        """Runs its messages and shows what comes of them."""
+        assert self._presenter is not None  # noqa: S101 - as above
+        return self._presenter
+
+    @property
+    def sandbox(self) -> SessionSandbox:
+        """Its sandbox, which runs."""
+        assert self._sandbox is not None  # noqa: S101 - as above
+        return self._sandbox
+
+    @property
+    def runtime(self) -> Runtime:
+        """The sandbox itself."""
+        return self.sandbox.runtime
+
+    @property
+    def where(self) -> SandboxOptions:
+        """The options of the sandbox, with what the settings say."""
+        return self.sandbox.where
+
+    @property
+    def is_open(self) -> bool:
+        """A conversation is open, and its sandbox runs."""
+        return self._conversation_is_open
+
+    @property
+    def network(self) -> NetworkMode:
+        """The network of the sandbox, as far as we made it."""
+        return self.where.network or "none"
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The rules of its list."""
+        return self.where.allowed or ()
+
+    @property
+    def has_begun(self) -> bool:
+        """Something was said in the conversation, so that it is on disk."""
+        return self.presenter.has_begun
+
+    # --- opening and switching --------------------------------------------------------------------
+
+    def open(self, where: SandboxOptions, resumed: ResumedConversation | None, begun: EarlyStart | None = None) -> None:
+        """Open a conversation and its sandbox: a new one, or what is resumed. After an error nothing is open.
+
+        begun is the sandbox of a new one where it starts already.
+
+        Raises:
+            OhsandboxError: the conversation, its model or its sandbox cannot be had.
+        """
+        conversation = self._make_conversation(resumed, begun)
+        if where.copies and not self.settings.checkpoints:
+            raise UsageError('--copy brings changes back by checkpoints, and "checkpoints" is false. Switch them on.')
+        if where.workspace is not None and where.backend.isolated and not where.copies:
+            check_apart(conversation.directory, where.workspace)  # before a sandbox is started
+        with contextlib.ExitStack() as sandbox, contextlib.ExitStack() as talk:
+            if resumed is not None:
+                sandbox.callback(conversation.close)
+                conversation.start()  # a log that is open elsewhere or damaged is told before any sandbox is touched
+                self._tell_resumed(resumed, conversation)
+            entered = enter_sandbox(
+                sandbox, where, conversation, self.settings, self.view,
+                person=self.person, is_resumed=resumed is not None, begun=begun,
+            )  # fmt: skip
+            self._begin(talk, conversation, entered)
+            self._sandbox_block, self._conversation_block = sandbox.pop_all(), talk.pop_all()
+        self._conversation_is_open = True
+        if resumed is not None and not resumed.is_followed and self.person and self.what.talks and not self.what.task:
+            for event in last_words(conversation.directory):
+                self.view.show(event)
+
+    def begin_anew(self) -> None:
+        """Close the conversation that is open and begin a new one in the same sandbox, which has its files as they are.
+
+        Raises:
+            OhsandboxError: the new one cannot be had; then nothing is open.
+        """
+        conversation = self._make_conversation(None)
+        self._is_switching = self._keeps_sandbox = True
+        self._conversation_is_open = False
+        try:
+            self._conversation_block.close()
+        finally:
+            self._is_switching = self._keeps_sandbox = False
+        self.runtime.hand_over(conversation.id)
+        with contextlib.ExitStack() as talk:
+            self._begin(talk, conversation, self.sandbox)
+            self._conversation_block = talk.pop_all()
+        self._conversation_is_open = True
+
+    def switch(
+        self,
+        where: SandboxOptions,
+        resumed: ResumedConversation | None,
+        *,
+        settings: Settings | None = None,
+        drops_sandbox: bool = False,
+    ) -> None:
+        """Close the conversation that is open and open another in its place, as `open` does.
+
+        Where that fails, the one of before is open again, and the error is raised. A conversation that was cut off
+        leaves its sandbox to be resumed, unless drops_sandbox says that its checkpoint is all that is needed. Settings
+        are those of the other one; None is as before.
+
+        Raises:
+            OhsandboxError: the other one, its model or its sandbox cannot be had.
+        """
+        before = self._to_be_resumed()
+        where_before, settings_before = self.where, self.settings
+        self._is_switching, self._keeps_sandbox = True, drops_sandbox
+        self._conversation_is_open = False
+        try:
+            self._conversation_block.close()
+            self._sandbox_block.close()
+        finally:
+            self._is_switching = self._keeps_sandbox = False
+        self.settings = settings_before if settings is None else settings
+        try:
+            self.open(where, resumed)
+        except OhsandboxError:
+            self.settings = settings_before
+            self.open(where_before, before)
+            raise
+
+    def _to_be_resumed(self) -> ResumedConversation | None:
+        """The conversation that is open, to be opened again; None where nothing was said in it."""
+        if not self.has_begun:
+            return None
+        return ResumedConversation(self.conversation.id, None, self.settings.model, self.where, is_followed=True)
+
+    def use_model(self, name: str) -> None:
+        """Go on in the same conversation with another model, also where it is resumed.
+
+        Raises:
+            UsageError: it has no key, or cannot be opened; then the model stays.
+        """
+        before = self.settings
+        self.settings = self.completed(with_model_of(self.given, name).with_flags(confirm=before.confirm))
+        try:
+            self.conversation.use_model(self.open_model())
+        except BaseException:
+            self.settings = before
+            raise
+        finally:
+            hide_secrets(self.settings, self.conversation.secrets)
+
+    def use_policy(self, name: PolicyName) -> None:
+        """Ask by another policy from the model's next answer on, also where the conversation is resumed."""
+        self.given = self.given.with_flags(confirm=name)
+        self.settings = self.settings.with_flags(confirm=name)
+        self.conversation.confirmation = policy_of(name)
+        confirm.keep_policy(self.conversation.directory, name)
+
+    def completed(self, settings: Settings) -> Settings:
+        """Settings for another conversation or model, with a key; a person is asked for one that is missing.
+
+        Raises:
+            UsageError: there is none.
+        """
+        try:
+            settings = complete(settings, person=self.person, file=self.what.settings)
+        finally:  # who asks for a key hides that one alone
+            hide_secrets(self.settings, self.conversation.secrets)
+        if told := check_model_name(settings):
+            self.view.warn(told)
+        return settings
+
+    def compact(self) -> None:
+        """Have the conversation condensed, and show what comes of it.
+
+        Raises:
+            UsageError: calls wait for a person.
+        """
+        if not self.has_begun:
+            raise UsageError("Nothing was said in this conversation yet, so there is nothing to sum up.")
+        self.presenter.compact()
+
+    def set_network(self, network: NetworkMode, allowed: Sequence[str] = ()) -> None:
+        """Give the running sandbox a network, or take it away; the model is told, and who resumes it finds it so.
+
+        allowed is all that is on the list, for the allowlist.
+
+        Raises:
+            UsageError: this sandbox's network is not ours to change, or a rule is none.
+            SandboxUnavailable: the engine refuses, or the sandbox is gone.
+        """
+        self.sandbox.set_network(network, allowed)
+        if self.has_begun:
+            said = self.runtime.describe().get("network", network)
+            self.conversation.notify_model(f"The user has changed the sandbox's network. From now on it is {said}.")
+
+    def _begin(self, stack: contextlib.ExitStack, conversation: Conversation, sandbox: SessionSandbox) -> None:
+        """Start the conversation in the sandbox as the one that is open; its end is done in the right order."""
+        runtime, full = sandbox.runtime, sandbox.where
+        conversation.runtime = runtime
+        self._conversation, self._sandbox = conversation, sandbox
+        policy = self.policy_name
+        conversation.confirmation = policy_of(policy)
+        self._presenter = presenter = self._present(conversation)
+        conversation.register_callback(self.spent.add)
+        leave = leave_on_exit(presenter, runtime, stays=bool(full.keep or full.attach))
+        stack.push(lambda *ended: not self._keeps_sandbox and leave(*ended))
+        stack.callback(confirm.tell_waiting, conversation)
+        stack.callback(presenter.close)
+        if self.person and runtime.isolated:
+            presenter.port_watch = PortWatch(
+                runtime, presenter.tell, forwarded=lambda: self.sandbox.ports.forwarded,
+                is_running=lambda: conversation.status() is ConversationStatus.RUNNING,
+            )  # fmt: skip
+            stack.callback(presenter.port_watch.close)
+        stack.callback(
+            presenter.hear_network(runtime, has_commands=self.what.talks and (self.person or self.what.task is None))
+        )
+        stack.callback(self._tell_where)
+        stack.callback(tells_changes(presenter, unless=lambda: self._is_switching))
+        if full.copies:
+            stack.callback(self._tell_apply, full)
+        conversation.start()
+        confirm.keep_policy(conversation.directory, policy)
+        keep_server(conversation.directory, self.settings)
+        if self.person:
+            ask_about_servers(conversation)
+        sandbox.directory = conversation.directory
+        if runtime.resumed is None or runtime.resumed.how != "same":
+            sandbox.save()
+        self._address = None
+        if self._has_page:
+            self._serve_page(stack)
+
+    def serve_page(self) -> None:
+        """Serve the conversation that is open as a page, and those that take its place; tell its address.
+
+        Raises:
+            UsageError: nothing can listen.
+        """
+        self._has_page = True
+        self._serve_page(self._conversation_block)
+
+    def _serve_page(self, stack: contextlib.ExitStack) -> None:
+        if self._address is None:
+            is_next = bool(self._page_at.token)
+            page = hosted(self.conversation, user=confirm.user(), begin=self.takes_message, at=self._page_at)
+            self._address = stack.enter_context(page)
+            if is_next:  # an open page follows
+                return
+        (self.view.info if self.person else say)(f"Its page: {self._address}")
+        if self.person and has_browser():
+            open_browser(self._address, self.conversation.directory)
+
+    @property
+    def policy_name(self) -> PolicyName:
+        """Where nobody said what asks: a container's wall is the answer, and on this host somebody must be there."""
+        return self.settings.confirm or ("risky" if self.person and not self.runtime.isolated else "never")
+
+    def _presenter_of(self, conversation: Conversation) -> Presenter:
+        echo = self.what.task is not None or not sys.stdin.isatty()
+        answer = confirm.answer_at_terminal if self.person else wait_for_page if self.what.view else None
+        return Presenter(conversation, self.view, echo=echo, answer=answer)
+
+    def _make_conversation(self, resumed: ResumedConversation | None, begun: EarlyStart | None = None) -> Conversation:
+        settings, view = self.settings, self.view
+        secrets = Secrets.load(settings.secrets)
+        hide_secrets(settings, secrets)
+        if not self._is_known:
+            for warning in secrets.warnings:
+                view.warn(warning)
+            if secrets.names:
+                view.info(f"Secrets in the environment of commands: {', '.join(secrets.names)}")
+        tools = None if settings.tools == ToolFlags() else settings.tools.names()
+        prompt = instructions_of(settings.instructions)
+        agent = Agent(self.open_model(), tools, system_prompt_extensions=prompt, mcp_config=settings.mcp_config)
+        return Conversation(
+            agent,
+            conversation_id=resumed.id if resumed is not None else begun.conversation_id if begun else new_id(),
+            settings=settings,
+            tool_choice=self.what.tool_choice,
+            secrets=secrets,
+        )
+
+    @property
+    def _is_known(self) -> bool:
+        """One conversation was opened before, so what the settings bring was told."""
+        return self._conversation is not None
+
+    def open_model(self) -> ChatModel:
+        """The model of the settings, as the view wants its answers.
+
+        Raises:
+            OhsandboxError: it cannot be opened.
+        """
+        model = open_model(self.settings.llm_config().model_copy(update={"stream": self.view.wants_stream}))
+        if model.note and model.name != self._model_told:
+            self.view.info(f"{model.name}: {model.note}")
+        self._model_told = model.name
+        return model
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def _tell_resumed(self, resumed: ResumedConversation, conversation: Conversation) -> None:
+        if resumed.is_followed:
+            return
+        self.view.info(f"Conversation {resumed.id} goes on: {resumed.title or 'no title'}")
+        if missing := [name for name in resumed.secrets if name not in conversation.secrets.names]:
+            again = " ".join(f"--secret {name}" for name in missing)
+            told = f"Its commands had {', '.join(missing)}, and have not now. To give it: ohsandbox run --resume"
+            self.view.warn(f"{told} {resumed.id} {again}")
+
+    def _tell_where(self) -> None:
+        if not self._is_switching:
+            self.presenter.tell_where()
+
+    def _tell_apply(self, where: SandboxOptions) -> None:
+        if self.presenter.has_worked and not self._is_switching:
+            tell, conversation_id = self.view.info, self.conversation.id
+            tell(f"It worked on a copy. See what it changed: ohsandbox diff {conversation_id}")
+            tell(f"Bring that to {Path(where.workspace or '.').resolve()}: ohsandbox apply {conversation_id}")
+            if self.person and engine_elsewhere(where.runtime):
+                self.unapplied.append(conversation_id)
+
+    # --- talking ----------------------------------------------------------------------------------
+
+    def say(self, text: str, images: Sequence[str] = (), *, in_talk: bool) -> int:
+        """Say text to the agent and show what comes of it until the run has ended; returns its exit code.
+
+        In a talk the person reads of an error and may go on, and stopping a run is not a failure.
+
+        Raises:
+            OhsandboxError: what ended the run; in a talk only where the sandbox is gone.
+            KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
+        """
+        code = self._exit_code(self.presenter.run(text, images), in_talk=in_talk)
+        if in_talk:
+            tell_news(self.runtime, self.view.warn)
+        return code
+
+    def go_on(self, *, in_talk: bool) -> int:
+        """Do what the conversation was cut off from; errors are those of `say`.
+
+        A run that a person had stopped waits, in a talk, for what the person says.
+        """
+        if in_talk and self.conversation.status() is ConversationStatus.CANCELED:
+            return 0
+        code = self._exit_code(self.presenter.go_on(), in_talk=in_talk)
+        return 0 if in_talk else code
+
+    def _exit_code(self, status: ConversationStatus, *, in_talk: bool) -> int:
+        error = self.conversation.error
+        if in_talk and isinstance(error, SandboxUnavailable):
+            raise error
+        if status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+            return WAITING
+        if status is ConversationStatus.ERROR:
+            if error is None:
+                return FAILED
+            if in_talk:
+                return explain(error)
+            raise error
+        if in_talk:
+            return 0
+        return {ConversationStatus.CANCELED: INTERRUPTED, ConversationStatus.RUNNING: FAILED}.get(status, 0)

@@ -1,0 +1,143 @@
+"""`SessionSandbox`: the sandbox of the conversation that is open, its ports, and its network, changed at runtime."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.prompts.prompt import ask_yes_no
+from ohsandbox.cli.rendering.text import progress_text
+from ohsandbox.cli.sandbox.ports import SandboxPorts, open_ports
+from ohsandbox.cli.sandbox.runtime import make_runtime, place_of, started_runtime, tell_copy, tell_kept
+from ohsandbox.cli.session.resume import save_options
+from ohsandbox.cli.settings.run_settings import hide_secrets
+from ohsandbox.errors import EngineUnavailable, UsageError
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ohsandbox.cli.commands.run import EarlyStart
+    from ohsandbox.cli.rendering.view import View
+    from ohsandbox.conversation import Conversation
+    from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.port_numbers import PortPair
+    from ohsandbox.runtime.results import PullProgress
+    from ohsandbox.runtime.runtime_settings import NetworkMode
+    from ohsandbox.settings import Settings
+
+
+class SessionSandbox:
+    """A sandbox that runs; `runtime` is what it is, `where` are its options with what the settings say."""
+
+    def __init__(self, runtime: Runtime, where: SandboxOptions, ports: SandboxPorts) -> None:
+        self.runtime = runtime
+        self.where = where
+        self.ports = ports
+        self.directory: Path | None = None
+        """Of the conversation that works in it: who resumes that finds each change of the options."""
+        self._listed: tuple[str, ...] = ()
+        """What was on its list before its network was another one."""
+
+    def save(self, **changed: Any) -> None:
+        """Change options, and keep them for who resumes the conversation."""
+        self.where = replace(self.where, **changed)
+        if self.directory is not None:
+            save_options(self.directory, self.where, self.runtime)
+
+    def listed(self, settings: Settings) -> tuple[str, ...]:
+        """What the list holds where it comes anew: what it held before, else what the settings say."""
+        anew = replace(self.where, network=None, allowed=None)
+        return (
+            self.where.allowed
+            or self._listed
+            or anew.with_settings(settings.with_flags(network="allowlist")).allowed
+            or ()
+        )
+
+    def set_network(self, network: NetworkMode, allowed: Sequence[str]) -> None:
+        """Give it a network, or take it away. allowed is all that is on the list, for the allowlist.
+
+        Raises:
+            UsageError: its network is not ours to change, or a rule is none.
+            SandboxUnavailable: the engine refuses, or the sandbox is gone.
+        """
+        change = getattr(self.runtime, "set_network", None)
+        if change is None or self.where.attach:
+            raise UsageError("This sandbox's network is not ours to change: /net says why.")
+        if self.where.network == "allowlist":
+            self._listed = self.where.allowed or ()
+        change(network, allow=allowed)
+        self.save(network=network, allowed=tuple(allowed))
+
+    def forward(self, pair: PortPair, *, or_any: bool) -> str:
+        """See `SandboxPorts.forward`; who resumes the conversation finds it so."""
+        told = self.ports.forward(pair, or_any=or_any)
+        self.save(forward=self.ports.pairs)
+        return told
+
+    def close_forward(self, port: int) -> None:
+        """See `SandboxPorts.close`."""
+        self.ports.close(port)
+        self.save(forward=self.ports.pairs)
+
+
+def enter_sandbox(
+    stack: contextlib.ExitStack,
+    where: SandboxOptions,
+    conversation: Conversation,
+    settings: Settings,
+    view: View,
+    *,
+    person: bool,
+    is_resumed: bool,
+    begun: EarlyStart | None = None,
+) -> SessionSandbox:
+    """A started sandbox that the stack closes. Without an engine a person is asked whether this host will do.
+
+    begun is the sandbox where it starts already.
+
+    Raises:
+        SandboxUnavailable: it cannot be started.
+        UsageError: a port cannot be had; of what is resumed that is told alone.
+    """
+    began = time.monotonic() if begun is None else begun.began
+    full, past = where.with_settings(settings), conversation.resume_state
+
+    def tell(line: str) -> None:
+        view.status("")
+        view.info(line)
+
+    def show(progress: PullProgress) -> None:
+        view.status(progress_text(progress))
+
+    view.status("starting the sandbox")
+    runtime = make_runtime(full, conversation.id, progress=show) if begun is None else begun.runtime
+    hide_secrets(settings, conversation.secrets.hiding(runtime.outside_secrets))
+    if begun is None:
+        runtime.while_starting = conversation.agent.preload
+    else:
+        conversation.agent.preload()
+    start = None if begun is None else partial(begun.finish, show)
+    try:
+        stack.enter_context(started_runtime(runtime, past=past, start=start, warn=view.warn, setup=full, tell=tell))
+    except EngineUnavailable:
+        view.status("")
+        if not person or past.has_worked or where.runtime is not None or where.attach is not None:
+            raise
+        if not ask_yes_no("No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"):
+            raise
+        host = SandboxOptions(runtime="cli", workspace=where.workspace, host_workdir=where.host_workdir)
+        runtime = stack.enter_context(started_runtime(make_runtime(host), warn=view.warn))
+        full = replace(full, runtime="cli")
+    finally:
+        view.status("")
+    view.info(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
+    stack.callback(tell_kept, runtime, full, "run", view.info)
+    if where.copies:
+        tell_copy(view, runtime, where)
+    return SessionSandbox(runtime, full, open_ports(runtime, full, view.info, or_any=is_resumed))

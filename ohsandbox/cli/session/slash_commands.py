@@ -1,0 +1,396 @@
+"""Slash commands: what a person at the prompt says to the program and not to the agent. `COMMANDS` is the table."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import shlex
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.text import Text
+
+from ohsandbox.cli.commands import confirm
+from ohsandbox.cli.commands.confirm import MODES
+from ohsandbox.cli.prompts.prompt import ask_yes_no, pick
+from ohsandbox.cli.rendering.tables import aligned
+from ohsandbox.cli.rendering.text import cut, safe_line
+from ohsandbox.cli.sandbox.ports import forward_command, port_words
+from ohsandbox.cli.session import network as session_network
+from ohsandbox.cli.session import reports as session_reports
+from ohsandbox.cli.session import travel as session_travel
+from ohsandbox.conversation.approvals.policy import POLICIES
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.events import ConversationStatus
+from ohsandbox.paths import state_dir
+from ohsandbox.private_files import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ohsandbox.cli.session.run_session import RunSession
+
+_NAME = re.compile(r"/[A-Za-z?][\w?-]*")
+"""A path has another slash, and is a message."""
+_MAX_ROWS_SHOWN = 30
+_MAX_OWN_CHARS = 80
+KEYS = "Ctrl-C stops what the agent does, Ctrl-D leaves. Anything else goes to the agent."
+
+
+class CommandContext:
+    """What a command is given: the session, and a person to tell and to ask."""
+
+    def __init__(self, session: RunSession, *, keys: str = KEYS) -> None:
+        """Keys says what keys do at this prompt, for `/help`."""
+        self.session = session
+        self.keys = keys
+
+    def show(self, what: Text | str) -> None:
+        """Print it; a str is one line of ours, a Text is printable already and may have several."""
+        self.session.view.text(what) if isinstance(what, Text) else self.session.view.info(what)
+
+    def warn(self, text: str) -> None:
+        """Print a line that should not be overlooked."""
+        self.session.view.warn(text)
+
+    def confirm(self, question: str, *, what: str) -> bool:
+        """Whether the person says yes, typed after the question was shown.
+
+        Raises:
+            UsageError: nobody can be asked; the message begins with what.
+        """
+        if not self.session.person:
+            raise UsageError(f"{what}, and there is no terminal to confirm at.")
+        return ask_yes_no(question)
+
+    def choose(self, title: str, rows: Sequence[str]) -> int | None:
+        """The index of the row that the person chose; None for none, or where nobody can be asked."""
+        if self.session.person:
+            return pick(title, rows)
+        self.show(Text(title, style="bold"))
+        self.show(Text("\n").join(map(Text, rows[:_MAX_ROWS_SHOWN])))
+        return None
+
+
+class _SlashCommand(NamedTuple):
+    """A command."""
+
+    name: str
+    arguments: str
+    """As in its line of help."""
+    help: str
+    run: Callable[[CommandContext, Sequence[str]], None]
+    most: int | None = 0
+    """So many arguments at most; None is a matter of the command itself."""
+    while_running: bool = False
+    """It may be given while the agent works."""
+    complete: Callable[[RunSession], Iterable[str]] = lambda _: ()
+    """What its argument can be, for Tab."""
+    aliases: tuple[str, ...] = ()
+
+
+class Leave(Exception):  # noqa: N818 - no error
+    """The person leaves the session."""
+
+
+# --- which command a line is ------------------------------------------------------------------------
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is for the program: `/word` at its beginning, but for a command of the person's own.
+
+    A path is a message, as is `/` after a blank.
+    """
+    word = line.split(maxsplit=1)[0] if line[:1] == "/" else ""
+    return _NAME.fullmatch(word) is not None and message_of(line) == line
+
+
+def message_of(line: str) -> str:
+    """What the agent is told for a line: of the person's own command the text of its file, else the line itself."""
+    word = line.split(maxsplit=1)[0].lower() if line[:1] == "/" else ""
+    if not word or any(word in {one.name, *one.aliases} for one in COMMANDS):
+        return line
+    with contextlib.suppress(UsageError):  # `find_command` says why
+        return _own_message(line) or line
+    return line
+
+
+def find_command(word: str) -> _SlashCommand:
+    """The command of that name.
+
+    Raises:
+        UsageError: there is none; the message names those that begin so, or are spelled alike.
+    """
+    word = word.lower()
+    for command in COMMANDS:
+        if word in {command.name, *command.aliases}:
+            return command
+    _own_message(word)  # says what is wrong with its file
+    names = [*(command.name for command in COMMANDS), *own_commands()]
+    beginning = [name for name in names if name.startswith(word)]
+    near = beginning or difflib.get_close_matches(word, names, n=3, cutoff=0.7)
+    meant = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise UsageError(
+        f"There is no command {safe_line(word)!r}.{meant} /help lists them; a blank before it sends it to the agent."
+    )
+
+
+def run_command(context: CommandContext, line: str) -> bool:
+    """Do what a line says for which `is_command` holds; whether the session goes on. What fails is told.
+
+    Raises:
+        OhsandboxError: no conversation is open any more.
+        KeyboardInterrupt: Ctrl-C, and no conversation is open any more, or it was the second one.
+    """
+    word, _, rest = line.strip().partition(" ")
+    session = context.session
+    try:
+        command = find_command(word)
+        running = session.conversation.status() is ConversationStatus.RUNNING
+        if running and not command.while_running:
+            raise UsageError(f"{command.name} waits until the agent has stopped: Ctrl-C stops it.")
+        try:
+            arguments = shlex.split(rest)
+        except ValueError:
+            arguments = rest.split()
+        if command.most is not None and len(arguments) > command.most:
+            usage = f"{command.name} {command.arguments}".rstrip()
+            raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: {usage}")
+        command.run(context, arguments)
+    except Leave:
+        return False
+    except KeyboardInterrupt:
+        if not session.is_open or session.presenter.hurried:
+            raise
+        context.show("Stopped; nothing more is done.")
+    except OhsandboxError as error:
+        if not session.is_open:
+            raise
+        context.warn(str(error))
+    return True
+
+
+def completions(session: RunSession | None, before_cursor: str) -> list[str]:
+    """What the last word before the cursor may become, of a line that begins with `/`."""
+    word, blank, rest = before_cursor.partition(" ")
+    if not blank:
+        return [name for name in (*(one.name for one in COMMANDS), *own_commands()) if name.startswith(word)]
+    last = rest.rpartition(" ")[2]
+    try:
+        command = find_command(word)
+        found = [] if session is None or not session.is_open else [*command.complete(session)]
+    except OhsandboxError:
+        return []
+    return [one for one in found if one.startswith(last)]
+
+
+# --- the commands -----------------------------------------------------------------------------------
+
+
+def _help(context: CommandContext, arguments: Sequence[str]) -> None:
+    shown = [find_command(f"/{arguments[0].lstrip('/')}")] if arguments else COMMANDS
+    width = max(len(f"{one.name} {one.arguments}") for one in shown)
+    lines = [Text.assemble((f"{f'{one.name} {one.arguments}':<{width}}", "bold"), f"  {one.help}") for one in shown]
+    context.show(Text("\n").join(lines))
+    if not arguments and (own := own_commands()):
+        rows = [(name, cut(safe_line(text), _MAX_OWN_CHARS)) for name, text in own.items()]
+        context.show(Text("Your own:\n", style="bold").append_text(aligned(rows)))
+    if not arguments:
+        context.show(Text(context.keys, style="dim"))
+
+
+def _exit(context: CommandContext, _arguments: Sequence[str]) -> None:
+    context.session.presenter.leave()
+    raise Leave
+
+
+def _approvals(context: CommandContext, arguments: Sequence[str]) -> None:
+    confirm.list_or_revoke_live(context.session.conversation, arguments, context.show)
+
+
+def _compact(context: CommandContext, _arguments: Sequence[str]) -> None:
+    context.session.compact()
+
+
+def _clear(context: CommandContext, _arguments: Sequence[str]) -> None:
+    session = context.session
+    before, had_begun = session.conversation.id, session.has_begun
+    session.begin_anew()
+    back = f" The one of before: /resume {before}" if had_begun else ""
+    context.show(f"A new conversation in the same sandbox: files are as they were, shells are new.{back}")
+
+
+def _model(context: CommandContext, arguments: Sequence[str]) -> None:
+    session = context.session
+    if arguments:
+        session.use_model(arguments[0])
+    context.show(session_reports.model_text(session))
+
+
+def _mode(context: CommandContext, arguments: Sequence[str]) -> None:
+    session = context.session
+    if arguments:
+        if (name := next((one for one in POLICIES if one == arguments[0]), None)) is None:
+            raise UsageError(f"There is no mode {arguments[0]!r}. Take one of: {', '.join(POLICIES)}.")
+        session.use_policy(name)
+    now = session.policy_name
+    rows = [(f"{'*' if name == now else ' '} {name}", MODES[name].told) for name in POLICIES]
+    context.show(aligned(rows))
+
+
+def _view(context: CommandContext, _arguments: Sequence[str]) -> None:
+    context.session.serve_page()
+
+
+def _report(text: Callable[[RunSession], Text]) -> Callable[[CommandContext, Sequence[str]], None]:
+    """A command without arguments that only shows something."""
+
+    def run(context: CommandContext, _arguments: Sequence[str]) -> None:
+        context.show(text(context.session))
+
+    return run
+
+
+def _approval_words(session: RunSession) -> list[str]:
+    return ["revoke", "all", *(str(one.number) for one in session.conversation.approvals)]
+
+
+COMMANDS: tuple[_SlashCommand, ...] = (
+    _SlashCommand(
+        "/help", "[COMMAND]", "this list", _help, most=1, while_running=True,
+        complete=lambda _: [one.name for one in COMMANDS], aliases=("/?",),
+    ),
+    _SlashCommand(
+        "/status", "", "model, context, cost, files, container, network, what asks",
+        _report(session_reports.status_text), while_running=True,
+    ),
+    _SlashCommand(
+        "/cost", "", "tokens and dollars, by turn and in all",
+        _report(session_reports.cost_report), while_running=True,
+    ),
+    _SlashCommand(
+        "/why", "", "why the last call failed, was refused or was stopped, and what would help",
+        _report(session_reports.why_text), while_running=True,
+    ),
+    _SlashCommand(
+        "/diff", "[last|N] [--stat]", "what changed in all, in the last turn, or in the last N turns",
+        session_travel.show_diff, most=2, while_running=True, complete=lambda _: ["last", "--stat"],
+    ),
+    _SlashCommand(
+        "/view", "", "this conversation as a page in the browser, which can answer, stop and steer", _view,
+        while_running=True,
+    ),
+    _SlashCommand(
+        "/undo", "[N]", "take back the last turn, or N: what was said, and the files",
+        session_travel.undo_turns, most=1, complete=session_travel.turn_numbers,
+    ),
+    _SlashCommand("/redo", "", "bring back what /undo took", session_travel.redo_undone),
+    _SlashCommand(
+        "/model", "[NAME]", "which model it is, or go on with another one", _model, most=1,
+        complete=session_reports.model_names,
+    ),
+    _SlashCommand(
+        "/mode", "[NAME]", "what is asked before it runs; plan: the agent only looks, and presents a plan",
+        _mode, most=1, while_running=True, complete=lambda _: POLICIES,
+    ),
+    _SlashCommand("/compact", "", "sum up the older part of the conversation for the model", _compact),
+    _SlashCommand("/clear", "", "begin a new conversation in the same sandbox", _clear, aliases=("/new",)),
+    _SlashCommand(
+        "/resume", "[ID]", "go on with another conversation, chosen from a list",
+        session_travel.resume, most=1, complete=session_travel.conversation_ids,
+    ),
+    _SlashCommand(
+        "/fork", "[DIR]", "go on in a copy; DIR, an empty one, is for the files of a mounted directory",
+        session_travel.fork_here, most=1,
+    ),
+    _SlashCommand(
+        "/tools", "[NAME]", "the tools that the agent has, or what one is told to be",
+        session_reports.show_tools, most=1, while_running=True,
+        complete=lambda session: sorted(session.conversation.tools),
+    ),
+    _SlashCommand(
+        "/mcp", "", "the MCP servers and their state", _report(session_reports.servers_text), while_running=True
+    ),
+    _SlashCommand(
+        "/net", "[allow|disallow HOST, none|allowlist|open]", "what the sandbox reaches, what was blocked; changes it",
+        session_network.change_or_show, most=None, while_running=True, complete=session_network.words,
+    ),
+    _SlashCommand(
+        "/forward", "[PORT|HOST:PORT]", "a port of the sandbox on this machine; close PORT closes it; alone lists them",
+        forward_command, most=None, while_running=True, complete=port_words,
+    ),
+    _SlashCommand(
+        "/secrets", "", "names of the secrets that commands have",
+        _report(session_reports.secrets_text), while_running=True,
+    ),
+    _SlashCommand(
+        confirm.COMMAND, "[revoke N|all]", "what you allowed from now on, and taking it back",
+        _approvals, most=None, while_running=True, complete=_approval_words,
+    ),
+    _SlashCommand(
+        "/instructions", "", "the files that instruct the agent",
+        _report(session_reports.instructions_text), while_running=True,
+    ),
+    _SlashCommand("/exit", "", "leave", _exit, aliases=("/quit",)),
+)  # fmt: skip
+HELP_LINE = "/help lists the commands, /exit or Ctrl-D leaves, Ctrl-C stops the agent. Anything else goes to the agent."
+
+
+# --- a person's own commands ----------------------------------------------------------------------
+
+_DIRECTORY_NAME = "commands"
+_MAX_OWN_BYTES = 64 * 1024
+MAX_COMMANDS = 200
+_OWN_ARGUMENTS = "$ARGUMENTS"
+"""In the file: what stands behind the command. Where the file has none of it, that follows the text."""
+_OWN_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
+
+
+def own_commands() -> dict[str, str]:
+    """The first line of each, by its name with a slash; those whose file cannot be read are left out.
+
+    `commands/review.md` of the state directory is a message for the agent, `/review`. They are read from there alone,
+    which no sandbox reaches: a repository brings none.
+    """
+    found: dict[str, str] = {}
+    names = sorted(path.stem for path in (state_dir() / _DIRECTORY_NAME).glob("*.md"))
+    for name in names[:MAX_COMMANDS]:
+        if _OWN_NAME.fullmatch(name):
+            with contextlib.suppress(UsageError):
+                found[f"/{name}"] = _text_of(name).partition("\n")[0].lstrip("# ")
+    return found
+
+
+def _own_message(line: str) -> str | None:
+    """What the agent is told for a line that begins with such a command; None where there is none of that name.
+
+    Raises:
+        UsageError: its file cannot be read, is empty, is not UTF-8, or has over MAX_OWN_BYTES.
+    """
+    word, _, rest = line.strip().partition(" ")
+    name = word.removeprefix("/").lower()
+    if not word.startswith("/") or not _OWN_NAME.fullmatch(name):
+        return None
+    if not (state_dir() / _DIRECTORY_NAME / f"{name}.md").exists():
+        return None
+    text, rest = _text_of(name), rest.strip()
+    if _OWN_ARGUMENTS in text:
+        return text.replace(_OWN_ARGUMENTS, rest)
+    return f"{text}\n\n{rest}" if rest else text
+
+
+def _text_of(name: str) -> str:
+    path = state_dir() / _DIRECTORY_NAME / f"{name}.md"
+    what = f"The command {str(path)!r}"
+    with os.fdopen(open_regular(path, os.O_RDONLY, name="The command"), "rb") as file:
+        data = file.read(_MAX_OWN_BYTES + 1)
+    if len(data) > _MAX_OWN_BYTES:
+        raise UsageError(f"{what} has over {_MAX_OWN_BYTES} bytes. Shorten it.")
+    try:
+        text = data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what} is not UTF-8 text (byte {error.start}). Convert it.") from None
+    if not text:
+        raise UsageError(f"{what} is empty. Write into it what the agent is to be told.")
+    return text

@@ -1,0 +1,1 @@
+"""Which settings, model, key and project file a command uses."""

@@ -1,0 +1,136 @@
+"""The settings of a run: what the file, the project, the environment and the options of the command say together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ohsandbox.cli.rendering.text import hide, say
+from ohsandbox.cli.settings.model import (
+    ADDRESS,
+    KEY_VARIABLE,
+    MODEL_VARIABLE,
+    key_name,
+    key_source,
+    named_variable,
+    provider_of,
+    provider_variables,
+    read_settings,
+    without_key_of_another,
+)
+from ohsandbox.errors import UsageError
+from ohsandbox.key_store import stored_reference
+from ohsandbox.secrets import Secrets, host_keys, parse_flags
+from ohsandbox.settings import Settings, addresses_of_provider, without_user
+
+if TYPE_CHECKING:
+    from ohsandbox.cli.options.per_command import RunOptions
+    from ohsandbox.cli.settings.project import UsedProject
+
+_ASKED = ("api_key", "base_url", "native_tool_calling")
+"""What a person may have been asked for, beside the model."""
+_MAX_INSTRUCTIONS_BYTES = 64 * 1024
+"""About 16,000 tokens, which every request carries."""
+
+
+def settings_of(what: RunOptions, project: UsedProject | None = None) -> Settings:
+    """The settings with what the project and the options say; a key among these is warned of."""
+    if what.api_key:
+        advice = "Prefer the settings or the environment."
+        say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
+    names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "price"
+    asking = "confirm", "skill_servers"
+    given = {name: getattr(what, name) for name in (*names, *asking)}
+    settings = read_settings(what.settings, project=project.layer if project else None, **given)
+    settings = without_key_of_another(settings, what.settings)
+    if what.mcp_config is not None or settings.mcp_config:
+        from ohsandbox.cli.commands.mcp_servers import with_mcp_file  # noqa: PLC0415 - it imports the conversation
+
+        settings = with_mcp_file(settings, what.mcp_config)
+    return settings.with_flags(
+        tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
+        secrets=settings.secrets | parse_flags(what.secrets or ()) or None,
+        instructions=None if what.instructions is None else str(what.instructions),
+    )
+
+
+def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: Settings) -> Settings:
+    """The settings of a session where its next conversation works, by the project there.
+
+    given are those that the session began with: what a person was asked for then is not asked again.
+    """
+    settings = settings_of(what, project)
+    if settings.model not in {None, given.model}:
+        return settings
+    asked = {name: getattr(given, name) for name in _ASKED if getattr(settings, name) is None}
+    return settings.model_copy(update={"model": given.model, **asked})
+
+
+def complete(settings: Settings, *, person: bool, file: Path | None = None) -> Settings:
+    """The settings with a model and, where the provider needs one, a key. A person is asked for what is missing.
+
+    A key that was asked for can be saved in the settings file; None is the default one.
+
+    Raises:
+        UsageError: it is missing, and nobody is there to be asked; or the setting's variable is not set.
+    """
+    model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
+    if not model and person:
+        from ohsandbox.cli.commands.init import ask_for_model  # noqa: PLC0415 - it imports the model's client
+
+        settings = ask_for_model(settings, file)
+        model = str(settings.model)
+    if not model:
+        raise UsageError(
+            "No model is named. Run `ohsandbox init`, use --model PROVIDER/MODEL, put "
+            f'"model" into {str(file or Settings.default_path())!r}, or set {MODEL_VARIABLE}. `ohsandbox demo` '
+            "needs none."
+        )
+    settings = settings.with_flags(model=model)
+    if settings.base_url is not None and ADDRESS.fullmatch(settings.base_url) is None:
+        raise UsageError(
+            f"Invalid base URL {settings.base_url!r}: expected an address, as in http://localhost:8000/v1."
+        )
+    source = key_source(settings)
+    if source == named_variable(KEY_VARIABLE):
+        return settings.with_flags(api_key=os.environ[KEY_VARIABLE])
+    if source is not None:
+        return settings
+    if (stored := stored_reference(key_name(model))) is not None:
+        for name, value in addresses_of_provider(provider_of(model)).items():
+            where = f"{named_variable(name)}, {without_user(value)!r}"
+            say(f"warning: {where}, says where the stored key is sent. `unset {name}`.")
+        return settings.with_flags(api_key=stored)
+    if person:
+        from ohsandbox.cli.commands.init import ask_for_key  # noqa: PLC0415 - it imports the model's client
+
+        return ask_for_key(settings, file)
+    variable = provider_variables(model)[0]
+    raise UsageError(
+        f"No API key for model {model!r}. Set {variable}, run `ohsandbox init`, "
+        f'put "api_key": "env:{variable}" into {str(file or Settings.default_path())!r}, or use --api-key.'
+    )
+
+
+def hide_secrets(settings: Settings, secrets: Secrets) -> None:
+    """Print none of the secrets and keys from now on."""
+    key = settings.resolved_api_key()
+    hide(secrets.hiding(host_keys() | ({"api_key": key} if key else {})).masker)
+
+
+def instructions_of(file: str | None) -> list[str]:
+    """The file's text, marked as what it is; nothing where no file is named."""
+    if file is None:
+        return []
+    what = f"Instructions file {file!r}"
+    try:
+        data = Path(file).expanduser().read_bytes()
+        text = data.decode().strip()
+    except OSError as error:
+        raise UsageError(f"{what} cannot be read: {error.strerror}. Name a text file.") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{what} is not UTF-8 text (byte {error.start}). Convert it.") from None
+    if len(data) > _MAX_INSTRUCTIONS_BYTES:
+        raise UsageError(f"{what} has {len(data)} bytes, more than {_MAX_INSTRUCTIONS_BYTES}. Shorten it.")
+    return [f"# Instructions of the user\n{text}"] if text else []
