@@ -145,12 +145,12 @@ _HOMES = {
     "tools.grep": "GrepObservation",
     "tool_flags": "ToolFlags",
 }
-"""By module, the names that are its."""
+"""The public names of each module."""
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """The public object of that name, imported now."""
+    """Import and return the public object of that name."""
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

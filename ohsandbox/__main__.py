@@ -1,4 +1,4 @@
-"""`python -m ohsandbox` is `ohsandbox`."""
+"""Run the `ohsandbox` command with `python -m ohsandbox`."""
 
 import sys
 

@@ -25,20 +25,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_SHOWN_CHARS = 60
-"""Of a wrong value: enough to recognise it."""
+"""How much of a wrong value a message shows: enough to recognise it."""
 _MAX_WORD_CHARS = 15
-"""Of a wrong value in the place of one of a few words. A real key is longer."""
+"""The longest wrong word that a message quotes where one of a few words is expected. A real key is longer."""
 
 
 def wrong(name: str, value: object, expected: str) -> UsageError:
-    """The error for an argument: its name, its value and what it should be."""
+    """Return the error for an argument: its name, its value and what is expected."""
     shown = repr(value)
     shown = shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[: MAX_SHOWN_CHARS - 1]}…"
     return UsageError(f"Invalid {name} {shown}: {expected}")
 
 
 def wrong_type(name: str, value: object, expected: str, remedy: str = "", *, secret: bool = False) -> UsageError:
-    """The error for an argument of another type; what may hold a key is not quoted."""
+    """Return the error for an argument of another type; a value that may hold a key is not quoted."""
     is_plain = value is None or isinstance(value, str | bytes | int | float)
     shown = f"{value!r:.200}" if is_plain and not secret else "..."
     return UsageError(f"{name}={shown} is of type {type(value).__name__}; expected is {expected}. {remedy}".rstrip())
@@ -64,7 +64,7 @@ def expect(
 
 
 def expect_method(name: str, value: object, method: str, expected: str, remedy: str = "") -> None:
-    """Refuse an argument that is neither None nor an object with that method, as a class has that is not an object yet.
+    """Refuse an argument that is neither None nor an object with that method; a class is refused, too.
 
     Raises:
         UsageError: as `expect`.
@@ -74,7 +74,7 @@ def expect_method(name: str, value: object, method: str, expected: str, remedy: 
 
 
 def expect_texts(name: str, value: object) -> None:
-    """Refuse an argument that is neither None nor a sequence of texts: a single text would be taken for its letters.
+    """Refuse an argument that is neither None nor a sequence of strings; a single string is refused, too.
 
     Raises:
         UsageError: as `expect`.
@@ -88,7 +88,7 @@ def expect_texts(name: str, value: object) -> None:
 
 
 def expect_path(name: str, value: object) -> None:
-    """Refuse an argument that is neither None, nor text, nor a path object of text.
+    """Refuse an argument that is neither None, nor a string, nor a path object of a string.
 
     Raises:
         UsageError: as `expect`.
@@ -99,7 +99,7 @@ def expect_path(name: str, value: object) -> None:
 
 
 def expect_texts_by_name(name: str, value: object) -> None:
-    """Refuse an argument that is neither None nor a mapping of texts to texts.
+    """Refuse an argument that is neither None nor a mapping of strings to strings.
 
     Raises:
         UsageError: as `expect`.
@@ -112,24 +112,24 @@ def expect_texts_by_name(name: str, value: object) -> None:
 
 
 def check_wait(**values: float | None) -> None:
-    """Raise UsageError for the first value that is neither None nor a number from 0 on."""
+    """Raise UsageError for the first value that is neither None nor a number of 0 or more."""
     for name, value in values.items():
         if value is not None and not (is_number(value) and 0 <= value < float("inf")):
             raise wrong(name, value, "give a number of seconds, 0 or more, or None to wait for as long as it takes")
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number; True and False are none."""
+    """Whether the value is a number; True and False are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def unknown_argument(called: str, name: str, known: Iterable[str]) -> TypeError:
-    """The error for a keyword argument that is not there, in Python's words, with the one that was meant."""
+    """Return the error for an unknown keyword argument, in Python's words, with the name that was probably meant."""
     return TypeError(f"{called}() got an unexpected keyword argument {name!r}.{did_you_mean(name, known)}")
 
 
 def suggests_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a misspelt keyword argument told with the name that was meant, as Python does from 3.13 on.
+    """Make the error for a misspelt keyword argument suggest the right name, as Python does from 3.13 on.
 
     For constructors, and for functions that are called now and then: a call takes 0.3 microseconds longer.
     """
@@ -146,12 +146,12 @@ def suggests_names(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class ConfigModel(BaseModel):
-    """Base of what a caller configures: frozen, closed to unknown keys, and a wrong value is a `UsageError`."""
+    """Base class of configuration models: frozen; unknown keys are refused, and a wrong value is a `UsageError`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     by_position: ClassVar[tuple[str, ...]] = ()
-    """The fields that may be given without their names."""
+    """The fields that may be passed by position."""
 
     if not TYPE_CHECKING:  # a type checker knows the fields
 
@@ -176,7 +176,7 @@ class ConfigModel(BaseModel):
 
 
 def _fault_of(error: ValidationError, model: type[BaseModel]) -> str:
-    """One line for the first fault in a model's values."""
+    """Describe the first fault in a model's values in one line."""
     faults = error.errors(include_url=False)
     fault = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])  # it explains a missing one
     key = ".".join(str(part) for part in fault["loc"])
@@ -193,7 +193,7 @@ def _fault_of(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _shown(fault: ErrorDetails, model: type[BaseModel]) -> str:
-    """What was given, where it cannot be a key or a password: a number, or a short word in the place of another."""
+    """The wrong value as a message shows it, where it cannot be a key or password: a number, or a short word."""
     value, place = fault["input"], fault["loc"]
     is_word = fault["type"] == "literal_error" and isinstance(value, str) and len(value) <= _MAX_WORD_CHARS
     is_plain = value is None or is_word or isinstance(value, int | float)

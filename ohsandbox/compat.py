@@ -1,4 +1,4 @@
-"""Names that readers of OpenHands' documents type: each is, or makes, something of ours (docs/compatibility.md).
+"""Names of OpenHands' documents, each an alias or a factory of an ohsandbox object (docs/compatibility.md).
 
 Actions made here are the actions of our tools: `tools_map[name](action)` runs one, `to_tool_call(action)` is the call
 that a model would write for it, and `Runtime.execute_tool` takes that call's name and arguments.
@@ -89,14 +89,14 @@ _PARAMS = {
     "LLMBasedFileEditTool": "edit_file",
     "ThinkTool": "think",
 }
-"""Constants that are a tool as a model is told of it, made when they are first used."""
+"""Module constants that hold a tool's function definition, made when they are first used."""
 
 
 # --- actions ----------------------------------------------------------------------------------------------------------
 
 
 class _Constructor(type, Generic[P, T]):
-    """The type of a name that is called to make an action of ours, and that `isinstance` and `match` know it by."""
+    """Type of a name that is called to make an ohsandbox action; `isinstance` and `match` accept it, too."""
 
     make: Callable[P, T]
     kinds: tuple[type[Action], ...]
@@ -122,13 +122,13 @@ def _makes(*kinds: type[Action]) -> Callable[[Callable[P, T]], _Constructor[P, T
 
 @_makes(finish.AgentFinishAction)
 def AgentFinishAction(final_thought: str = "") -> finish.AgentFinishAction:
-    """The end of the task; a call of `finish` with this message."""
+    """Ends the task: a call of `finish` with this message."""
     return finish.AgentFinishAction(message=final_thought)
 
 
 @_makes(browser.BrowseInteractiveAction)
 def BrowseInteractiveAction(browser_actions: str) -> browser.BrowseInteractiveAction:
-    """Calls for the browser, one a line; a call of `browser` with this code."""
+    """Calls for the browser, one per line: a call of `browser` with this code."""
     return browser.BrowseInteractiveAction(code=browser_actions)
 
 
@@ -207,7 +207,7 @@ def FileEditAction(
 
 
 def to_tool_call(action: Action, call_id: str = "") -> MessageToolCall:
-    """The call that a model would write for the action.
+    """Return the tool call that a model would write for the action.
 
     Raises:
         UsageError: no built-in tool has such an action (a `MessageAction`, say, is words and no call).
@@ -229,7 +229,7 @@ def to_tool_call(action: Action, call_id: str = "") -> MessageToolCall:
 
 @cache
 def _tools() -> dict[str, ToolDefinition[Any, Any]]:
-    """The built-in tools by name, to be looked at: they belong to no conversation."""
+    """The built-in tools by name, for inspection only: they belong to no conversation."""
 
     def nobody(*_: Any, **__: Any) -> NoReturn:
         raise UsageError("This tool is only described here. An agent's own can be called.")
@@ -246,22 +246,22 @@ def _param(name: str, *, use_short_description: bool = False) -> dict[str, Any]:
 
 
 def create_cmd_run_tool(*, use_short_description: bool = False) -> dict[str, Any]:
-    """`execute_bash` as a function tool of the chat completions API; `Agent(tools=[...])` takes it."""
+    """Return `execute_bash` as a function tool of the chat completions API; `Agent(tools=[...])` takes it."""
     return _param("execute_bash", use_short_description=use_short_description)
 
 
 def create_str_replace_editor_tool(*, use_short_description: bool = False) -> dict[str, Any]:
-    """`file_editor` in that form; it answers to the name `str_replace_editor`, too."""
+    """Return `file_editor` as a function tool; it answers to the name `str_replace_editor`, too."""
     return _param("file_editor", use_short_description=use_short_description)
 
 
 def create_task_tracker_tool(*, use_short_description: bool = False) -> dict[str, Any]:
-    """`task_tracker` in that form."""
+    """Return `task_tracker` as a function tool."""
     return _param(TASK_TRACKER_TOOL_NAME, use_short_description=use_short_description)
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]], llm_config: LLMConfig) -> list[dict[str, Any]]:
-    """The function tools as the model takes them. An `LLM` does this itself.
+    """Return the function tools in the form that the model accepts. An `LLM` does this itself.
 
     For Gemini they are copies without what its API refuses (`default`, string formats other than enum and date-time);
     for other models they are those that were given.
@@ -320,9 +320,9 @@ class CodeActAgent(Agent):
         """Create an agent; this loads nothing.
 
         Args:
-            config: the switches; those that are not named have the defaults of `ToolFlags`.
+            config: the switches; any that is not set has its default of `ToolFlags`.
             llm: the model; None lets the conversation open the one that the settings name.
-            options: what `Agent` takes by keyword, but tools and switches.
+            options: keyword arguments of `Agent`, except tools and switches.
 
         Raises:
             UsageError: as for an `Agent`.
@@ -336,13 +336,13 @@ class CodeActAgent(Agent):
 
 
 class HistoryView(NamedTuple):
-    """`View` here: the history as it is, which `condensed_history` gives where nothing has to be left out."""
+    """Returned by `condensed_history` where nothing is left out: the whole history. OpenHands calls it `View`."""
 
     events: Sequence[SDKEvent]
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """What a model is shown of the events, in OpenAI form."""
+        """The messages that a model is shown for these events, in OpenAI form."""
         return messages_from_events(self.events)
 
 
@@ -350,7 +350,7 @@ View = HistoryView
 
 
 def condensed_history(condenser: Condenser, events: Sequence[SDKEvent], ask: Ask) -> View | Condensation:
-    """What a condenser says of a history; `Condensation.action` is what is then done.
+    """Apply a condenser to a history; `Condensation.action` is the action that follows.
 
     Args:
         condenser: the agent's.
@@ -365,14 +365,14 @@ def condensed_history(condenser: Condenser, events: Sequence[SDKEvent], ask: Ask
 
 
 class NoOpEventBus(NamedTuple):
-    """An event bus that drops everything, for code that wants one. Our runtimes need none."""
+    """An event bus that drops every event, for code that requires one. Runtimes here need none."""
 
     sid: str = ""
     user_id: str | None = None
     file_store: Any = None
 
     def subscribe(self, *_: Any, **__: Any) -> None:
-        """Do nothing: no event ever comes."""
+        """Do nothing: no event is ever delivered."""
 
     def add_event(self, *_: Any, **__: Any) -> None:
         """Drop the event."""

@@ -1,4 +1,4 @@
-"""What a model can be shown: text and images, and how much of them."""
+"""Content that a model can be shown (text and images), and the limits on its size."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class TextContent(BaseModel):
     text: str
 
     def to_llm_dict(self) -> dict[str, Any]:
-        """The OpenAI-shaped content part."""
+        """The content part in OpenAI's form."""
         return {"type": "text", "text": self.text}
 
 
 class ImageContent(BaseModel):
-    """One or more images, each a `data:` or `https:` URL."""
+    """One or more images, each given as a `data:` or `https:` URL."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,7 +38,7 @@ class ImageContent(BaseModel):
     image_urls: tuple[str, ...]
 
     def to_llm_dict(self) -> list[dict[str, Any]]:
-        """The OpenAI-shaped content parts, one an image."""
+        """The content parts in OpenAI's form, one for each image."""
         return [{"type": "image_url", "image_url": {"url": url}} for url in self.image_urls]
 
 
@@ -46,24 +46,27 @@ Content = TextContent | ImageContent
 
 
 class OutputLimits(ConfigModel):
-    """How much of a tool's result is shown: one policy for our tools, for MCP servers, and for our own server."""
+    """Limits on how much of a tool's result is shown: one policy for built-in tools and MCP servers, ours included."""
 
     max_chars: int = Field(default=30_000, ge=1_000, le=1_000_000)
-    """Of one of our tools or an MCP server: about 8,000 tokens, enough for a long test report, but not for a log file.
-    Longer text is cut, and states how much is left out."""
+    """Largest text of a result of a built-in tool or an MCP server: about 8,000 tokens, enough for a long test report,
+    but not for a log file. Longer text is cut, and the cut states how much is left out."""
     max_result_chars: int = Field(default=100_000, ge=1_000, le=10_000_000)
-    """Of any result: a plug-in's tool need not cut by itself."""
+    """Largest text of any result: a plug-in's tool need not cut its own."""
     max_images: int = Field(default=8, ge=0, le=100)
-    """Of one result; each costs a model some 1,500 tokens."""
+    """Most images of one result; each costs a model some 1,500 tokens."""
     max_image_chars: int = Field(default=5 * 1024 * 1024, gt=0)
-    """Of one image as a data URL; the default is the limit of Anthropic's API (docs, "Vision", 2025)."""
+    """Largest size of one image as a data URL; the default is the limit of Anthropic's API (docs, "Vision", 2025)."""
 
     def fill(self, description: str) -> str:
-        """The description of a tool, with max_chars for each `{max_chars}`."""
+        """Return the description of a tool with each `{max_chars}` replaced by the limit."""
         return description.replace("{max_chars}", str(self.max_chars))
 
     def fit(self, content: Sequence[Content]) -> tuple[str, list[str]]:
-        """The text of a result, cut in the middle, with a line for images left out; and the URLs of those shown."""
+        """Return a result's text, cut in the middle and with a line for images left out.
+
+        And the URLs of those shown.
+        """
         urls = [url for part in content if isinstance(part, ImageContent) for url in part.image_urls]
         fitting = [url for url in urls if len(url) <= self.max_image_chars]
         texts = [part.text for part in content if isinstance(part, TextContent)]
@@ -76,7 +79,7 @@ class OutputLimits(ConfigModel):
         return cut_middle("\n".join(texts), limit_chars=self.max_result_chars), fitting[: self.max_images]
 
     def check_images(self, urls: Sequence[str]) -> None:
-        """Check images that go with a message of the user.
+        """Check the images of a user's message.
 
         Raises:
             UsageError: one is not a data URL of an image that models read, or they are too many, or one is too large.
@@ -97,7 +100,7 @@ _IMAGE_URL = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]"
 
 
 def image_url(data: bytes) -> str | None:
-    """The data URL of an image that models read; None for other data."""
+    """Return the data URL of an image in a format that models read; None for other data."""
     kind = image_type(data)
     return kind and f"data:{kind};base64,{base64.b64encode(data).decode()}"
 

@@ -1,4 +1,4 @@
-"""Every error that ohsandbox raises, and who hears of it.
+"""Every error that ohsandbox raises, and who is told of it.
 
     OhsandboxError
     ├── ToolError                     told to the model; the loop goes on
@@ -115,7 +115,7 @@ _FILE_ERRORS: dict[int, type[SandboxFileError]] = {
 
 
 def file_error(number: int, reason: str, path: str) -> SandboxFileError:
-    """The error for `errno` number on path; also an instance of the builtin that Python maps the errno to."""
+    """Return the error for `errno` number on path; also an instance of the builtin that Python maps the errno to."""
     return _FILE_ERRORS.get(number, SandboxFileError)(number, reason, path)
 
 
@@ -133,7 +133,7 @@ class UnknownUserError(UsageError, LookupError):
 
 
 class WorkdirError(UsageError, OSError):
-    """The working directory asked for cannot be entered; always one of the two subclasses.
+    """The requested working directory cannot be entered; always one of the two subclasses.
 
     `errno`, `strerror` and `filename` are set.
     """
@@ -198,7 +198,7 @@ class ImageUnavailable(SandboxUnavailable):
 
 
 class SandboxRefused(SandboxUnavailable):
-    """The sandbox is less strict than asked, or the machine is full; starting it again would not help."""
+    """The sandbox is less strict than requested, or the machine is full; starting it again would not help."""
 
 
 class SandboxPaused(SandboxUnavailable):
@@ -210,6 +210,6 @@ class SandboxGone(SandboxUnavailable):
 
 
 class ModelError(OhsandboxError):
-    """The model or its provider failed past retry; the message names the setting to look at."""
+    """The model or its provider still failed after the retries; the message names the setting to check."""
 
     exit_code = 5

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_templates(directory: Path, *, scripts: Sequence[str] = ("script.js",)) -> jinja2.Environment:
-    """The templates of a directory, in which all values are escaped and an unknown one is an error.
+    """Return the templates of a directory, in which all values are escaped and an unknown one is an error.
 
     They have `style`, the text of `style.css`, and `script`, that of all scripts in their order; `style_hash` and
     `script_hash` are what a content policy (CSP level 3, 2.3.1) allows them by.
@@ -35,5 +35,5 @@ def open_templates(directory: Path, *, scripts: Sequence[str] = ("script.js",)) 
 
 
 def _source_hash(text: str) -> str:
-    """How a content policy names an inline style sheet or script."""
+    """The hash by which a content policy allows an inline style sheet or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

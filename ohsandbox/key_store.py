@@ -1,4 +1,4 @@
-"""Where a model's key is kept: in the system's keyring, or in a private file; settings hold a reference to it only.
+"""Storage of model keys: in the system's keyring, or in a private file; settings hold only a reference to the key.
 
 A reference is `env:NAME`, `keyring:NAME` or `file:PATH`. A keyring that does not answer (no desktop, a locked one
 that nobody unlocks) costs at most KEYRING_TIMEOUT_S and a message.
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SERVICE = "ohsandbox"
-"""Whose keys they are, in a keyring; each has its provider's name."""
+"""The service name under which a keyring keeps our keys; each key has its provider's name."""
 KEYRING_TIMEOUT_S = 30.0
-"""A person unlocks a keyring by a password; without a desktop the question for it waits for ever."""
+"""Time for a person to unlock a keyring by a password; without a desktop the question for it would wait for ever."""
 _DIRECTORY = "keys"
 _MIN_PRIORITY = 1
-"""What `keyring` recommends; below it are those that fail always and those that write plain text."""
+"""The least priority that the library `keyring` recommends; lower ones always fail or store plain text."""
 _KINDS = ("env:", "file:", "keyring:")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class _StoredKey(NamedTuple):
-    """Where a key was put."""
+    """A stored key's location."""
 
     reference: str
-    """For the settings: `keyring:NAME` or `file:PATH`."""
+    """The location for the settings: `keyring:NAME` or `file:PATH`."""
     place: str
-    """The same for a person."""
+    """The location in words, for a person."""
 
 
 def is_reference(value: str) -> bool:
-    """Whether it says where a key is, and is none itself."""
+    """Whether the text refers to a key's location and is not itself a key."""
     return value.startswith(_KINDS)
 
 
 def look_up_key(reference: str) -> str:
-    """The key that a reference names, looked up now.
+    """Look up the key that a reference names.
 
     Raises:
         UsageError: it is not there, or its keyring or file cannot be read. The key is never quoted.
@@ -65,7 +65,7 @@ def look_up_key(reference: str) -> str:
 
 
 def store_key(name: str, key: str) -> _StoredKey:
-    """Keep the key under a provider's name: in the keyring where a real one answers, else in a file of mode 0600.
+    """Store the key under a provider's name: in the keyring where a real one answers, else in a file of mode 0600.
 
     Raises:
         UsageError: the name or the key cannot be kept, or the file cannot be written.
@@ -90,7 +90,7 @@ def store_key(name: str, key: str) -> _StoredKey:
 
 
 def stored_reference(name: str) -> str | None:
-    """The reference of a key that `store_key` keeps under the name; None where there is none."""
+    """Return the reference of a key that `store_key` has stored under the name; None where there is none."""
     if not _NAME.fullmatch(name):
         return None
     if (state_dir() / _DIRECTORY / name).is_file():
@@ -102,12 +102,12 @@ def stored_reference(name: str) -> str | None:
 
 
 def planned_reference(name: str) -> str:
-    """The reference that `store_key` would give, unless the keyring refuses."""
+    """Return the reference that `store_key` would give, unless the keyring refuses."""
     return f"keyring:{name}" if _keyring() is not None else f"file:{state_dir() / _DIRECTORY / name}"
 
 
 def keyring_name() -> str | None:
-    """The name of the keyring that `store_key` would use; None where there is none."""
+    """Return the name of the keyring that `store_key` would use; None where there is none."""
     backend = _keyring()
     return None if backend is None else str(backend.name)
 
@@ -127,7 +127,7 @@ def _of_keyring(name: str) -> str:
 
 
 def _keyring() -> Any:
-    """The keyring that the library recommends here; None where there is none, or only one that keeps plain text."""
+    """Return the keyring that the library recommends here; None without one, or if it stores plain text."""
     import keyring  # noqa: PLC0415 - 0.2 s and D-Bus, for those who use it
 
     try:
@@ -138,7 +138,7 @@ def _keyring() -> Any:
 
 
 def _bounded(call: Callable[[], Any]) -> Any:
-    """What call returns.
+    """Return what call returns, waiting at most KEYRING_TIMEOUT_S.
 
     Raises:
         TimeoutError: it did not return in KEYRING_TIMEOUT_S.

@@ -1,4 +1,4 @@
-"""Our directories on this machine, and those that a sandbox may write as well, opened without following a symlink."""
+"""The directories of ohsandbox on this machine, and opening directories without following symlinks."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Open a directory and nothing else: no symlink is followed, no FIFO is waited for."""
+"""Flags to open a directory and nothing else: no symlink is followed, no FIFO is waited for."""
 
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""To go through a directory that may be entered and not read (`/home` with mode 0711); macOS has no O_PATH."""
+"""Flags to pass through a directory that may be entered but not read (`/home` with mode 0711); macOS has no O_PATH."""
 
 _MAX_LINKS = 40
-"""As many as Linux follows in one path (path_resolution(7))."""
+"""Most symlinks that are followed in one path, as on Linux (path_resolution(7))."""
 
 _SYSTEM_DIRECTORIES = frozenset({"/", "/home", "/Users", "/var", "/private", "/mnt", "/media", "/opt", "/srv"})
-"""A symlink right in one of these is the system's (`/tmp` on macOS, a home on another disk): none is ever bound."""
+"""A symlink directly in one of these belongs to the system (`/tmp` on macOS, a home on another disk): none is ever
+bound.
+"""
 
 STATE_VARIABLE = "OHSANDBOX_HOME"
-"""Names the state directory."""
+"""The environment variable that names the state directory."""
 
 _DEFAULT_STATE_NAME = ".ohsandbox"
 """The state directory's name below HOME where STATE_VARIABLE is not set."""
 
 _STALE_S = 24 * 3600.0
-"""What a killed process left in `staging` is removed after a day: no transfer takes so long."""
+"""Age after which leftovers of a killed process in `staging` are removed: a day, since no transfer takes that long."""
 
 
 # --- our own -----------------------------------------------------------------------------------
 
 
 def state_dir(*, create: bool = False) -> Path:
-    """The one directory of everything that ohsandbox keeps on this machine: `$OHSANDBOX_HOME`, or `~/.ohsandbox`.
+    """Return the one directory of everything that ohsandbox keeps here: `$OHSANDBOX_HOME`, or `~/.ohsandbox`.
 
     Settings, conversations, pins of MCP servers, leases, locks, checkpoint records and staged files lie in it.
 
@@ -80,7 +82,7 @@ def _named_state_dir() -> Path:
 
 
 def subdirectory(name: str) -> Path:
-    """A directory of ours below the state directory; created with mode 0700 where it is missing.
+    """Return a directory below the state directory; created with mode 0700 where it is missing.
 
     Raises:
         UsageError: as `state_dir`.
@@ -91,7 +93,7 @@ def subdirectory(name: str) -> Path:
 
 
 def conversations_dir() -> Path:
-    """Where conversations lie unless `persist_dir` or `--dir` says otherwise; not created here.
+    """Return the directory of conversations unless `persist_dir` or `--dir` says otherwise; it is not created here.
 
     Raises:
         UsageError: as `state_dir`.
@@ -110,7 +112,7 @@ def _create(path: Path) -> None:
 
 
 def make_private_dirs(path: Path) -> None:
-    """Make what is missing of a directory and those above it, with mode 0700 whatever the umask.
+    """Create a directory and its missing parents, with mode 0700 whatever the umask.
 
     Raises:
         OSError: it cannot be made, or something else exists at that path.
@@ -122,7 +124,7 @@ def make_private_dirs(path: Path) -> None:
 
 
 def check_private(path: Path) -> None:
-    """Pass if nobody but us (or root) can change what stands at path; one that is not there passes.
+    """Pass if only we (or root) can change what is at path; a path that does not exist passes.
 
     The real path counts, its own owner and mode and those of the directory that holds it. Under sudo the caller's
     files are ours. This is what ssh asks of its configuration, and sshd of a home directory.
@@ -151,14 +153,14 @@ def check_private(path: Path) -> None:
 
 
 def _ourselves() -> set[int]:
-    """Root may be trusted by everybody; under sudo root acts for the caller, whose files its HOME may hold."""
+    """The trusted user ids: root, our own, and under sudo the caller's, whose files HOME may hold."""
     caller = os.environ.get("SUDO_UID", "")
     return {0, os.geteuid()} | ({int(caller)} if os.geteuid() == 0 and caller.isdecimal() else set())
 
 
 @contextlib.contextmanager
 def staging() -> Iterator[Path]:
-    """A fresh directory that no sandbox can reach: mode 0700, in the state directory, which is never bound.
+    """Create a fresh directory that no sandbox can reach: mode 0700, in the state directory, which is never bound.
 
     Raises:
         UsageError: it cannot be made.
@@ -173,12 +175,12 @@ def staging() -> Iterator[Path]:
 
 
 def new_id() -> str:
-    """A fresh conversation id: UTC time, then eight hexadecimal digits. Ids sort by time."""
+    """Return a fresh conversation id: UTC time, then eight hexadecimal digits. Ids sort by time."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
 
 
 def check_apart(ours: Path, workspace: Path) -> None:
-    """Pass if neither of two directories lies in the other, whatever symlinks and bind mounts lead there.
+    """Pass if neither of two directories lies inside the other, whatever symlinks and bind mounts lead there.
 
     Who may write a directory above ours can put a symlink in its place, and we would write where that leads.
 
@@ -217,7 +219,7 @@ def _unescaped(field: bytes) -> bytes:
 
 
 def open_directory(path: Path, *, make: bool = False) -> int:
-    """A descriptor of a directory, reached step by step; the caller closes it.
+    """Open a directory step by step and return its descriptor; the caller closes it.
 
     No symlink on the way is followed but the system's own, since whoever may write a directory above could have put
     it there. What is done with the descriptor (`dir_fd`) stays in that directory, wherever its names are moved.
@@ -281,7 +283,7 @@ def _enter(name: str, here: int, *, make: bool) -> int:
 
 
 def _link(name: str, directory: int) -> str | None:
-    """Where a symlink leads; None for anything else, and for what is not there."""
+    """The target of a symlink; None for anything else, and for a path that does not exist."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`ModelPrice`: what a model's tokens cost, as a person gives it where no list has it."""
+"""`ModelPrice`: the price of a model's tokens, given by a person where no price list has it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ModelPrice(NamedTuple):
-    """US dollars for a million tokens. Tokens that a provider had in its cache count as input in full."""
+    """A price in US dollars for a million tokens. Tokens that a provider had in its cache count as input in full."""
 
     input_usd: _Usd
     output_usd: _Usd
 
     def cost_usd(self, *, prompt_tokens: int, completion_tokens: int) -> float:
-        """What an answer of so many tokens costs."""
+        """Return the cost of an answer of so many tokens."""
         return (prompt_tokens * self.input_usd + completion_tokens * self.output_usd) / _MILLION
 
 
 def _pair(value: Any) -> Any:
-    """`"3,15"` as two numbers; anything else as it is."""
+    """Parse `"3,15"` into two numbers; return anything else unchanged."""
     if not isinstance(value, str):
         return value
     numbers = value.split(",")
@@ -32,4 +32,4 @@ def _pair(value: Any) -> Any:
 
 
 GivenPrice = Annotated[ModelPrice, BeforeValidator(_pair)]
-"""In a configuration: a ModelPrice, two numbers, or the text `IN,OUT`."""
+"""A price in a configuration: a ModelPrice, two numbers, or the text `IN,OUT`."""

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 PRIVATE_DIR_MODE = 0o700
 PRIVATE_FILE_MODE = 0o600
 _LOCK_POLL_S = 0.1
-"""How often a lock is tried whose wait can be cancelled."""
+"""Interval at which a lock is tried while its wait can be cancelled."""
 _CHUNK_BYTES = 1024 * 1024
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 sync_data = getattr(os, "fdatasync", os.fsync)
-"""macOS has no fdatasync."""
+"""Sync a file's data to disk; macOS has no fdatasync."""
 
 
 def make_private_dir(directory: Path) -> None:
-    """Make directory (and what is missing above it) with mode 0700 whatever the umask; one that exists is tightened.
+    """Create a directory (and its missing parents) with mode 0700 whatever the umask; an existing one is tightened.
 
     Raises:
         UsageError: it cannot be made, or something else exists at that path.
@@ -49,7 +49,7 @@ def make_private_dir(directory: Path) -> None:
 
 
 def _open_dir(directory: Path | int, *below: str, make: int | None = None) -> int:
-    """A descriptor of a directory, or of one below it, none of them a symlink; what leads to directory may be one.
+    """Open a directory, or one below it, and return its descriptor; only the way to directory may have symlinks.
 
     Args:
         directory: a path, or a descriptor, which stays open.
@@ -74,7 +74,7 @@ def _open_dir(directory: Path | int, *below: str, make: int | None = None) -> in
 
 @contextlib.contextmanager
 def opened_dir(directory: Path | int, *below: str, make: int | None = None) -> Iterator[int]:
-    """`_open_dir`, closed at the end."""
+    """Like `_open_dir`, as a context manager that closes the descriptor at its end."""
     descriptor = _open_dir(directory, *below, make=make)
     try:
         yield descriptor
@@ -115,7 +115,7 @@ def _parent(path: Path, inside: Path | None) -> contextlib.AbstractContextManage
 
 
 def copy_apart(descriptor: int, path: Path, *, offset: int = 0) -> None:
-    """Write what stands in descriptor from offset on to a new file, and make it durable.
+    """Copy a descriptor's content from offset on to a new file, and make it durable.
 
     Raises:
         OSError: it could not be written; nothing is left of it.
@@ -137,7 +137,7 @@ def copy_apart(descriptor: int, path: Path, *, offset: int = 0) -> None:
 
 
 def write_atomically(path: Path, data: bytes, *, inside: Path | None = None, durable: bool = True) -> None:
-    """Replace the file by data: a reader sees the old file or the new one, mode 0600.
+    """Replace the file by data atomically: a reader sees either the old file or the new one, which has mode 0600.
 
     Args:
         path: the file.
@@ -160,7 +160,7 @@ def write_atomically(path: Path, data: bytes, *, inside: Path | None = None, dur
 
 @contextlib.contextmanager
 def new_file(directory: int, name: str) -> Iterator[BinaryIO]:
-    """A file of mode 0600 that takes its name, in an open directory, once all is written; nothing is left of it else.
+    """Yield a file of mode 0600 that gets its name, in an open directory, once it is complete.
 
     Raises:
         OSError: it cannot be made.
@@ -178,7 +178,7 @@ def new_file(directory: int, name: str) -> Iterator[BinaryIO]:
 
 
 def sync_dir(directory: Path) -> None:
-    """Make the names in directory durable."""
+    """Make the directory's entries durable."""
     with opened_dir(directory) as descriptor:
         os.fsync(descriptor)
 
@@ -198,7 +198,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file; False where another process, or another open file of this one, holds the lock.
+    """Try to lock an open file; False where another process, or another open file of this one, holds the lock.
 
     Raises:
         OSError: the file system has no locks (some NFS).
@@ -211,7 +211,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def open_lock(path: Path, *, create: bool) -> int:
-    """A descriptor of a lock file, not locked yet; closing it releases the lock.
+    """Open a lock file without locking it and return its descriptor; closing it releases the lock.
 
     Raises:
         OSError: it is a symlink, cannot be opened, or is not there and create is False.
@@ -221,7 +221,7 @@ def open_lock(path: Path, *, create: bool) -> int:
 
 
 def open_locked(path: Path, *, create: bool) -> int | None:
-    """A descriptor of a lock file that is locked; None where another holds it, it is not there, or it cannot be locked.
+    """Lock a lock file and return its descriptor; None where it is locked elsewhere, missing, or cannot be locked.
 
     Raises:
         OSError: the file is there and cannot be opened, or cannot be created.
@@ -263,7 +263,7 @@ def locked(
 
 
 def create_locked(path: Path, data: bytes) -> int:
-    """The descriptor of a new file, mode 0600, that is complete and locked before it has its name.
+    """Create a file, mode 0600, that is complete and locked before it has its name; return its descriptor.
 
     Raises:
         OSError: it cannot be written, or its directory is a symlink; nothing is left of it.

@@ -1,4 +1,4 @@
-r"""Foreign text for a person who decides by it: nothing is deleted, and no character goes unseen.
+r"""Foreign text as a person reviews it before a decision: nothing is deleted, and no character goes unseen.
 
 A character that a terminal does not show as itself stands as its code point, `\u{202e}`; a text that spells the same
 in letters stands as `\u{5c}u{202e}`, so the two can be told apart. A long run of blanks is counted: `\u{20*300}`.
@@ -55,13 +55,13 @@ _ALIKE = frozenset(
 )
 """Letters of Cyrillic, Greek and Armenian that are drawn as Latin ones (UTS 39, confusables)."""
 _NAMED = 3
-"""So many kinds of characters are named."""
+"""Most kinds of characters that a sentence names."""
 _CONCEALS = "It holds characters that cannot be seen"
 _MIXES = "It holds words that mix look-alike letters"
 
 
 def visible(text: str) -> str:
-    """The text with newlines, and tabs as they are, and everything that would not be seen as itself spelt out."""
+    """Return the text with every character that would not be seen spelt out; newlines and tabs stay."""
     if "\\" in text:
         text = _SPELT.sub(r"\\u{5c}", text)
     if not text.isascii():
@@ -73,12 +73,12 @@ def visible(text: str) -> str:
 
 
 def on_one_line(shown: str) -> str:
-    """What `visible` gave, with newlines and tabs spelt out as well."""
+    """Return the output of `visible` with newlines and tabs spelt out as well."""
     return shown.replace("\n", r"\u{a}").replace("\t", r"\u{9}")
 
 
 def concealed_in(text: str) -> list[str]:
-    """Sentences for a person on what of the text is not seen as itself; empty for nearly every text."""
+    """Return sentences for a person about characters that are not seen as themselves; empty for nearly every text."""
     if text.isascii() and text.isprintable():
         return []
     emoji = _emoji_in(text)
@@ -93,7 +93,7 @@ def concealed_in(text: str) -> list[str]:
 
 
 def _emoji_in(text: str) -> set[int]:
-    """Where hidden characters stand that only make emoji of symbols."""
+    """Positions of hidden characters that only make emoji of symbols."""
     if text.isascii():
         return set()
     return {at for found in _AS_EMOJI.finditer(text) for at in range(*found.span())}
@@ -140,7 +140,7 @@ def _spell_look_alikes(text: str) -> str:
 
 
 def _names(characters: Iterable[str]) -> str:
-    """Code points and names of the first few."""
+    """Code points and names of the first few characters."""
     controls = {"\r": "CARRIAGE RETURN", "\x1b": "ESCAPE", "\x00": "NUL", "\x08": "BACKSPACE", "\x7f": "DELETE"}
     return ", ".join(
         f"U+{ord(one):04X} {controls.get(one) or unicodedata.name(one, '')}".strip() for one in [*characters][:_NAMED]

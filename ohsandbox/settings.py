@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from ohsandbox.llm import LLMConfig
 
 SDK_FILE_NAME = "settings_sdk.json"
-"""The name of OpenHands' file. What both have goes by the same keys; its other keys are told and left out."""
+"""The name of OpenHands' settings file. Keys that both programs have are read; a warning names its other keys."""
 
 _SDK_DIRECTORY = ".openhands"
 _VARIABLE_PREFIX = "OHSANDBOX_"
 _WITHOUT_VARIABLE = frozenset({"env", "mcpServers", "mcp", "tools", "output", "secrets", "mounts"})
-"""Objects: a variable holds one value."""
+"""Settings that are objects and so have no environment variable, which holds one value."""
 
 _USER_OF_ADDRESS = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]{0,20}://)[^/@]*@")
 _HERE = "Settings(...)"
 ByteSize = Annotated[int, BeforeValidator(lambda value: byte_size(value) if isinstance(value, str) else value)]
 _Split = BeforeValidator(lambda value: value.replace(",", " ").split() if isinstance(value, str) else value)
 Names = Annotated[tuple[str, ...], _Split]
-"""A list; a variable has it as one text, separated by commas or blanks."""
+"""A list of names; a variable holds it as one text, separated by commas or blanks."""
 Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], _Split]
-"""Likewise, of ports."""
+"""A list of ports; a variable holds it as one text, separated by commas or blanks."""
 MIN_MEMORY_BYTES, MIN_DISK_BYTES = 32 * 1024**2, 64 * 1024**2
-"""As `SandboxLimits` has them, which is loaded with docker only."""
+"""The least values of `SandboxLimits`, repeated here since that module is loaded only with docker."""
 _OTHER_VARIABLES = (STATE_VARIABLE, "OHSANDBOX_DEBUG")
 _LIKENESS = 0.7
-"""Of a misspelt variable's name to a known one, without the prefix: MODLE is one, and so is LLM_MODEL; TOKEN, which may
-be the person's own, is none."""
+"""Similarity from which a variable is taken for a misspelt setting, compared without the prefix: MODLE is one, and so
+is LLM_MODEL; TOKEN, which may be the person's own, is not."""
 
 
 class SettingsLayer(NamedTuple):
-    """Values that stand above those of the settings file."""
+    """Values that take precedence over those of the settings file."""
 
     values: dict[str, Any]
     where: str
@@ -78,7 +78,9 @@ class Settings(ConfigModel):
     api_version: str | None = None
     custom_llm_provider: str | None = None
     model_client: Literal["auto", "litellm"] | None = None
-    """litellm asks every provider through litellm; None and auto ask the most common ones directly."""
+    """Which client asks the model: litellm asks every provider through litellm; None and auto ask the most common ones
+    directly.
+    """
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     reasoning_effort: Literal["low", "medium", "high", "none"] | None = None
     max_output_tokens: int | None = Field(default=None, gt=0)
@@ -86,25 +88,29 @@ class Settings(ConfigModel):
     context_tokens: int | None = Field(default=None, gt=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     price: GivenPrice | None = None
-    """US dollars for a million tokens of input and of output, as in "3,15"; None is what litellm's list says."""
+    """US dollars for a million tokens of input and of output, as in "3,15"; None is the price of litellm's list."""
     native_tool_calling: bool | None = None
     vision: bool | None = None
     prompt_cache: bool | None = None
-    """What the model can do; None finds out (see `LLMConfig`)."""
+    """The prompt cache that the model supports; None finds out (see `LLMConfig`)."""
 
     image: str = DEFAULT_IMAGE
     network: NetworkMode | None = None
-    """None is the default of what asks: the allowlist for commands at a terminal, nothing for evaluation and Python."""
+    """The sandbox's network; None is the default of the caller: the allowlist for commands at a terminal, none for
+    evaluation and Python.
+    """
     allow: Names | None = None
-    """What the allowlist holds: a host, `*.host`, `host:port`, or `packages`; None is `packages` for commands."""
+    """The allowlist's entries: a host, `*.host`, `host:port`, or `packages`; None is `packages` for commands."""
     forward: Names | None = None
-    """Ports of the sandbox at ports of this machine, as `--forward` takes them; one that is taken here gets another."""
+    """Ports of the sandbox to open at ports of this machine, as `--forward` takes them; if a port is taken here,
+    another is used.
+    """
     expose_host: Ports | None = None
-    """Ports of services of this machine that the sandbox reaches."""
+    """Ports of services on this machine that the sandbox can reach."""
     git: Literal["guarded", "ro", "rw"] = "guarded"
     """Which parts of a workspace are guarded against the sandbox; see `DockerRuntime`."""
     mounts: tuple[str, ...] = ()
-    """More of this machine's files, each "SOURCE:TARGET[:ro]"; see `DockerRuntime`."""
+    """More files of this machine to bind, each "SOURCE:TARGET[:ro]"; see `DockerRuntime`."""
     instructions: str | None = None
     """A file on the host whose text ends the system prompt."""
     memory: ByteSize | None = Field(default=None, ge=MIN_MEMORY_BYTES, le=MAX_BYTES)
@@ -119,23 +125,25 @@ class Settings(ConfigModel):
     user: str | None = None
     """Name or id of the user of every command; None is the image's, or with a workspace the person's."""
     cache: str | None = None
-    """Whose packages are kept for later sandboxes: project, none, or a name; None is project in a bound workspace."""
+    """Package cache that is kept for later sandboxes: project, none, or a name; None is project in a bound
+    workspace.
+    """
     platform: str | None = None
-    """Of the image, such as linux/arm64."""
+    """The platform of the image, such as linux/arm64."""
     gpus: Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)] | None = Field(
         default=None, pattern=r"^(all|[1-9][0-9]{0,2})$"
     )
-    """A number, or all."""
+    """The number of GPUs, or all."""
     oci_runtime: str | None = None
     """An OCI runtime of the engine, such as runsc."""
     profile: Literal["strict", "trusted"] | None = None
-    """More or less strict than usual; see `DockerRuntime`."""
+    """How strict the sandbox is; see `DockerRuntime`."""
     ca_bundle: str | None = None
     """A PEM file on the host whose certificates the sandbox trusts as well."""
     mcpServers: dict[str, Any] = Field(default_factory=dict)  # noqa: N815 - what other programs call it as well
     """MCP servers by name, as in the files of other programs."""
     mcp: dict[str, Any] = Field(default_factory=dict)
-    """The same in lists: {"stdio_servers": [...], "shttp_servers": [...], "sse_servers": [...]}."""
+    """The MCP servers as lists: {"stdio_servers": [...], "shttp_servers": [...], "sse_servers": [...]}."""
     tools: ToolFlags = Field(default_factory=ToolFlags)
     """Which tools an agent has if it is given none: {"enable_browsing": true, ...}."""
 
@@ -150,12 +158,12 @@ class Settings(ConfigModel):
     max_tokens: int | None = Field(default=None, gt=0)
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     checkpoints: bool = True
-    """Whether the files are kept before each turn's first change and after its last, for undo, fork, diff and apply."""
+    """Whether the files are saved before each turn's first change and after its last, for undo, fork, diff, apply."""
     stuck_detection: bool = True
-    """Whether a model that repeats itself is told so, then stopped."""
+    """Whether a model that repeats itself is warned, then stopped."""
     nudge_after: int | None = Field(default=3, ge=2, le=20)
     stuck_after: int = Field(default=4, ge=2, le=20)
-    """Repetitions after which it is told so, and after which the run ends; see `RunLimits`."""
+    """The numbers of repetitions after which the model is warned, and after which the run ends; see `RunLimits`."""
     confirm: Literal["never", "always", "risky", "medium", "plan"] | None = None
     """Which calls a person must allow; plan refuses what may change something.
 
@@ -163,7 +171,7 @@ class Settings(ConfigModel):
     """
 
     skill_servers: Literal["ask", "allow", "never"] | None = None
-    """Whether MCP servers that a repository's skills bring start; None is ask, and without an answer they do not."""
+    """Whether MCP servers that a repository's skills bring are started; None asks; without an answer they stay off."""
 
     bell: bool = True
     """Whether a session rings the terminal's bell when a question waits, or a run that the user awaited has ended."""
@@ -171,7 +179,9 @@ class Settings(ConfigModel):
     _warnings: tuple[str, ...] = PrivateAttr(default=())
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
     _key_refusal: str = PrivateAttr(default="")
-    """Why the key is not used, where it and the address that it would be sent to are of two sources."""
+    """The reason why the key is not used: the key and the address that it would be sent to come from two sources. Empty
+    otherwise.
+    """
 
     @field_validator("secrets")
     @classmethod
@@ -204,7 +214,7 @@ class Settings(ConfigModel):
 
     @classmethod
     def file_in_use(cls) -> Path:
-        """The file that `load` without a path reads: the default one, or OpenHands' where ours is missing."""
+        """Path of the file that `load` without a path reads: the default one, or OpenHands' where that is missing."""
         return _default_file(cls.default_path())
 
     @classmethod
@@ -218,7 +228,7 @@ class Settings(ConfigModel):
 
     @classmethod
     def load(cls, path: Path | str | None = None, *, project: SettingsLayer | None = None, **flags: Any) -> Self:
-        """The file's settings, over them a project's, the environment variables, and every flag that is not None.
+        """Load the file's settings, and over them a project's, the environment variables, and flags that are not None.
 
         Without a path the file is the default one; where that is missing, and OHSANDBOX_HOME is not set,
         `~/.openhands/settings_sdk.json`; where that is missing too, all defaults hold. `warnings` says so, and names a
@@ -258,7 +268,7 @@ class Settings(ConfigModel):
 
     @classmethod
     def of_file(cls, path: Path | None = None) -> Self:
-        """The file's settings alone, as `load` finds the file, without environment and flags.
+        """Load the file's settings alone, found as `load` finds the file, without environment and flags.
 
         Raises:
             UsageError: as `load`.
@@ -270,7 +280,7 @@ class Settings(ConfigModel):
         return cls._validated(values, where=f"Settings file {str(file)!r}")
 
     def over(self, layer: SettingsLayer) -> Self:
-        """A copy with the layer's values put over it; an object's keys are put over those of the object.
+        """Return a copy with the layer's values put over it; an object's keys are merged into those of the object.
 
         Raises:
             UsageError: one is wrong.
@@ -307,11 +317,11 @@ class Settings(ConfigModel):
 
     @property
     def sources(self) -> dict[str, str]:
-        """Where each value is from, in words, by setting; one that is not named has its default."""
+        """The source of each value, in words, by setting; a setting that is not listed has its default."""
         return dict(self._sources)
 
     def resolved_api_key(self) -> str | None:
-        """The key itself; what `env:NAME`, `keyring:NAME` or `file:PATH` names is looked up now.
+        """Return the key itself; what `env:NAME`, `keyring:NAME` or `file:PATH` names is looked up now.
 
         Raises:
             UsageError: it is not there; or the key is the file's, and a variable names another server.
@@ -325,14 +335,14 @@ class Settings(ConfigModel):
 
     @property
     def mcp_config(self) -> dict[str, Any] | None:
-        """The MCP servers of both forms, unchecked; None where none is named."""
+        """The MCP servers of both settings, unchecked; None where none is named."""
         if not self.mcpServers:
             return self.mcp or None
         inner = self.mcp.get("mcpServers", {})
         return {**self.mcp, "mcpServers": {**(inner if isinstance(inner, dict) else {}), **self.mcpServers}}
 
     def llm_config(self) -> LLMConfig:
-        """The model's part of the settings.
+        """Return the settings that concern the model.
 
         Raises:
             UsageError: no model is named, the key's variable is not set, or a value is beyond what a model takes.
@@ -357,13 +367,13 @@ class Settings(ConfigModel):
 
 
 def _default_file(own: Path) -> Path:
-    """Our file; OpenHands' where ours is missing and the state directory is the default one."""
+    """The path of our file; OpenHands' where ours is missing and the state directory is the default one."""
     theirs = own.parent.parent / _SDK_DIRECTORY / SDK_FILE_NAME
     return theirs if not own.exists() and not os.environ.get(STATE_VARIABLE) and theirs.is_file() else own
 
 
 def _known_of(values: dict[str, Any], settings: type[BaseModel], file: Path) -> tuple[dict[str, Any], list[str]]:
-    """The values of keys that are settings of ours too, null left out; and a line for each other key."""
+    """The values of keys that are settings of ours too, without nulls; and a warning for each other key."""
     unknown = [key for key in values if key not in settings.model_fields]
     told = [f"Settings file {str(file)!r}: ohsandbox has no setting {key!r}; it is not used." for key in unknown]
     return {key: value for key, value in values.items() if key not in unknown and value is not None}, told
@@ -376,7 +386,7 @@ def _told_place(file: Path, own: Path, *, has_unknown: bool) -> str:
 
 
 def _misspelt_variables(known: Iterable[str]) -> list[str]:
-    """A line for each environment variable that is spelled nearly as one of ours; their values are not shown."""
+    """A warning for each environment variable that is spelled nearly as one of ours; their values are not shown."""
     names = [name.removeprefix(_VARIABLE_PREFIX) for name in (*known, *_OTHER_VARIABLES)]
     told = []
     for variable in sorted(name for name in os.environ if name.startswith(_VARIABLE_PREFIX)):
@@ -389,7 +399,7 @@ def _misspelt_variables(known: Iterable[str]) -> list[str]:
 
 
 def _overrides(values: dict[str, Any], file: Path, variables: dict[str, str]) -> list[str]:
-    """A line for each variable that stands above another value of the file; of a key only that it does."""
+    """A warning for each variable that overrides another value of the file; for a key the value is not shown."""
     told = []
     for name, variable in variables.items():
         value, before = os.environ.get(variable), values.get(name)
@@ -406,7 +416,7 @@ def _overrides(values: dict[str, Any], file: Path, variables: dict[str, str]) ->
 
 
 def _addresses_of_providers(values: dict[str, Any], file: Path) -> list[str]:
-    """A line for a variable of the model's provider that says where the file's key is sent."""
+    """A warning for a variable of the model's provider that decides where the file's key is sent."""
     if not values.get("api_key") or values.get("base_url") or os.environ.get(f"{_VARIABLE_PREFIX}BASE_URL"):
         return []
     model = os.environ.get(f"{_VARIABLE_PREFIX}MODEL") or str(values.get("model") or "")
@@ -418,13 +428,13 @@ def _addresses_of_providers(values: dict[str, Any], file: Path) -> list[str]:
 
 
 def addresses_of_provider(provider: str) -> dict[str, str]:
-    """The provider's own variables that say where its API is, and hence its key sent; by name."""
+    """Return the provider's own variables that set the address of its API, and hence where the key is sent; by name."""
     names = [f"{provider.upper()}_{end}" for end in ("BASE_URL", "API_BASE")]
     return {name: value for name in names if (value := os.environ.get(name))}
 
 
 def _refusal_of_key(values: dict[str, Any], file: Path, above: set[str]) -> str:
-    """The error of the file's key at a variable's server; empty for one source, or one server."""
+    """The error for using the file's key at a variable's server; empty where both are of one source, or one server."""
     url, variables = os.environ.get(f"{_VARIABLE_PREFIX}BASE_URL"), Settings.variables()
     has_own_key = os.environ.get(variables["api_key"]) or {"api_key", "base_url"} & above
     if (
@@ -447,7 +457,7 @@ def _server(url: str) -> tuple[str, str]:
 
 
 def without_user(value: str) -> str:
-    """The value without the name and password that an address may have."""
+    """Return the value without the user name and password that an address may contain."""
     return _USER_OF_ADDRESS.sub(r"\1***@", value)
 
 

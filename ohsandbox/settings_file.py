@@ -1,4 +1,4 @@
-"""The person's settings file on disk: read whole, one key changed, written back with all else that it holds."""
+"""Reads and writes the person's settings file: one key is changed, everything else in it is kept."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_FILE_BYTES = 1_000_000
-"""As of an MCP configuration, which may stand in it."""
+"""The size limit of an MCP configuration, which the file may contain."""
 
 
 def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
-    """The JSON object that the file holds, unchecked; an empty one where it is missing and not required.
+    """Return the JSON object that the file holds, unchecked; an empty one where it is missing and not required.
 
     Raises:
         UsageError: it is missing and required, cannot be read, is too long, or holds something else.
@@ -39,7 +39,7 @@ def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
 
 
 def object_of(data: bytes, where: str) -> dict[str, Any]:
-    """The JSON object in data; where begins an error's message.
+    """Return the JSON object in data; where is the beginning of an error's message.
 
     Raises:
         UsageError: it is none.
@@ -55,7 +55,7 @@ def object_of(data: bytes, where: str) -> dict[str, Any]:
 
 
 def write_object(file: Path, values: Mapping[str, Any]) -> None:
-    """Replace the file, or what it is a link to, mode 0600: a reader sees the old object or the new one.
+    """Replace the file, or the one a symlink points to, with mode 0600: a reader sees the old object or the new one.
 
     Raises:
         UsageError: it cannot be written, or other users may change it.

@@ -1,4 +1,4 @@
-"""`ConversationState`: what a tool's `create(conv_state=...)` receives, and no more."""
+"""`ConversationState`: the part of a conversation that a tool's `create(conv_state=...)` receives."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class AskModel(Protocol):
-    """One question to the conversation's model, beside the conversation; its cost counts there."""
+    """Asks the conversation's model one question outside the conversation; its cost counts there."""
 
     def __call__(self, prompt: str, *, system: str = "") -> str:
-        """The answer's text.
+        """Return the answer's text.
 
         Raises:
             ModelError: no answer; the subclass says why.
@@ -27,7 +27,7 @@ class AskModel(Protocol):
 
 
 class Delegation(NamedTuple):
-    """A task for an agent of its own."""
+    """A task for a sub-agent."""
 
     task: str
     name: str
@@ -39,14 +39,14 @@ class Delegation(NamedTuple):
     agent: object | None = None
     """The `Agent` that does it, with its own tools, prompt and model; None is one like the agent that delegates."""
     on_step: Callable[[str], object] | None = None
-    """Gets a line about each thing that the agent does, in a thread of its own."""
+    """Receives a line about each step of the agent, in a separate thread."""
 
 
 class Delegate(Protocol):
-    """Has a task done by a sub-agent in the same sandbox, with a log of its own."""
+    """Delegates a task to a sub-agent in the same sandbox, with a log of its own."""
 
     def __call__(self, delegation: Delegation) -> str:
-        """The sub-agent's answer.
+        """Return the sub-agent's answer.
 
         Raises:
             ToolError: it came to no answer: a limit, a failure, stopped; says which, and what it had.
@@ -55,7 +55,7 @@ class Delegate(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ConversationState:
-    """The conversation as its tools see it.
+    """The part of a conversation that its tools see.
 
     A tool's `create` only takes what it needs from here: it starts nothing, reads nothing and asks nothing before the
     first call, so that tools can be listed without a sandbox.
@@ -71,10 +71,10 @@ class ConversationState:
     ask_model: AskModel | None = None
     delegate: Delegate | None = None
     output: OutputLimits = DEFAULT_LIMITS
-    """How much of a result is shown."""
+    """The limits on how much of a result is shown."""
 
     def require_runtime(self) -> Runtime:
-        """The runtime.
+        """Return the runtime.
 
         Raises:
             UsageError: the conversation has none.

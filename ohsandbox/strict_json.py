@@ -1,4 +1,4 @@
-"""JSON that a person wrote: nothing in it is dropped or guessed.
+"""Strict parsing of JSON that a person wrote: nothing in it is dropped or guessed.
 
 `json.loads` takes the last of two equal keys, so `{"network": "none", ... "network": "open"}` is open; it takes NaN,
 and makes infinity of 1e999.
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 
 def parse(data: bytes | str) -> Any:
-    """The value of a JSON text; bytes are UTF-8, with or without a byte order mark.
+    """Parse a JSON text and return its value; bytes are UTF-8, with or without a byte order mark.
 
     Raises:
         ValueError: it is not valid JSON; the message says why on one line, and names a key that stands twice.
@@ -43,7 +43,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_object(text: str) -> bool:
-    """Whether every parser takes text as a JSON object."""
+    """Whether every parser reads the text as a JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -51,7 +51,7 @@ def is_object(text: str) -> bool:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """As `parse_constant`: refuse NaN and the infinities."""
+    """Refuse NaN and the infinities; for `parse_constant` of `json`."""
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -63,7 +63,7 @@ def _finite(text: str) -> float:
 
 
 def _bounded(text: str) -> int:
-    """At most 64 bits: a longer number is never a setting, and as a float becomes infinity or an error."""
+    """Parse an integer of at most 64 bits; a longer number is never a setting."""
     if len(text) > 20 or abs(number := int(text)) >= 1 << 64:  # noqa: PLR2004 - the digits of 2**64
         raise ValueError(f"the number {text[:40]} is too large")
     return number

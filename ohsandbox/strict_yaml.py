@@ -11,22 +11,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_DEPTH = 64
-"""The parser that libyaml brings ends the whole process at some thousand levels."""
+"""Deepest nesting that is parsed: libyaml's parser crashes the whole process at some thousand levels."""
 MAX_NODES = 5_000_000
-"""After aliases: a list of 10,000 tasks has 500,000; a "billion laughs" file of one kilobyte has 10^9."""
+"""Most nodes after aliases are expanded: a list of 10,000 tasks has 500,000; a "billion laughs" file of one kilobyte
+10^9.
+"""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPENING, _CLOSING = (yaml.MappingStartEvent, yaml.SequenceStartEvent), (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
 class _YamlFault(NamedTuple):
-    """One thing that is wrong with a YAML text."""
+    """One fault of a YAML text."""
 
     line: int | None
     message: str
 
 
 class InvalidYaml(ValueError):  # noqa: N818 - a ValueError, as that of strict_json
-    """A text that is not one YAML document, or a hostile one."""
+    """The text is not a single YAML document, or is a hostile one."""
 
     def __init__(self, faults: Sequence[_YamlFault]) -> None:
         super().__init__("; ".join(f"line {one.line}: {one.message}" if one.line else one.message for one in faults))
@@ -40,7 +42,7 @@ class YamlFile(NamedTuple):
     node: Any
 
     def at(self, number: int) -> YamlFile:
-        """Return an item of the list that the document is."""
+        """Return an item of the document, which is a list."""
         return YamlFile(self.value[number], self.node.value[number])
 
     def line(self, location: Sequence[int | str]) -> int:
@@ -137,7 +139,7 @@ def _child(node: Any, part: int | str) -> tuple[Any, Any] | None:
 
 
 def amount(value: object) -> float | None:
-    """A number that is finite and not negative, which may be written as text; None for any other value."""
+    """Return a finite, non-negative number, which may be written as text; None for any other value."""
     try:
         number = float(str(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Foreign text made fit to be stored, quoted, shown to a model within a limit, and read as a size.
+"""Makes foreign text fit to be stored, quoted, and shown to a model within a limit; parses sizes.
 
 Not for what a person decides by (`review_text`), nor for what a program printed (`runtime.shell.terminal`).
 """
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 MAX_BYTES = 1024**5
-"""The engine takes signed 64-bit numbers; no machine has so much."""
+"""The largest size: the engine takes signed 64-bit numbers; no machine has so much."""
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([bkmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 _FACTORS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-"""Powers of 1024, as `docker run --memory` has them."""
+"""Powers of 1024, as in `docker run --memory`."""
 
 
 def encodable(text: str) -> str:
-    """The text with each lone surrogate, which UTF-8 cannot hold, as U+FFFD; a surrogate pair becomes its character."""
+    """Return the text with U+FFFD for each lone surrogate; a surrogate pair becomes its character."""
     if text.isascii():
         return text
     try:
@@ -29,7 +29,7 @@ def encodable(text: str) -> str:
 
 
 def encodable_tree(value: Any) -> Any:
-    """A copy of JSON-like data in which every string, keys included, can be encoded."""
+    """Return a copy of JSON-like data in which every string, keys included, can be encoded."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, Mapping):
@@ -40,7 +40,7 @@ def encodable_tree(value: Any) -> Any:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, keys included."""
+    """Yield every string in a JSON value, keys included."""
     below = [value]
     while below:
         one = below.pop()
@@ -53,18 +53,18 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 file`, `2,000 files`."""
+    """Return a number with its noun: `1 file`, `2,000 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def quoted_line(text: str, *, limit_chars: int) -> str:
-    """At most limit_chars characters of text in one line, without control and format characters; a cut ends in "…"."""
+    """Return at most limit_chars characters of text on one line, without control and format characters."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= limit_chars else line[: limit_chars - 1] + "…"
 
 
 def cut_middle(text: str, *, limit_chars: int) -> str:
-    """The text, or its head and tail with a line between that states exactly how much is missing.
+    """Return the text, or its head and tail with a line between them that states exactly how much is missing.
 
     Head and tail together have limit_chars characters; the line between is additional.
     """
@@ -77,7 +77,7 @@ def cut_middle(text: str, *, limit_chars: int) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """The known name that is most like this one; None where none is.
+    """Return the known name that is most like this one; None where none is similar.
 
     likeness: at least so much of both names are letters that they have in common, in the same order.
     """
@@ -85,13 +85,13 @@ def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, to end a message about an unknown name; "" where none of the known ones is like it."""
+    """Return ` Did you mean 'x'?` to end a message about an unknown name; "" where no known name is similar."""
     near = nearest(name, known)
     return f" Did you mean {near!r}?" if near else ""
 
 
 def byte_size(text: str) -> int:
-    """The bytes that a size such as `512m` or `2g` says; a number without a unit is bytes.
+    """Parse a size such as `512m` or `2g` into bytes; a number without a unit is bytes.
 
     Raises:
         ValueError: it is not a size.

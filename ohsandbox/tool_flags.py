@@ -30,7 +30,9 @@ _TOOLS_OF = {
     "enable_think": ("think",),
     "enable_finish": ("finish",),
 }
-"""In the order in which they are offered: the same in every run, so that a provider's cache stays valid."""
+"""The tools of each flag, in the order in which they are offered: the same in every run, so that a provider's cache
+stays valid.
+"""
 _NAMES = {
     "terminal": "execute_bash",
     "BashTool": "execute_bash",
@@ -83,7 +85,7 @@ class ToolFlags(ConfigModel):
         return tuple(name for name in names if name != "file_editor" or "edit_file" not in names)
 
     def switched(self, *, on: Iterable[str] = (), off: Iterable[str] = ()) -> Self:
-        """A copy with families or single tools switched; `browsing` stands for `enable_browsing`. Off wins.
+        """Return a copy with families or single tools switched; `browsing` stands for `enable_browsing`. Off wins.
 
         Raises:
             UsageError: a name, also in `also` or `without`, is neither family nor tool, or the tool cannot be loaded.
