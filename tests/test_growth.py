@@ -114,5 +114,15 @@ def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
     assert not _grows_too_fast(FUNCTIONS[name])
 
 
-def test_a_quadratic_function_is_seen() -> None:
-    assert _grows_too_fast(lambda text: sum(len(text[at:].upper()) for at in range(0, len(text), 2)), {"letters": "a"})
+def test_a_quadratic_function_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: used[0])
+
+    def takes(nanoseconds: Callable[[int], int]) -> Callable[[str], object]:
+        def function(text: str) -> None:
+            used[0] += nanoseconds(len(text)) / 1e9
+
+        return function
+
+    assert _grows_too_fast(takes(lambda chars: chars**2), {"letters": "a"})
+    assert not _grows_too_fast(takes(lambda chars: 10_000 * chars), {"letters": "a"})
