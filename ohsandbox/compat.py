@@ -31,7 +31,7 @@ from ohsandbox.agent.calls import find_tool
 from ohsandbox.agent.condenser import Condensation
 from ohsandbox.agent.parsing import parse_arguments
 from ohsandbox.arguments import expect
-from ohsandbox.conversation.metadata import FileConversationStore
+from ohsandbox.conversation.storage.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.capabilities import gemini_schema
 from ohsandbox.llm.chat import ChatResponse

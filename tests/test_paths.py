@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ohsandbox import Settings
-from ohsandbox.conversation.mcp_servers import pins_path
-from ohsandbox.conversation.metadata import FileConversationStore
+from ohsandbox.conversation.environment.mcp_servers import pins_path
+from ohsandbox.conversation.storage.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import check_apart, check_private, conversations_dir, open_directory, state_dir, subdirectory
 from ohsandbox.persistence import LOG_NAME
@@ -194,8 +194,8 @@ def test_a_bind_mount_is_seen_through(tmp_path: Path, ours: str, workspace: str)
         (tmp_path / name).mkdir(parents=True)
     script = f"""
 import pathlib, sys
-from ohsandbox.conversation.mcp_servers import pins_path
-from ohsandbox.conversation.metadata import FileConversationStore
+from ohsandbox.conversation.environment.mcp_servers import pins_path
+from ohsandbox.conversation.storage.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import LOG_NAME
 from ohsandbox.paths import check_apart

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.conversation.metadata import ConversationMetadata, write_metadata
+from ohsandbox.conversation.storage.metadata import ConversationMetadata, write_metadata
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import DirectoryLock, EventLog
 from ohsandbox.private_files import copy_apart, create_locked, locked, open_locked, open_regular, write_atomically

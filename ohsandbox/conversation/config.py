@@ -10,8 +10,8 @@ from ohsandbox.agent import Agent
 from ohsandbox.arguments import expect, expect_method, wrong
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval_filter_of, policy_given, policy_of
-from ohsandbox.conversation.limits import RunLimits, check_price
-from ohsandbox.conversation.skill_servers import check_policy
+from ohsandbox.conversation.environment.skill_servers import check_policy
+from ohsandbox.conversation.run.limits import RunLimits, check_price
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import runtime_from
 from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, RuntimeSettings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent.held import Screen, Verdict
     from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer
     from ohsandbox.conversation.approvals.decisions import Approvals
-    from ohsandbox.conversation.skill_servers import SkillServersPolicy
+    from ohsandbox.conversation.environment.skill_servers import SkillServersPolicy
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Masker

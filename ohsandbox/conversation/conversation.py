@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from ohsandbox import events
 from ohsandbox.arguments import check_wait, expect, expect_method, suggests_names
-from ohsandbox.conversation.aio import AsyncConversation
 from ohsandbox.conversation.approvals.decisions import Approvals, Decision
 from ohsandbox.conversation.approvals.policy import policy_given
-from ohsandbox.conversation.autoresume import ResumeOptions, adopt, class_or_instance
 from ohsandbox.conversation.config import ConversationConfig
-from ohsandbox.conversation.environment import Environment, check_place
-from ohsandbox.conversation.limits import RunLimits
-from ohsandbox.conversation.listening import ObservedConversation
+from ohsandbox.conversation.environment.environment import Environment, check_place
 from ohsandbox.conversation.live_output import LiveOutput
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
-from ohsandbox.conversation.metadata import ConversationStore, FileConversationStore, root_of
-from ohsandbox.conversation.model_side import ModelSide
-from ohsandbox.conversation.result import RunResult
-from ohsandbox.conversation.runner import STOP_TIMEOUT_S, Runner, RunThread
+from ohsandbox.conversation.methods.aio import AsyncConversation
+from ohsandbox.conversation.methods.listening import ObservedConversation
+from ohsandbox.conversation.methods.model_side import ModelSide
+from ohsandbox.conversation.methods.time_travel import TimeTravel
+from ohsandbox.conversation.run.limits import RunLimits
+from ohsandbox.conversation.run.result import RunResult
+from ohsandbox.conversation.run.runner import STOP_TIMEOUT_S, Runner, RunThread
 from ohsandbox.conversation.storage import find_conversation
-from ohsandbox.conversation.time_travel import TimeTravel
+from ohsandbox.conversation.storage.autoresume import ResumeOptions, adopt, class_or_instance
+from ohsandbox.conversation.storage.metadata import ConversationStore, FileConversationStore, root_of
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import new_id
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.decisions import ApprovalCallback
     from ohsandbox.conversation.approvals.policy import ConfirmationPolicy
     from ohsandbox.conversation.approvals.scopes import AnyScope, Approval, CallScope, PendingCall
-    from ohsandbox.conversation.environment import ResumeState
-    from ohsandbox.conversation.skill_servers import ProposedServers, SkillServersPolicy
+    from ohsandbox.conversation.environment.environment import ResumeState
+    from ohsandbox.conversation.environment.skill_servers import ProposedServers, SkillServersPolicy
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.conversation.metadata import title_of
+from ohsandbox.conversation.storage.metadata import title_of
 from ohsandbox.persistence import stream_events
 from ohsandbox.timetravel.fork import Turns
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from ohsandbox import events
 from ohsandbox.agent import History
 from ohsandbox.arguments import wrong
-from ohsandbox.conversation.limits import Spending, StuckDetector
-from ohsandbox.conversation.metadata import MetadataProjection
+from ohsandbox.conversation.run.limits import Spending, StuckDetector
+from ohsandbox.conversation.storage.metadata import MetadataProjection
 from ohsandbox.errors import UsageError
 from ohsandbox.events import KNOWN_TYPES, EventBody
 from ohsandbox.llm.chat import DeltaEvent
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ohsandbox.conversation.metadata import ConversationMetadata
+    from ohsandbox.conversation.storage.metadata import ConversationMetadata
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.secrets import StreamMasker

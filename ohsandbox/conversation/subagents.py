@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ohsandbox import events
 from ohsandbox.agent import Agent
-from ohsandbox.conversation.shared_runtime import SharedRuntime
+from ohsandbox.conversation.environment.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, SandboxUnavailable, ToolError
 from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
 from ohsandbox.persistence import LOG_NAME
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ohsandbox.agent.agent import Entry
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.conversation import Conversation
-    from ohsandbox.conversation.limits import RunLimits
     from ohsandbox.conversation.log import ConversationLog
+    from ohsandbox.conversation.run.limits import RunLimits
     from ohsandbox.llm.chat import LLMEvent, OnEvent
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.state import Delegation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.conversation.mcp_servers import pins_path
+from ohsandbox.conversation.environment.mcp_servers import pins_path
 from ohsandbox.mcp import Pins
 
 if TYPE_CHECKING:

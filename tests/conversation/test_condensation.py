@@ -8,7 +8,7 @@ import pytest
 from ohsandbox.agent import Agent, messages_from_events
 from ohsandbox.agent.condenser import Condenser, NoCondenser, SummarizingCondenser, WindowCondenser
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.limits import RunLimits
+from ohsandbox.conversation.run.limits import RunLimits
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.llm import ScriptedLLM, Usage
 from ohsandbox.llm.errors import ContextWindowError

@@ -8,7 +8,7 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, RunLimits
-from ohsandbox.conversation.shared_runtime import SharedRuntime
+from ohsandbox.conversation.environment.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, SandboxGone
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.llm import ModelRateLimitedError

@@ -16,7 +16,7 @@ from ohsandbox.cli.rendering.tables import open_console, print_json, print_table
 from ohsandbox.cli.rendering.text import safe, safe_line, say
 from ohsandbox.cli.sandbox.runtime import make_runtime, started_runtime
 from ohsandbox.cli.settings.model import read_settings
-from ohsandbox.conversation.mcp_servers import pins_path
+from ohsandbox.conversation.environment.mcp_servers import pins_path
 from ohsandbox.mcp import MCPConfig, MCPConfigError, MCPServers, Pins, ServerState, read_mcp_config
 from ohsandbox.mcp.config import merged
 from ohsandbox.review_text import concealed_in
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options.shared import SandboxOptions
     from ohsandbox.conversation import Conversation
-    from ohsandbox.conversation.skill_servers import ProposedServers
+    from ohsandbox.conversation.environment.skill_servers import ProposedServers
     from ohsandbox.mcp import MCPEvent, ServerStatus
     from ohsandbox.mcp.skills import SkillServer
     from ohsandbox.mcp.tool_pinning import ChangedTool

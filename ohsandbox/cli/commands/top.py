@@ -16,9 +16,9 @@ from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import age, cut, safe_line, say, size, words
-from ohsandbox.conversation.metadata import ConversationMetadata, FileConversationStore
-from ohsandbox.conversation.result import answer_in
+from ohsandbox.conversation.run.result import answer_in
 from ohsandbox.conversation.storage import MALFORMED
+from ohsandbox.conversation.storage.metadata import ConversationMetadata, FileConversationStore
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir, subdirectory

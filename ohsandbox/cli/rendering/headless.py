@@ -15,7 +15,7 @@ from ohsandbox.cli.rendering.view import PlainView, View
 from ohsandbox.events.event import KINDS, ConversationStatus
 
 if TYPE_CHECKING:
-    from ohsandbox.conversation.result import RunResult
+    from ohsandbox.conversation.run.result import RunResult
     from ohsandbox.events import SDKEvent
     from ohsandbox.network.audit import NetworkDecision
 

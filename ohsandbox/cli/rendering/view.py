@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ohsandbox.conversation.live_output import OutputEvent
-    from ohsandbox.conversation.result import RunResult
+    from ohsandbox.conversation.run.result import RunResult
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.network.audit import NetworkDecision

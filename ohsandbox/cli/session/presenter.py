@@ -10,7 +10,7 @@ from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.text import cut
 from ohsandbox.cli.rendering.view import IMAGES_NAME, MAX_STATUS_CHARS, MODEL_WORKS
 from ohsandbox.cli.sandbox.network_words import BlockedHosts
-from ohsandbox.conversation.limits import Spending
+from ohsandbox.conversation.run.limits import Spending
 from ohsandbox.events import EXIT, ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
 from ohsandbox.review_text import on_one_line

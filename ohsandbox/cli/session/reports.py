@@ -17,7 +17,7 @@ from ohsandbox.cli.rendering.text import cut, safe, safe_line
 from ohsandbox.cli.sandbox.network_words import network_words
 from ohsandbox.cli.sandbox.runtime import place_of
 from ohsandbox.cli.settings.model import key_source
-from ohsandbox.conversation.result import answer_in
+from ohsandbox.conversation.run.result import answer_in
 from ohsandbox.conversation.storage import list_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir

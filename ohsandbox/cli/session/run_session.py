@@ -24,7 +24,7 @@ from ohsandbox.cli.settings.run_settings import complete, hide_secrets, instruct
 from ohsandbox.cli.viewer.hosting import PageAddress, has_browser, hosted, open_browser, wait_for_page
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.approvals.policy import policy_of
-from ohsandbox.conversation.limits import Spending
+from ohsandbox.conversation.run.limits import Spending
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.config import keys_of, limits_of
-from ohsandbox.conversation.limits import check_price
-from ohsandbox.conversation.shared_runtime import SharedRuntime
+from ohsandbox.conversation.environment.shared_runtime import SharedRuntime
+from ohsandbox.conversation.run.limits import check_price
 from ohsandbox.errors import LimitReachedError, LogWriteError, ModelError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent
 from ohsandbox.evaluation.progress import RateLimited
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ohsandbox.conversation.result import RunResult
+    from ohsandbox.conversation.run.result import RunResult
     from ohsandbox.evaluation.progress import Tell
     from ohsandbox.llm import ChatModel
     from ohsandbox.llm.back_off import BackOffMember

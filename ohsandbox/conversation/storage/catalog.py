@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ohsandbox.arguments import expect
-from ohsandbox.conversation.metadata import (
+from ohsandbox.conversation.storage.metadata import (
     ConversationMetadata,
     FileConversationStore,
     MetadataProjection,

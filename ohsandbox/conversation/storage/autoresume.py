@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar
 
-from ohsandbox.conversation.storage import find_conversation
+from ohsandbox.conversation.storage.catalog import find_conversation
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import LOG_NAME
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer
     from ohsandbox.conversation.approvals.decisions import ApprovalCallback
     from ohsandbox.conversation.approvals.policy import ConfirmationPolicy
-    from ohsandbox.conversation.limits import RunLimits
+    from ohsandbox.conversation.environment.skill_servers import SkillServersPolicy
     from ohsandbox.conversation.log import ConversationLog
-    from ohsandbox.conversation.metadata import ConversationStore
-    from ohsandbox.conversation.skill_servers import SkillServersPolicy
+    from ohsandbox.conversation.run.limits import RunLimits
+    from ohsandbox.conversation.storage.metadata import ConversationStore
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets
     from ohsandbox.settings import Settings

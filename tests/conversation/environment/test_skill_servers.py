@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox import Agent, CLIRuntime, Conversation, DockerRuntime, Settings, UsageError
-from ohsandbox.conversation import mcp_servers
 from ohsandbox.conversation.approvals.scopes import StartServers
+from ohsandbox.conversation.environment import mcp_servers
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.mcp import MCPConfig, MCPServers
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
@@ -21,10 +21,10 @@ from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, resu
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.conversation.skill_servers import ProposedServers
+    from ohsandbox.conversation.environment.skill_servers import ProposedServers
     from ohsandbox.runtime.base import Runtime
 
-SERVER = Path(__file__).parents[1] / "mcp" / "server.py"
+SERVER = Path(__file__).parents[2] / "mcp" / "server.py"
 MARK = "touched-by-the-server"
 
 

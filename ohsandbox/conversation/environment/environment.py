@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.arguments import expect
 from ohsandbox.conversation.config import default_runtime
-from ohsandbox.conversation.mcp_servers import ConversationServers
-from ohsandbox.conversation.skill_servers import SkillServersGate
+from ohsandbox.conversation.environment.mcp_servers import ConversationServers
+from ohsandbox.conversation.environment.skill_servers import SkillServersGate
 from ohsandbox.conversation.storage import note_container
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.paths import check_apart
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.config import ConversationConfig
+    from ohsandbox.conversation.environment.skill_servers import ProposedServers
     from ohsandbox.conversation.log import ConversationLog, Listeners
-    from ohsandbox.conversation.skill_servers import ProposedServers
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.mcp import MCPServers
     from ohsandbox.runtime.results import ResumeReport

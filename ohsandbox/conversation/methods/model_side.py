@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Self
 
 from ohsandbox import events
 from ohsandbox.arguments import expect, expect_method
-from ohsandbox.conversation.metadata import MODEL_CHANGED
+from ohsandbox.conversation.storage.metadata import MODEL_CHANGED
 from ohsandbox.errors import UsageError
 
 if TYPE_CHECKING:
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog
-    from ohsandbox.conversation.runner import RunThread
+    from ohsandbox.conversation.run.runner import RunThread
     from ohsandbox.llm import ChatModel
     from ohsandbox.persistence.log import LogPosition
 

@@ -6,7 +6,7 @@ import pytest
 
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.metadata import FileConversationStore
+from ohsandbox.conversation.storage.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of

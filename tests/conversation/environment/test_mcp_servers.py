@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox import Agent, CLIRuntime, Conversation
-from ohsandbox.conversation import mcp_servers
+from ohsandbox.conversation.environment import mcp_servers
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.mcp import MCPAction, MCPConfig, MCPConfigError, MCPServers, Pins
 from ohsandbox.schema import text_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm import ChatResponse
     from ohsandbox.runtime.base import Runtime
 
-SERVER = Path(__file__).parents[1] / "mcp" / "server.py"
+SERVER = Path(__file__).parents[2] / "mcp" / "server.py"
 
 
 def odd(*modes: str, **more: Any) -> dict[str, Any]:

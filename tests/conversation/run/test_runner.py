@@ -10,7 +10,7 @@ from ohsandbox.conversation import FileConversationStore
 from ohsandbox.conversation.approvals.decisions import Approvals
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.log import ConversationLog
-from ohsandbox.conversation.runner import RunThread
+from ohsandbox.conversation.run.runner import RunThread
 from ohsandbox.errors import LogWriteError
 from ohsandbox.events import ConversationStatus
 from tests.fakes import FakeModel

@@ -13,8 +13,8 @@ from ohsandbox import events
 from ohsandbox.agent.history import PLAN_MODE
 from ohsandbox.arguments import check_wait
 from ohsandbox.conversation.approvals.policy import PLAN_BEGINS, PLAN_IS_OVER, PlanMode
-from ohsandbox.conversation.loop import CondensationTrigger, Loop
-from ohsandbox.conversation.metadata import keep_metadata
+from ohsandbox.conversation.run.loop import CondensationTrigger, Loop
+from ohsandbox.conversation.storage.metadata import keep_metadata
 from ohsandbox.conversation.subagents import MAX_DEPTH, AuxiliaryCompletion, SubagentManager
 from ohsandbox.errors import LimitReachedError, OhsandboxError
 from ohsandbox.events import ConversationStatus
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.config import ConversationConfig
-    from ohsandbox.conversation.environment import Environment
+    from ohsandbox.conversation.environment.environment import Environment
     from ohsandbox.conversation.log import ConversationLog, StreamRelay
-    from ohsandbox.conversation.metadata import ConversationStore
+    from ohsandbox.conversation.storage.metadata import ConversationStore
     from ohsandbox.conversation.subagents import Converse
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.runtime.base import Runtime
