@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.agent import Agent
@@ -14,7 +15,7 @@ from ohsandbox.conversation.environment.skill_servers import check_policy
 from ohsandbox.conversation.run.limits import RunLimits, check_price
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.factory import runtime_from
-from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, RuntimeSettings
+from ohsandbox.runtime.runtime_settings import RuntimeSettings
 from ohsandbox.secrets import Secrets, host_keys
 from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 from ohsandbox.settings import Settings
@@ -222,14 +223,13 @@ def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
     Raises:
         UsageError: the settings name what cannot be, or what excludes each other.
     """
-    same = {*RESOURCE_LIMITS, *CONTAINER_OPTIONS, "image", "git", "ca_bundle", "env", "user"} & {*Settings.model_fields}
+    same = {field.name for field in fields(RuntimeSettings)} & Settings.model_fields.keys()
     asked: dict[str, Any] = {name: getattr(settings, name) for name in same}
     asked |= {
         "network": settings.network or ("none" if settings.allow is None else "allowlist"),
         "allow": settings.allow or (),
         "mount": settings.mounts,
         "cache": None if settings.cache == "project" else settings.cache,  # of a workspace
-        "gpus": int(settings.gpus) if settings.gpus and settings.gpus != "all" else settings.gpus,
     }
     return runtime_from(RuntimeSettings(**asked, conversation=conversation_id))
 

@@ -23,9 +23,9 @@ from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.project.devcontainer import DevContainer, find_devcontainer
 from ohsandbox.project.devcontainer import fault as devcontainer_fault
 from ohsandbox.project.features import staged
-from ohsandbox.runtime.factory import build_digest, check_mount, project_services
+from ohsandbox.runtime.factory import build_digest, check_mount, default_limits, project_services
 from ohsandbox.runtime.mount_text import Mount
-from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW
+from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW, RESOURCE_LIMITS
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
 
@@ -62,11 +62,10 @@ _WIDEST_FIRST = {
     "skill_servers": ("allow", "ask", "never"),
 }
 _UNSET: dict[str, Any] = {
-    "confirm": "risky", "skill_servers": "ask", "memory": 2 * 1024**3, "cpus": 2.0, "pids": 512,
-    "network": "allowlist", "allow": DEFAULT_ALLOW,
+    "confirm": "risky", "skill_servers": "ask", "network": "allowlist", "allow": DEFAULT_ALLOW,
 }  # fmt: skip
-"""What None stands for, as narrow as it can mean: the defaults of a container, and `risky` on this host."""
-_LIMITS = ("max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "memory", "cpus", "pids", "disk")
+"""What None stands for, as narrow as it can mean, such as `risky` on this host; `default_limits` has the limits."""
+_LIMITS = ("max_iterations", "max_time_s", "max_tokens", "max_cost_usd", *RESOURCE_LIMITS)
 _NARROWEST = {"profile": "strict", "cache": "none"}
 _GUARDS = ("checkpoints", "stuck_detection")
 
@@ -430,7 +429,8 @@ def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
     value, before = getattr(typed, name), getattr(base, name)
     if value == before:
         return True
-    value, before = (_UNSET.get(name) if one is None else one for one in (value, before))
+    unset = default_limits() if name in RESOURCE_LIMITS else _UNSET
+    value, before = (unset.get(name) if one is None else one for one in (value, before))
     if name in _WIDEST_FIRST:
         order = _WIDEST_FIRST[name]
         return order.index(value) >= order.index(before)

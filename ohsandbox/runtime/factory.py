@@ -56,8 +56,12 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
 
     asked = {limit: getattr(settings, name) for name, limit in RESOURCE_LIMITS.items()}
     limits: dict[str, Any] = {limit: value for limit, value in asked.items() if value is not None}
-    if settings.accept_unenforced:
+    options = {name: getattr(settings, name) for name in CONTAINER_OPTIONS}
+    if options.pop("accept_unenforced"):
         limits["enforced"] = False
+    options["runtime"] = options.pop("oci_runtime")
+    if options["cache"] == "none":
+        options["cache"] = None
     joins = settings.attach is not None
     return DockerRuntime(
         None if joins or settings.build else settings.image,
@@ -79,13 +83,9 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         services=() if joins else [Service(**one) for one in settings.services],
         env=settings.env,
         user=settings.user,
-        cache=None if settings.cache == "none" else settings.cache,
-        platform=settings.platform,
-        gpus=settings.gpus,
-        runtime=settings.oci_runtime or "",
-        profile=settings.profile,
         setup_key=settings.setup_key,
         progress=progress,
+        **options,
     )
 
 
@@ -168,6 +168,14 @@ def project_services(
         found = compose_file.services_of_tables(told, directory, root)
     dumped = (one.model_dump(mode="json", exclude_defaults=True) for one in found.services)
     return tuple(dumped), found.notes
+
+
+def default_limits() -> dict[str, Any]:
+    """The value of each of `RESOURCE_LIMITS` in a sandbox for which it is None, by name; None: it is not limited."""
+    from ohsandbox.runtime.docker.container_config import DEFAULT_CPUS, SandboxLimits  # noqa: PLC0415 - as above
+
+    found = {name: SandboxLimits.model_fields[limit].default for name, limit in RESOURCE_LIMITS.items()}
+    return found | {"cpus": DEFAULT_CPUS}
 
 
 def engine_elsewhere(name: str | None) -> str | None:

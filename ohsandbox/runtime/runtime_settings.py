@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -20,15 +20,37 @@ DEFAULT_ALLOW = ("packages",)
 """Of the commands, where nobody said what to allow: the package registries of the person's own configuration."""
 
 NETWORK_OPTIONS = ("network", "allow", "credential")
-
-CONTAINER_OPTIONS = ("cache", "platform", "gpus", "oci_runtime", "profile", "accept_unenforced")
-"""Of a container that is created, beside its limits."""
 RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
 """Bounds of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuntimeSettings:
+class ContainerOptions:
+    """Options of a container that is created, beside its limits.
+
+    A field here reaches the argument of the same name of `DockerRuntime` from `SandboxOptions` (its flag) and from
+    `Settings`, where they have a field of the same name.
+    """
+
+    cache: str | None = None
+    """"project" or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
+    platform: str | None = None
+    """Of the image: os/architecture."""
+    gpus: int | str | None = None
+    """A number, also as a text, or "all"."""
+    oci_runtime: str | None = None
+    """An OCI runtime of the engine, such as runsc."""
+    profile: Literal["strict", "trusted"] | None = None
+    """More or less strict than usual; see `DockerRuntime`."""
+    accept_unenforced: bool = False
+    """Accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
+
+
+CONTAINER_OPTIONS = tuple(option.name for option in fields(ContainerOptions))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeSettings(ContainerOptions):
     """What a sandbox is created from, whatever the backend. A backend ignores no option: see `BackendInfo.options`."""
 
     runtime: str = DEFAULT_BACKEND
@@ -68,21 +90,10 @@ class RuntimeSettings:
     """Processes and threads."""
     disk: int | None = None
     """Bytes by which the root file system may grow."""
-    accept_unenforced: bool = False
-    """Accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of every process."""
     user: str | None = None
     """Name or id of the user of every process."""
-    cache: str | None = None
-    """"project" or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
-    platform: str | None = None
-    """Of the image: os/architecture."""
-    gpus: int | Literal["all"] | None = None
-    oci_runtime: str | None = None
-    """An OCI runtime of the engine, such as runsc."""
-    profile: Literal["strict", "trusted"] | None = None
-    """More or less strict than usual; see `DockerRuntime`."""
     conversation: str | None = None
     checkpoint: str | None = None
     """The id of a checkpoint to begin with."""

@@ -74,12 +74,6 @@ for _names, _tool, _ in _BUILT_IN:
     for _name in _names:
         register_tool(_name, _tool, built_in=True)
 
-_OF_A_CONVERSATION = (
-    "ask_human", "delegate", "delegate_to_browsing_agent", "edit_file", "finish", "request_condensation", "think",
-)  # fmt: skip
-"""They need a model, a person or an agent."""
-serve_runtimes(without=_OF_A_CONVERSATION)
-
 HINTS: Mapping[str, Hint] = {name: hint for names, _, hint in _BUILT_IN for name in names}
 """Hints of the built-in tools, by the names that a log or a command line may use."""
 
@@ -107,9 +101,15 @@ def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+NEED_AGENT = tuple(name for name in HINTS if hint_of(name, {}).needs_agent)
+"""The built-in tools that only an agent has a use for. A runtime alone serves `task_tracker` all the same."""
+serve_runtimes(without={*NEED_AGENT} - {task_tracker.TOOL_NAME})
+
+
 __all__ = [
     "DEFAULT_TOOLS",
     "HINTS",
+    "NEED_AGENT",
     "AgentDelegateAction",
     "AgentFinishAction",
     "AgentThinkAction",

@@ -23,11 +23,11 @@ from ohsandbox.cli.settings.model import key_name
 from ohsandbox.cli.settings.project import UsedProject, use_project
 from ohsandbox.errors import UsageError
 from ohsandbox.key_store import is_reference, store_key
-from ohsandbox.settings import SDK_FILE_NAME, Settings, without_user
+from ohsandbox.settings import SDK_FILE_NAME, ByteSize, Settings, without_user
 from ohsandbox.settings_file import object_of, read_object, write_object
 from ohsandbox.text import did_you_mean
 
-SIZES = ("memory", "disk")
+SIZES = frozenset(name for name, field in Settings.model_fields.items() if ByteSize in get_args(field.annotation))
 """Settings whose text is kept as it was written: 2g says more than 2147483648."""
 HIDDEN = "***"
 _SECRET_NAMES = frozenset({"api_key", "env", "headers", "auth", "token", "authorization", "password"})

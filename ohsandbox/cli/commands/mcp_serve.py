@@ -26,7 +26,7 @@ from ohsandbox.mcp_server import SandboxFactory, make_server
 from ohsandbox.runtime.pool import SandboxPool
 from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE
 from ohsandbox.secrets.vault import look_up
-from ohsandbox.tools import HINTS, hint_of
+from ohsandbox.tools import NEED_AGENT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.tool_flags import ToolFlags
 
-_NEEDS_AGENT = tuple(name for name in HINTS if hint_of(name, {}).needs_agent)
-"""Tools that are of no use without our agent and its model; the client has its own."""
 _MIN_IDLE_S = 1.0
 """A client pauses between two calls."""
 _MIN_TOKEN_CHARS = 16
@@ -63,10 +61,10 @@ def serve(what: ServeOptions, where: SandboxOptions) -> int:
 
 def _tools(usual: ToolFlags, what: ServeOptions) -> list[str]:
     wanted = usual.switched(on=what.enable or (), off=what.disable or ()).names()
-    for name in _NEEDS_AGENT:
+    for name in NEED_AGENT:
         if name in wanted and name not in usual.names():
             raise UsageError(f"Tool {name!r} needs an ohsandbox agent and its model. Remove it from --enable.")
-    names = [name for name in wanted if name not in _NEEDS_AGENT]
+    names = [name for name in wanted if name not in NEED_AGENT]
     if not names:
         raise UsageError("All tools are disabled. Remove some of --disable.")
     return names

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import PullProgress
     from ohsandbox.settings import Settings
 
-_OTHERWISE = {"workspace", "allow", "copy", "env", "gpus"}
+_OTHERWISE = {"workspace", "allow", "copy", "env"}
 """Options that `RuntimeSettings` has in another form."""
 _MAX_LEFT_OUT_NAMED = 12
 """Of what is not copied; what looks like a secret first."""
@@ -83,7 +83,6 @@ def make_runtime(
         copy=copy,
         conversation=conversation_id,
         env=dict(pair.split("=", 1) for pair in options.env or ()),
-        gpus="all" if options.gpus == "all" else int(options.gpus) if options.gpus else None,
         setup_key=setup_key(options) if options.backend.isolated and not options.attach else None,
     )
     return runtime_from(asked, progress=progress)

@@ -76,6 +76,10 @@ hierarchies is a tmpfs of half the machine's memory, where root could fill all m
 kernel can reclaim, so that no process starts any more."""
 
 
+DEFAULT_CPUS = 2.0
+"""Processors of a sandbox whose limits name none, where the engine's machine has as many."""
+
+
 class SandboxLimits(ConfigModel):
     """Resource limits of a sandbox. All except free_bytes are enforced by the engine and verified from inside."""
 
@@ -141,7 +145,7 @@ class ContainerConfig(BaseModel):
     network_owner: str = ""
     """Id of the container whose network namespace it joins; empty: it has one of its own, with no interface."""
     limits: SandboxLimits = SandboxLimits()
-    cpus: float = 2.0
+    cpus: float = DEFAULT_CPUS
     """Resolved: at most the engine's number of processors."""
     open_files: int | None = 65536
     """Resolved: an engine without CAP_SYS_RESOURCE cannot exceed its own limit. None: the engine's limit."""

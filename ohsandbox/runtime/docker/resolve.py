@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import caches, mount_policy, profiles
-from ohsandbox.runtime.docker.container_config import ALL_GPUS, MAPPED_HOME, ContainerConfig, SandboxLimits
+from ohsandbox.runtime.docker.container_config import (
+    ALL_GPUS,
+    DEFAULT_CPUS,
+    MAPPED_HOME,
+    ContainerConfig,
+    SandboxLimits,
+)
 from ohsandbox.runtime.docker.options import (
     BINDS_LABEL,
     CA_FILE_VARIABLES,
@@ -43,7 +49,6 @@ programs), of bash and of sh. Other variables of an image (JAVA_HOME, GOPATH) ar
 _OF_THE_IMAGE = re.compile(r"\$\{containerEnv:([A-Za-z_][A-Za-z0-9_]{0,254})\}")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Of an image that sets none."""
-_WANTED_CPUS = 2.0
 _WANTED_FILES = 65536
 
 
@@ -124,7 +129,7 @@ def hostile_names(image_env: list[str]) -> tuple[str, ...]:
 
 def processors(limits: SandboxLimits, engine: Engine) -> float:
     """Return the number of processors: what was asked for, or two where the engine has as many."""
-    return limits.cpus or min(_WANTED_CPUS, engine.cpu_count())
+    return limits.cpus or min(DEFAULT_CPUS, engine.cpu_count())
 
 
 def open_files(limits: SandboxLimits, engine: Engine) -> int:
