@@ -1,4 +1,4 @@
-"""Isolated evaluation: tasks in the formats that exist, a fresh sandbox for each trial, results that CI understands."""
+"""Isolated evaluation: reads tasks of several formats, runs each trial in a fresh sandbox, writes results for CI."""
 
 from ohsandbox.evaluation.formats import LoadedTasks, Problem, load_tasks
 from ohsandbox.evaluation.results import TrialResult

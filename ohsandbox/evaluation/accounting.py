@@ -1,4 +1,4 @@
-"""What the sandboxes of a trial use, and whether others took the processors that its limits of time stand on."""
+"""Resource use of a trial's sandboxes; notices where other work took the processors that time limits assume."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Worker = Literal["agent", "verifier"]
 
 
 class Accounting:
-    """The books of one trial."""
+    """The resource account of one trial."""
 
     def __init__(self, lease: ProcessorLease) -> None:
         self._lease = lease
         self._used: dict[str, ResourceUsage] = {}
-        """By the id of a sandbox, what it has used so far."""
+        """What each sandbox has used so far, by its id."""
         self._kills: dict[Worker, int | None] = {"agent": None, "verifier": None}
         self._shares: list[CpuShare] = []
         self._no_route: int | None = None
         self.cut_short: set[Worker] = set()
-        """Whose limit of time was not what was promised, since others took the processors."""
+        """The workers whose time limit was shortened in effect: other work took the processors."""
 
     def begin(self, runtime: DockerRuntime) -> None:
-        """Count from here what is counted for a network namespace, which may have served another sandbox before."""
+        """Start counting for a network namespace now: it may have served another sandbox before."""
         with contextlib.suppress(OhsandboxError):
             before = runtime.resource_usage().no_route
             self._used[runtime.id] = ResourceUsage(cpu_s=0.0, oom_kills=0, no_route=before)
@@ -63,13 +63,13 @@ class Accounting:
                 self.cut_short.add(worker)
 
     def killed(self, worker: Worker) -> str:
-        """A clause on processes of worker that were killed for want of memory; empty without any."""
+        """Return a clause about processes of worker that were killed for want of memory; empty if none were."""
         kills = self._kills[worker]
         return f" ({kills} processes were killed: memory ran out)" if kills else ""
 
     @property
     def resources(self) -> Resources:
-        """Of all sandboxes together."""
+        """Return the resource use of all sandboxes together."""
         used = self._used.values()
         peaks = [one.peak_memory_bytes for one in used if one.peak_memory_bytes is not None]
         cpu = [one.cpu_s for one in used if one.cpu_s is not None]
@@ -82,7 +82,7 @@ class Accounting:
 
     @property
     def load(self) -> Load:
-        """Of the processors, in the worst phase."""
+        """Return the load of the processors in the worst phase."""
         others = [share.others for share in self._shares if share.others is not None]
         pressure = [share.pressure for share in self._shares if share.pressure is not None]
         return Load(

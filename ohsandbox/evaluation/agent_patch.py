@@ -1,4 +1,4 @@
-"""An agent's work as a patch: the difference between the commit that it began with and the files that it left.
+"""Writes an agent's work as a patch: the difference between the commit it began with and the files it left.
 
 The repository of an agent may hold anything: hooks, filters, a rewritten history, none at all. So git runs in the
 sandbox alone, with a directory of its own that borrows nothing of the agent's but objects; see docs/evaluation.md.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_PATCH_BYTES = 200 * 1024**2
 _GIT_S = 120.0
-"""`git add` of Django's 6,600 files takes 0.4 s."""
+"""Time limit of a git command: `git add` of Django's 6,600 files takes 0.4 s."""
 _OWN_CONFIGURATION = """
 t=$(mktemp -d) || exit 1
 trap 'rm -rf "$t"' EXIT
@@ -76,18 +76,18 @@ cd "$1" && git reset -q --hard "$2" && git clean -ffdq || exit
 
 
 class Baseline(NamedTuple):
-    """The repository around a working directory, before an agent begins."""
+    """The repository around a working directory, as it was before an agent began."""
 
     top: str
-    """Its work tree, with a slash at the end."""
+    """The root of its work tree, with a slash at the end."""
     commit: str
     objects: str
     owner: str
-    """UID:GID of the work tree."""
+    """UID:GID of the owner of the work tree."""
 
 
 class PatchTooLarge(Exception):  # noqa: N818 - told in a note
-    """A patch is over MAX_PATCH_BYTES."""
+    """The patch is larger than MAX_PATCH_BYTES."""
 
 
 def find_baseline(runtime: Runtime) -> Baseline | None:
@@ -98,7 +98,7 @@ def find_baseline(runtime: Runtime) -> Baseline | None:
 
 
 def write_patch(runtime: Runtime, baseline: Baseline, target: Path) -> str | None:
-    """Write the difference between the baseline and the files as they are now; returns why it is not whole.
+    """Write the difference between the baseline and the files as they are now; return why it is incomplete, or "".
 
     New files are in it, those that .gitignore names are not. Where it cannot be made, target does not exist.
     """

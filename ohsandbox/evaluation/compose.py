@@ -1,4 +1,4 @@
-"""A sandbox that is one service of a Compose project; the others run beside it, in networks of their own.
+"""A sandbox that is one service of a Compose project; the other services run beside it, in networks of their own.
 
 Each trial has a project: its containers, networks and volumes are named by run, task and attempt, labelled with leases
 as all sandboxes are, and removed with the sandbox; what a killed process leaves, `gc` removes.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 NO_ALLOWLIST = "A task of several services has no allowlist. Remedy: its network is none or open."
 OUTSIDE = "ohsandbox-outside"
-"""The network of a project that leads out of it; services are in it while their phase has the network `open`."""
+"""The project's network that leads outside; services join it while their phase has the network `open`."""
 _POLL_S = 0.1
 _LAST_LINES = 5
 _NO_HOST = {"com.docker.network.bridge.inhibit_ipv4": "true"}
@@ -50,19 +50,19 @@ _NO_HOST = {"com.docker.network.bridge.inhibit_ipv4": "true"}
 
 
 class ProjectOptions(NamedTuple):
-    """What a project is made with."""
+    """Options of a project."""
 
     name: str
     network: Network
     limits: SandboxLimits
-    """Of the sandbox; the processors are for all services, each of which may use them."""
+    """Limits of the sandbox; the processors are shared by all services."""
     labels: Mapping[str, str]
     cancel: threading.Event
-    """Ends a start."""
+    """Cancels a start once it is set."""
 
 
 def project_name(run_id: str, task: str, attempt: str) -> str:
-    """Return a name that no other project has."""
+    """Return a fresh project name for a trial."""
     slug = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[:30]
     return f"ohsandbox-{run_id}-{slug}-{attempt}-{secrets.token_hex(2)}"
 
@@ -80,7 +80,7 @@ class ServiceRuntime(DockerRuntime):
         workdir: str | None,
         ca_bundle: str | None,
     ) -> None:
-        """Start nothing. images makes what the services need.
+        """Create the runtime without starting it. images supplies the services' images.
 
         Raises:
             UsageError: as `DockerRuntime`; or the environment has no project.
@@ -152,7 +152,7 @@ class ServiceRuntime(DockerRuntime):
         return self._project.environments[service].model_copy(update={"build_timeout_s": timeout_s})
 
     def _model(self, engine: Engine, images: Mapping[str, str], seccomp: Path) -> dict[str, Any]:
-        """Return the file that Compose is given: what was checked, and what every sandbox has."""
+        """Return the file that Compose is given: the checked model, with the settings of every sandbox added."""
         labels = {"labels": {lease.LEASE_LABEL: self._leases[self._project.main].id}}
         networks: dict[str, Any] = {
             name: {"internal": True, "driver_opts": _NO_HOST, **labels} for name in self._project.networks
@@ -205,7 +205,7 @@ class ServiceRuntime(DockerRuntime):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether the sandbox's service does nothing but wait for commands."""
+        """Whether the sandbox's service only waits for commands."""
         told = self._project.services[self._project.main]
         words = " ".join(_texts(told.get("command") or []))
         return not told.get("entrypoint") and (not words or bool(IDLE.fullmatch(words)))
@@ -215,7 +215,7 @@ class ServiceRuntime(DockerRuntime):
         return f"{self._asked.name}_outside"
 
     def _await(self, engine: Engine, deadline: float) -> None:
-        """Wait until every service runs, is healthy, or has done its work."""
+        """Wait until every service runs, is healthy, or has ended as it should."""
         waiting = [*self._project.services]
         while True:
             waiting = [service for service in waiting if not self._is_ready(engine, service)]
@@ -241,7 +241,7 @@ class ServiceRuntime(DockerRuntime):
         return state["Status"] == "running" and health in {"none", "healthy"}
 
     def _said(self, engine: Engine) -> str:
-        """Return the last words of each service, for a message."""
+        """Return the last output of each service, for a message."""
         said = ""
         for service in self._project.services:
             try:
@@ -282,7 +282,7 @@ class ServiceRuntime(DockerRuntime):
         return DockerRuntime(attach=_container(self._asked.name, service))
 
     def set_network(self, network: Network, *, allow: Sequence[str] | None = None) -> None:
-        """Give all services of the project a network that leads out of it, or take it away.
+        """Connect all services of the project to a network that leads outside, or disconnect them.
 
         They reach each other in any case.
 

@@ -1,4 +1,4 @@
-"""Calls of `docker compose`, the plugin of the docker client."""
+"""Runs `docker compose`, the plugin of the docker client."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _INHERITED = frozenset({
 task, so it has no others."""
 _POLL_S = 0.1
 _END_S = 5.0
-"""For a client that is to end: it cancels its calls of the engine."""
+"""Time that a client gets to end: it cancels its calls of the engine."""
 _REMEDY = "Remedy: install the docker client with its Compose plugin (Debian: docker-cli and docker-compose)."
 
 
 class Called(NamedTuple):
-    """How a call ended."""
+    """The result of a call."""
 
     exit_code: int
     stdout: str

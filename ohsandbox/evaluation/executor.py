@@ -1,4 +1,4 @@
-"""Where trials are carried out: in threads of this process, or on other machines."""
+"""Executors that carry out trials: in threads of this process, or on other machines."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 
 class TrialExecutor(Protocol):
-    """Carries out trials, `slots` of them at the same time."""
+    """Runs trials, at most `slots` of them at the same time."""
 
     @property
     def slots(self) -> int:
         """How many trials may run now; it may change."""
 
     def check(self) -> None:
-        """Find out whether trials can run at all, before the first.
+        """Check whether trials can run at all, before the first one.
 
         Raises:
             SandboxUnavailable: no engine answers.
         """
 
     def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
-        """Begin a trial, whose files go into the empty directory. Its future never fails but by a fault of ours."""
+        """Start a trial that writes its files into the empty directory. Its future fails only through a bug of ours."""
 
     def close(self) -> None:
-        """End the trials that run, without results, and wait for their sandboxes to be removed."""
+        """Stop the running trials, without results, and wait until their sandboxes are removed."""
 
 
 class LocalExecutor:
-    """Threads of this process, and the engine of this machine."""
+    """Runs trials in threads of this process, on the engine of this machine."""
 
     def __init__(self, slots: int, images: Images, tell: Tell) -> None:
-        """Begin nothing; tell hears of each phase."""
+        """Create the executor without starting anything; tell is called with each phase."""
         self.slots = slots
         self._images, self._tell = images, tell
         self._cancel = threading.Event()

@@ -1,4 +1,4 @@
-"""An agent's work, brought from its sandbox into a fresh one, in which nothing else of the agent's is."""
+"""Transfers an agent's work from its sandbox into a fresh one that contains nothing else of the agent's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hand_over_patch(fresh: Runtime, baseline: Baseline, patch: Path) -> None:
 
 
 def hand_over_tree(agent: Runtime, fresh: Runtime, directory: str) -> list[str]:
-    """Replace a directory of the fresh sandbox by the agent's, history of a repository apart; what was left out.
+    """Replace a directory of the fresh sandbox by the agent's, without repository history; return what was left out.
 
     Raises:
         NoVerdict: it is too large, or the whole file system.
@@ -63,7 +63,7 @@ def hand_over_tree(agent: Runtime, fresh: Runtime, directory: str) -> list[str]:
 
 
 def hand_over_artifacts(fresh: Runtime, artifacts: tuple[Artifact, ...], collected: Path) -> None:
-    """Copy artifacts that were collected on this machine to where they were in the agent's sandbox."""
+    """Copy artifacts that were collected on this machine to their paths in the agent's sandbox."""
     for artifact in artifacts:
         here = collected / artifact.name
         if here.exists():

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 ASK_S = 15.0
-"""For a registry to say whether it has an image: a run does not wait longer for one that is slow."""
+"""Time that a registry gets to say whether it has an image: a run does not wait longer for a slow one."""
 _DEFAULT_BUDGET_BYTES = 40 * 1024**3
-"""What the images that we built or pulled may take together, apart from layers that they share with others."""
+"""Disk space for all images that we built or pulled, without layers that they share with others."""
 
 
 class Image(NamedTuple):
-    """An image that is here."""
+    """An image that is on the engine."""
 
     name: str
     digest: str
-    """The repository's digest, or the id where it was built here."""
+    """The repository's digest, or the image's id where it was built here."""
     workdir: str | None
-    """Where commands run; None: the image's own."""
+    """The directory where commands run; None is the image's own."""
 
 
 def check_options(**asked: object) -> None:
@@ -63,23 +63,25 @@ def check_options(**asked: object) -> None:
 
 
 class Images:
-    """Pulls and builds; a second caller of the same image waits for the first. Keeps what it made under a budget."""
+    """Pulls and builds images, each once: a second caller waits for the first. Keeps their size within a budget."""
 
     def __init__(self, *, tell: Callable[[PullProgress], None] | None = None, budget_bytes: int | None = None) -> None:
-        """budget_bytes None is DEFAULT_BUDGET_BYTES."""
+        """Create the store; budget_bytes None is DEFAULT_BUDGET_BYTES."""
         self._tell, self._budget_bytes = tell, budget_bytes or _DEFAULT_BUDGET_BYTES
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], Future[Image]] = {}
         self.lacks_utf8: dict[str, bool] = {}
-        """By image: whether it lacks the locale C.UTF-8, once a sandbox has told."""
+        """Whether an image lacks the locale C.UTF-8, by image, once a sandbox of it has reported that."""
         self._users = Counter[str]()
-        """Trials by the name of the image that they use: it is not removed meanwhile."""
+        """The trials that use an image, by its name: an image in use is not removed."""
         self._making: set[threading.Event] = set()
         self.networks = NetworkPool()
         """Of the trials whose network is open at some time."""
 
     def processors(self) -> tuple[int, ...]:
-        """The processors of the engine's machine that trials may be pinned to; empty where that is another machine.
+        """Return the processors of the engine's machine that trials may be pinned to.
+
+        Empty where that is another machine.
 
         Raises:
             EngineUnavailable: no engine answers.
@@ -91,7 +93,7 @@ class Images:
         return of_this_machine() if can_pin else ()
 
     def absent(self, environments: Iterable[TaskEnvironment]) -> dict[str, str]:
-        """Names of images that no trial will get, each with the reason: see `find_absent`.
+        """Return the names of images that no trial can get, each with the reason: see `find_absent`.
 
         Raises:
             EngineUnavailable: no engine answers.
@@ -103,7 +105,7 @@ class Images:
 
     @contextlib.contextmanager
     def held(self, environment: TaskEnvironment) -> Iterator[Image]:
-        """The environment's image, pulled or built if missing; it stays until the end of the context.
+        """Pull or build the environment's image if it is missing, and keep it until the end of the context.
 
         Raises:
             ImageUnavailable: it cannot be pulled or built, or was not built in the task's time for it.
@@ -124,13 +126,13 @@ class Images:
                 self._users[image.name] -= 1
 
     def close(self) -> None:
-        """End the pulls and builds that go on."""
+        """Cancel the pulls and builds in progress."""
         with self._lock:
             for cancel in self._making:
                 cancel.set()
 
     def get(self, environment: TaskEnvironment) -> Image:
-        """The environment's image as `held` has it, for one who holds it already."""
+        """Return the environment's image for a caller that is inside `held` already."""
         key = _key(environment)
         with self._lock:
             is_first = key not in self._known
@@ -185,7 +187,7 @@ class Images:
             self._tell(progress)
 
     def _trim(self, engine: Engine, newest: str) -> None:
-        """Remove images of ours, the least recently used first, until the others fit in the budget."""
+        """Remove our images, the least recently used first, until the rest fit in the budget."""
         with self._lock:
             busy = {newest, *(name for name, count in self._users.items() if count)}
             gone = build.trim(engine, self._budget_bytes, keep=busy)
@@ -196,7 +198,7 @@ class Images:
 
 
 def engine_facts() -> dict[str, str]:
-    """What of an engine can change a result: its version, that of its parts, kernel, storage and control groups.
+    """Return the facts of an engine that can change a result: versions, kernel, storage and control groups.
 
     Raises:
         EngineUnavailable: no engine answers.

@@ -1,4 +1,4 @@
-"""No secret in the results: what came out of a sandbox is masked where it lies, byte for byte, names too."""
+"""Masks secrets in the results: files from a sandbox are masked in place, byte for byte, and so are their names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIX = ".masked"
 
 
 def mask_tree(root: Path, masker: Masker) -> None:
-    """Replace every value in the files, names and links below root; files without any stay as they are.
+    """Replace every value in the files, names and links below root; files without one are not touched.
 
     Raises:
         OSError: a file cannot be read or replaced.
@@ -42,7 +42,7 @@ def mask_tree(root: Path, masker: Masker) -> None:
 
 
 def _rename(path: Path, name: str) -> None:
-    """Give it the name, or remove it where that is too long or another's."""
+    """Rename the file, or remove it where the name is too long or taken."""
     try:
         path.rename(path.with_name(name))
     except OSError:
@@ -69,7 +69,7 @@ def _mask_file(path: Path, masker: Masker) -> None:
 
 
 def _pieces(source: BinaryIO, masker: Masker) -> Iterator[tuple[bytes, bool]]:
-    """What to write for the file, piece by piece, and whether a piece is a mask."""
+    """Yield the file's masked content piece by piece, with whether a piece is a mask."""
     held, is_over = b"", False
     while not is_over:
         data = source.read(_CHUNK_BYTES)
@@ -88,7 +88,7 @@ def _pieces(source: BinaryIO, masker: Masker) -> Iterator[tuple[bytes, bool]]:
 
 
 def _masked(data: bytes, masker: Masker) -> bytes | None:
-    """The data with every value replaced; None without any."""
+    """Return the data with every value replaced; None where it has none."""
     parts, done = list[bytes](), 0
     for span in masker.spans(data):
         parts += [data[done : span.start], placeholder(span.name).encode()]

@@ -1,4 +1,4 @@
-"""Patches, applied inside a sandbox by its git, or its `patch`; never on this machine."""
+"""Applies patches inside a sandbox with its git or its `patch`; never on this machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ESCAPED = {"n": b"\n", "t": b"\t", "r": b"\r", "a": b"\a", "b": b"\b", "f": b"\
 
 
 def complete(patch: str) -> str:
-    """Return the patch with a newline at its end, without which git calls it corrupt."""
+    """Return the patch with a newline at its end; git calls a patch without one corrupt."""
     return patch if not patch or patch.endswith("\n") else f"{patch}\n"
 
 
 def apply_script(path: str) -> str:
-    """Return a script for sh that applies the patch at path to the working directory, in the ways of SWE-bench.
+    """Return a shell script that applies the patch at path to the working directory, in the ways SWE-bench tries.
 
     It prints which way it was. A way that fails leaves nothing behind.
     """
@@ -61,7 +61,7 @@ def changed_paths(patch: str) -> list[str]:
 
 
 def _unquoted(name: str) -> str:
-    """A name as git writes it: in quotes, with octal escapes, where it holds other than plain ASCII."""
+    """Decode a name as git writes it: quoted, with octal escapes, where it holds other than plain ASCII."""
     if not (name.startswith('"') and name.endswith('"')):
         return name
 

@@ -1,4 +1,4 @@
-"""The outcome of each test in what test programs print: pytest, unittest and Django, SymPy, harnesses that sum up."""
+"""Reads the outcome of each test from the output of test programs: pytest, unittest, Django, SymPy and others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 _TestOutcome = Literal["passed", "xfailed", "skipped", "xpassed", "failed", "error"]
 _FROM_GOOD_TO_BAD: tuple[_TestOutcome, ...] = ("passed", "xfailed", "skipped", "xpassed", "failed", "error")
 GOOD: frozenset[_TestOutcome] = frozenset({"passed", "xfailed"})
-"""What a test that must pass may be: as SWE-bench counts."""
+"""Outcomes that count as passed for a test that must pass, as SWE-bench counts."""
 HARMLESS: frozenset[_TestOutcome] = GOOD | {"skipped"}
-"""What any test may be where all must pass: as Terminal-Bench counts."""
+"""Outcomes that are accepted for any test where all must pass, as Terminal-Bench counts."""
 _PYTEST: dict[str, _TestOutcome] = {
     "PASSED": "passed", "FAILED": "failed", "ERROR": "error", "SKIPPED": "skipped", "XFAIL": "xfailed",
     "XPASS": "xpassed",
@@ -32,7 +32,7 @@ _SYMPY: dict[str, _TestOutcome] = {
 }
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _BEGIN, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
-"""Between these, scripts of SWE-bench run the tests; what is outside of them is set-up."""
+"""Scripts of SWE-bench run the tests between these two lines; everything outside is set-up."""
 _SUMMARY_HEADER = re.compile(r"=+ short test summary info =+")
 _SUMMARY = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS):? (\S.*)")
 _PROGRESS = re.compile(
@@ -66,7 +66,9 @@ def outcomes(printed: str) -> dict[str, _TestOutcome]:
 def failures(
     found: dict[str, _TestOutcome], must_pass: tuple[str, ...], must_not_fail: tuple[str, ...] = ()
 ) -> list[str]:
-    """Return those that did not do as they must, or were not found; where none are named, all that failed.
+    """Return the tests that did not have the required outcome, or were not found.
+
+    Where no tests are named, all failed ones.
 
     The lists of SWE-bench end some names in their parameters, as `test_a[x` for `test_a[x y]`: such a name stands for
     all that begin with it.
@@ -111,7 +113,7 @@ def _named(printed: str) -> Iterator[tuple[str, _TestOutcome]]:
 
 
 class _Unittest:
-    """Reads what unittest prints with `-v`: a name, ` ... ` and how it ended, which may stand on a later line."""
+    """Parses the output of unittest with `-v`: a name, ` ... ` and the outcome, which may stand on a later line."""
 
     def __init__(self) -> None:
         self._begun: list[str] = []
@@ -136,7 +138,7 @@ class _Unittest:
 
 
 def _of_summary(status: str, rest: str) -> Iterator[tuple[str, _TestOutcome]]:
-    """A line of pytest's summary. PASSED lines have no ` - reason`, and parameters may hold that."""
+    """Parse a line of pytest's summary. PASSED lines have no ` - reason`, and parameters may contain that text."""
     if status == "SKIPPED" and _COUNT.match(rest):
         return  # [2] path:line: reason, which names no test
     is_name = status == "PASSED" and rest.endswith("]")
@@ -144,7 +146,7 @@ def _of_summary(status: str, rest: str) -> Iterator[tuple[str, _TestOutcome]]:
 
 
 def _without_reason(rest: str) -> str:
-    """The node id: up to the first ` - ` that is not inside of the brackets of its parameters."""
+    """Return the node id: the text up to the first ` - ` outside the brackets of its parameters."""
     bracket = rest.find("[")
     first = rest.find(" - ")
     if first < 0 or not 0 <= bracket < first:

@@ -1,4 +1,4 @@
-"""The processors of this machine: each trial has its own while they last, and what others took of them is known."""
+"""Assigns processors of this machine to trials, and measures how much of their time other work took."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _STAT, _PRESSURE = Path("/proc/stat"), Path("/proc/pressure/cpu")
 _DEFAULT_CPUS = 2.0
-"""Of a task that does not say: as `SandboxLimits.cpus`."""
+"""Processors of a task that does not say, as `SandboxLimits.cpus`."""
 LEAST_OWN, LEAST_OWN_S = 0.01, 0.1
-"""A trial that used less of the time, or fewer seconds, slept: one that did not got 4 % beside 25 busy processes, and
-to start the shell of a test takes 0.05 s."""
+"""A trial that used a smaller part of the time, or fewer seconds, was asleep: one that was not got 4 % beside 25 busy
+processes, and to start the shell of a test takes 0.05 s."""
 _SHORT_OF_TIME = 0.9
-"""A limit was cut short where less than this part of it was left to the trial by others."""
+"""A time limit counts as cut short where other work left the trial less than this part of it."""
 
 
 class ProcessorLease(NamedTuple):
@@ -29,13 +29,13 @@ class ProcessorLease(NamedTuple):
     cpus: float
     """Enforced: never more than there are."""
     numbers: tuple[int, ...]
-    """Of the processors that its processes run on; empty where they cannot be pinned: the engine is elsewhere."""
+    """The processors that its processes are pinned to; empty where they cannot be pinned: the engine is elsewhere."""
     time_factor: float = 1.0
-    """How many trials may compete for each of them: limits of time are multiplied by it."""
+    """How many trials may compete for each processor: time limits are multiplied by it."""
 
     @property
     def cpuset(self) -> str | None:
-        """As `SandboxLimits.cpuset` has it."""
+        """The processors in the form of `SandboxLimits.cpuset`."""
         return ",".join(map(str, self.numbers)) or None
 
 
@@ -43,7 +43,7 @@ class Processors:
     """Lends processors to the trials of a run."""
 
     def __init__(self, numbers: tuple[int, ...], *, concurrent: int) -> None:
-        """Numbers are those of the engine's machine; empty where they are not known. So many trials run at once."""
+        """Create the pool. Numbers are the processors of the engine's machine; empty where they are not known."""
         self.numbers = numbers
         self._in_use = dict.fromkeys(numbers, 0)
         self._concurrent = concurrent
@@ -51,7 +51,7 @@ class Processors:
 
     @contextlib.contextmanager
     def lend(self, asked: float | None) -> Iterator[ProcessorLease]:
-        """Lend the processors that the fewest others have."""
+        """Lend the processors that are lent to the fewest trials."""
         if not self._in_use:
             yield ProcessorLease(asked or _DEFAULT_CPUS, ())
             return
@@ -70,19 +70,19 @@ class Processors:
 
 
 def of_this_machine() -> tuple[int, ...]:
-    """The processors that this process may use; none where that is not known."""
+    """Return the numbers of the processors that this process may use; empty where they are not known."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
 class LoadMeter:
-    """What processors did for whom from now on, by the kernel's counters."""
+    """Measures the use of processors from its creation on, by the kernel's counters."""
 
     def __init__(self, numbers: tuple[int, ...]) -> None:
         self._numbers, self._began = numbers, time.monotonic()
         self._busy, self._pressure = _busy_s(numbers), _waiting_s()
 
     def read(self, own_s: float | None) -> CpuShare:
-        """Say what has been until now; own_s is the processor time that the trial itself has used meanwhile."""
+        """Return the shares until now; own_s is the processor time that the trial itself has used meanwhile."""
         seconds = max(time.monotonic() - self._began, 1e-6)
         waiting, busy = _waiting_s(), _busy_s(self._numbers)
         pressure = None if waiting is None or self._pressure is None else (waiting - self._pressure) / seconds
@@ -94,20 +94,20 @@ class LoadMeter:
 
 
 class CpuShare(NamedTuple):
-    """How the time of some processors was divided; parts are of 1, None where it was not measured."""
+    """How the time of some processors was divided; parts of 1, or None where it was not measured."""
 
     seconds: float
     own: float | None
     others: float | None
-    """Of other trials and programs, and of other virtual machines."""
+    """The part used by other trials, other programs, and other virtual machines."""
     pressure: float | None
     """The part of the time in which some process of the whole machine waited for a processor."""
 
     def cut_short(self, limit_s: float) -> bool:
         """Whether others took so much that a limit of limit_s seconds was not what was promised.
 
-        So where the trial wanted processors (it used more of them than it left idle), and what others left of the time
-        is less than the limit.
+        That is so where the trial wanted processors (it used more of them than it left idle), and the time that others
+        left is less than the limit.
         """
         if self.own is None or self.others is None:
             return False
@@ -117,7 +117,7 @@ class CpuShare(NamedTuple):
 
 
 def _busy_s(numbers: tuple[int, ...]) -> float | None:
-    """Seconds that these processors have worked, for whomever, since the machine was started; proc(5)."""
+    """Return the seconds that these processors have worked since the machine was started; proc(5)."""
     wanted, busy = {f"cpu{number}" for number in numbers}, 0
     try:
         lines = _STAT.read_text().splitlines()
@@ -133,7 +133,7 @@ def _busy_s(numbers: tuple[int, ...]) -> float | None:
 
 
 def _waiting_s() -> float | None:
-    """Seconds in which some process of this machine waited for a processor; None without CONFIG_PSI."""
+    """Return the seconds in which some process of this machine waited for a processor; None without CONFIG_PSI."""
     try:
         return int(_PRESSURE.read_text().splitlines()[0].rpartition("total=")[2]) / 1e6
     except (OSError, ValueError, IndexError):

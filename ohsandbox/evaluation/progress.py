@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: an event for each beginning and end, and how far images are."""
+"""Events that a run reports while it goes on: each beginning and end, and the progress of images."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class RunBegan(NamedTuple):
     """The first event of a run."""
 
     trials: int
-    """Of the whole plan."""
+    """The number of trials in the whole plan."""
     finished: Mapping[TrialKey, TrialResult]
-    """Those that an earlier run of the same plan has finished."""
+    """The number of trials that an earlier run of the same plan has finished."""
 
 
 class ImageAbsent(NamedTuple):
-    """An image of tasks is not here, and its registry does not give it: told before the first trial."""
+    """An image of tasks is not here and its registry does not have it; reported before the first trial."""
 
     image: str
     reason: str
-    """The engine's words."""
+    """The engine's message."""
 
 
 class TrialBegan(NamedTuple):
@@ -33,18 +33,18 @@ class TrialBegan(NamedTuple):
 
     key: TrialKey
     infrastructure_tries: int
-    """From 1."""
+    """The number of the try, from 1."""
 
 
 class PhaseBegan(NamedTuple):
-    """A trial is in a phase, as `Phase.name` has it, from now on."""
+    """A trial has entered a phase, named as in `Phase.name`."""
 
     key: TrialKey
     phase: str
 
 
 class TryFailed(NamedTuple):
-    """The infrastructure failed in a trial that is tried again."""
+    """A try of a trial failed through the infrastructure; the trial is tried again."""
 
     key: TrialKey
     fault: Fault | None
@@ -57,13 +57,13 @@ class TrialEnded(NamedTuple):
 
 
 class TrialCancelled(NamedTuple):
-    """A trial ends without a result; the next run begins it again."""
+    """A trial was cancelled without a result; the next run begins it again."""
 
     key: TrialKey
 
 
 class RateLimited(NamedTuple):
-    """The provider limits the rate: all trials that ask this model wait."""
+    """The provider limits the rate of requests: all trials that use this model wait."""
 
     model: str
     wait_s: float
@@ -75,4 +75,6 @@ if TYPE_CHECKING:
         | PullProgress
     )  # fmt: skip
     Tell = Callable[[RunEvent], None]
-    """Called from several threads, by one at a time. What it raises in a trial's thread ends the run."""
+    """Receives events; called from several threads, but one at a time. An exception raised in a trial's
+    thread ends the run.
+    """

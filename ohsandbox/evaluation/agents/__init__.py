@@ -1,4 +1,4 @@
-"""Who works on a task: its own solution, nobody, predictions, or any command; in `own`, our agent or a recorded run.
+"""The agents that work on a task: its own solution, none, predictions, any command; in `own`, ours or a recorded run.
 
 `own` is imported by who uses it: the agent and its conversation take 0.15 s to load.
 """

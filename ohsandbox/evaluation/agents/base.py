@@ -1,4 +1,4 @@
-"""`EvaluatedAgent`: what a trial needs of an agent; with programs in the sandbox, and their output as a masked log."""
+"""`EvaluatedAgent`: the interface of an agent under evaluation; runs its programs in the sandbox with a masked log."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 _MAX_LOG_BYTES = 16 * 1024**2
-"""Of what an agent's program prints, the beginning up to this is kept."""
+"""Size up to which the output of an agent's program is kept, from its beginning."""
 
 _CAUSES = {126: "a command cannot be executed", 127: "a command was not found"}
-"""What a shell means by its exit code (POSIX XCU 2.8.2)."""
+"""The cause that a shell's exit code stands for (POSIX XCU 2.8.2)."""
 
 
 class AgentReport(BaseModel):
-    """What an agent's work came to."""
+    """The outcome of an agent's work."""
 
     model_config = ConfigDict(frozen=True)
 
     fault: str | None = None
-    """Why it did not come to its end: the name of a limit or of an error; None where it did."""
+    """Why the agent did not finish: the name of a limit or of an error; None where it finished."""
     message: str = ""
     is_model_fault: bool = False
-    """The model or its provider failed, not the agent."""
+    """Whether the model or its provider failed, and not the agent."""
     notes: tuple[str, ...] = ()
-    """What a reader of the result should know, and is nobody's fault."""
+    """Facts for a reader of the result that are nobody's fault."""
     usage: dict[str, int] = {}
     cost_usd: float | None = None
     rate_limit_wait_s: float = 0.0
-    """What was waited because the provider limits the rate of requests."""
+    """Time spent waiting because the provider limits the rate of requests."""
     model: str | None = None
 
 
 class Assignment(NamedTuple):
-    """What an agent has to do: a step of a task."""
+    """The work given to an agent: one step of a task."""
 
     task: Task
     step: Step
     attempt: int
-    """From 1."""
+    """The number of the attempt, from 1."""
     directory: Path
-    """Of this machine: receives the agent's logs."""
+    """The directory on this machine that receives the agent's logs."""
     timeout_s: float | None
     cancel: threading.Event
-    """Once it is set, the work ends within two seconds, and its logs are whole."""
+    """Once it is set, the agent stops within two seconds, with complete logs."""
 
     @property
     def is_first(self) -> bool:
@@ -65,33 +65,38 @@ class Assignment(NamedTuple):
 
 
 class EvaluatedAgent(ABC):
-    """Works on the steps of tasks, several at a time, each in a sandbox that is ready."""
+    """An agent that works on the steps of tasks, on several at a time, each in a sandbox that is ready."""
 
     name: str
     network: Network | None = None
-    """What the sandbox has while the agent works; None: what the step says."""
+    """The sandbox's network while the agent works; None uses the network of the step."""
     allow: tuple[str, ...] = ()
-    """What the allowlist holds meanwhile, beside the hosts of the step."""
+    """Entries of the allowlist while the agent works, in addition to the hosts of the step."""
     credentials: tuple[str, ...] = ()
-    """Added outside of the sandbox to requests to their hosts meanwhile, as `DockerRuntime(credentials=...)`."""
+    """Credentials that are added outside the sandbox to requests to their hosts, as
+    `DockerRuntime(credentials=...)`.
+    """
 
     def __init__(self, secrets: Secrets | None = None) -> None:
         """Take the secrets of the agent's programs; the keys of this machine are masked beside them."""
         self.secrets = (secrets or Secrets()).hiding(host_keys())
-        """Their values are in no file of the results."""
+        """Secret values that must not appear in any file of the results."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a reader has to know of it to trust a number, as plain JSON; a run goes on with the same only."""
+        """Return the agent's settings that affect results, as plain JSON.
+
+        A run can be continued only with the same ones.
+        """
         told = {"network": self.network, "allow": list(self.allow), "credentials": list(self.credentials)}
         return {name: value for name, value in told.items() if value}
 
     def begin(self, tell: Tell) -> None:  # noqa: B027 - most have nothing to do
-        """Hear that a run begins; tell takes what its user should know."""
+        """Prepare for the start of a run; tell receives events for the run's user."""
 
     @abstractmethod
     def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:
-        """Work until done, out of time or cancelled. The runtime stays the caller's.
+        """Work until done, out of time or cancelled. The caller keeps ownership of the runtime.
 
         Raises:
             SandboxUnavailable: the sandbox went away.
@@ -102,7 +107,7 @@ class EvaluatedAgent(ABC):
         self, runtime: Runtime, assignment: Assignment, script: str, log: str, *, user: str | None,
         timeout_s: float | None, env: dict[str, str] | None = None, stdin: bytes = b"",
     ) -> ExecResult:  # fmt: skip
-        """Run a shell script; all that it prints goes to the assignment's file log while it runs, masked.
+        """Run a shell script; its output goes, masked, to the assignment's log file while it runs.
 
         Raises:
             SandboxUnavailable: the sandbox went away.
@@ -115,7 +120,7 @@ class EvaluatedAgent(ABC):
 
 
 def program_report(ended: ExecResult, timeout_s: float | None) -> AgentReport:
-    """Say what came of an agent's program: any end but exit code 0 is the agent's fault."""
+    """Report on an agent's program: any end but exit code 0 is the agent's fault."""
     if ended.cancelled:
         return AgentReport(fault="Cancelled", message="it was cancelled")
     if ended.timed_out:
@@ -128,7 +133,7 @@ def program_report(ended: ExecResult, timeout_s: float | None) -> AgentReport:
 
 
 class _MaskedLog:
-    """A text file of what a program prints, masked before it is written; text that is not UTF-8 is replaced."""
+    """A text file of a program's output, masked before it is written; invalid UTF-8 is replaced."""
 
     def __init__(self, path: Path, masker: Masker) -> None:
         self._path, self._masked = path, masker.stream()

@@ -1,4 +1,4 @@
-"""`CommandAgent`: any program, in the sandbox, is the agent."""
+"""`CommandAgent`: runs any program in the sandbox as the agent."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ INSTRUCTION, INSTRUCTION_FILE = "OHSANDBOX_INSTRUCTION", "OHSANDBOX_INSTRUCTION_
 _MAX_VARIABLE_BYTES = 128 * 1024 - len(INSTRUCTION) - 2
 """Linux's limit of one variable (MAX_ARG_STRLEN), with its name, `=` and the NUL at its end."""
 SETUP_TIMEOUT_S = 360.0
-"""As Harbor has it for the installation of an agent."""
+"""Time limit of the set-up, the same as Harbor's for the installation of an agent."""
 _OUTPUT_NAME, _SETUP_NAME = "output.txt", "setup.txt"
 
 
 class AgentSetupFailed(OhsandboxError):  # noqa: N818 - what happened
-    """The agent could not be installed: this says nothing of what it can do."""
+    """The agent could not be installed, which says nothing about its abilities."""
 
 
 class CommandAgent(EvaluatedAgent):
-    """Runs a shell command that is told the instruction by a variable, by a file and on its standard input."""
+    """Runs a shell command that gets the instruction in a variable, in a file and on its standard input."""
 
     name = "command"
 
@@ -38,13 +38,13 @@ class CommandAgent(EvaluatedAgent):
         secrets: Secrets | None = None,
         network: Network | None = None,
     ) -> None:
-        """Take the command; setup runs before it, as root, and secrets are variables of both."""
+        """Create the agent; setup runs before the command, as root, and both get the secrets as variables."""
         super().__init__(secrets)
         self._command, self._setup, self.network = command, setup, network
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `EvaluatedAgent.settings`; of variables the names alone."""
+        """See `EvaluatedAgent.settings`; only the names of variables are included."""
         told = {"command": self._command, "setup": self._setup, "env": sorted(self.secrets.names)}
         masked: dict[str, Any] = self.secrets.masker.mask_json({name: value for name, value in told.items() if value})
         return {**masked, **super().settings}

@@ -1,4 +1,4 @@
-"""`OhsandboxAgent`: our agent with any model; `ReplayAgent`: the same with the answers of a recorded run."""
+"""`OhsandboxAgent`: our agent with any model; `ReplayAgent`: our agent with the answers of a recorded run."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _ANSWER_NAME = "answer.md"
 _LOOK_EVERY_S = 0.2
-"""How often time and cancellation are looked at; an end of the work is noticed at once."""
+"""Interval at which time and cancellation are checked; the end of the work is noticed at once."""
 _ALONE = ("ask_human",)
-"""Tools that wait for a person: nobody is there."""
+"""Tools that wait for a person, left out since nobody is there to answer."""
 _TOLD = (
     "model", "custom_llm_provider", "api_version", "temperature", "reasoning_effort", "max_output_tokens", "top_k",
     "top_p", "context_tokens", "price", "native_tool_calling", "vision",
@@ -52,11 +52,11 @@ class OhsandboxAgent(EvaluatedAgent):
 
     @property
     def _name(self) -> str:
-        """Of the model."""
+        """The name of the model."""
         return self._config.model
 
     def __init__(self, settings: Settings, *, extensions: Sequence[str] = (), tool_choice: str = "auto") -> None:
-        """Take settings as `ohsandbox run` does; nobody is asked, and no checkpoint is taken.
+        """Take settings as `ohsandbox run` does; nobody is asked for confirmation, and no checkpoint is taken.
 
         Raises:
             UsageError: the model cannot be opened; its cost is limited, and its price unknown; a secret has no value,
@@ -78,7 +78,7 @@ class OhsandboxAgent(EvaluatedAgent):
         self._back_off = SharedBackOff()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which has a back-off of its own."""
+        """Drop the shared back-off when the agent is sent to another process, which makes its own."""
         return {name: value for name, value in self.__dict__.items() if name not in {"_model", "_back_off"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class OhsandboxAgent(EvaluatedAgent):
         return self._report(result, fault, member.waited_s)
 
     def _open(self, _assignment: Assignment, member: BackOffMember) -> ChatModel:
-        """The model of one conversation: `LLM.cancel` ends all requests of its object."""
+        """Open the model of one conversation; `LLM.cancel` ends all requests of its object."""
         return LLM(self._config, back_off=member) if isinstance(self._model, LLM) else self._model
 
     def _report(self, result: RunResult, fault: AgentReport, waited_s: float) -> AgentReport:
@@ -187,7 +187,7 @@ class ReplayAgent(OhsandboxAgent):
         super().__init__(settings.with_flags(model="scripted:demo", api_key=None))
 
     def _open(self, assignment: Assignment, _member: BackOffMember) -> ChatModel:
-        """The recorded answers of the same step of the same trial.
+        """Return the recorded answers of the same step of the same trial.
 
         Raises:
             UsageError: there are none.
@@ -204,14 +204,14 @@ class ReplayAgent(OhsandboxAgent):
         return ReplayLLM.load(found[0])
 
     def _fault(self, error: BaseException | None) -> AgentReport:
-        """The recording of an agent that was stopped just ends."""
+        """Report the end of the recording: that of an agent that was stopped ends without a last answer."""
         if isinstance(error, ScriptError):
             return AgentReport(fault="ReplayEnded", message=str(error))
         return super()._fault(error)
 
 
 def _await_end(conversation: Conversation, assignment: Assignment, member: BackOffMember) -> AgentReport:
-    """Wait for the conversation, and stop it when its time is up or the run is cancelled."""
+    """Wait for the end of the conversation; stop it when its time is up or the run is cancelled."""
     began, timeout_s = time.monotonic(), assignment.timeout_s
     while conversation.wait(_LOOK_EVERY_S).status is ConversationStatus.RUNNING:
         if assignment.cancel.is_set():

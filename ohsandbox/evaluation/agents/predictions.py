@@ -1,4 +1,4 @@
-"""The agent of SWE-bench's harness: a file of predictions, whose patches are applied inside the sandboxes."""
+"""`PredictionsAgent`: applies the patches of a predictions file, as SWE-bench's harness does, inside the sandboxes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class _Place(NamedTuple):
 
 
 class PredictionsAgent(EvaluatedAgent):
-    """Applies the patch that a file has for a task; a patch that does not apply, or is not there, solves nothing."""
+    """Applies the patch that a file has for a task; a patch that is missing or does not apply solves nothing."""
 
     name = "predictions"
 
     def __init__(self, path: Path) -> None:
-        """Look at every line of a JSONL file of `instance_id`, `model_patch` and `model_name_or_path`.
+        """Validate every line of a JSONL file of `instance_id`, `model_patch` and `model_name_or_path`.
 
         Raises:
             UsageError: it cannot be read, or a line is not a prediction; with the file and the line.

@@ -1,4 +1,4 @@
-"""The two agents that check a task: `oracle` must solve it, and `nop` must not."""
+"""The two agents that check a task itself: `oracle` must solve it, and `nop` must not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NopAgent(EvaluatedAgent):
-    """Does nothing: a task that it solves is not a task."""
+    """Does nothing: a task that it solves is broken."""
 
     name = "nop"
 
@@ -23,7 +23,7 @@ class NopAgent(EvaluatedAgent):
 
 
 class OracleAgent(EvaluatedAgent):
-    """Runs the solution that comes with the task: one that it does not solve is broken."""
+    """Runs the solution that comes with the task: a task that it does not solve is broken."""
 
     name = "oracle"
 

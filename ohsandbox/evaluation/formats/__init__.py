@@ -1,4 +1,4 @@
-"""Reading tasks: which format a path is in, and every problem of every task before anything starts."""
+"""Reads tasks: finds out the format of a path, and reports every problem of every task before anything starts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _HINT = (
 
 
 class LoadedTasks(NamedTuple):
-    """What was found at some paths."""
+    """The tasks found at some paths."""
 
     tasks: list[Task]
-    """In the order of their ids."""
+    """The tasks, sorted by id."""
     problems: list[Problem]
-    """In the order of files and lines."""
+    """The problems, sorted by file and line."""
 
 
 def load_tasks(paths: Path | Sequence[Path]) -> LoadedTasks:
@@ -68,7 +68,7 @@ class _Loader:
         self.problems: list[Problem] = []
 
     def load(self, path: Path) -> None:
-        """Read what a caller names."""
+        """Read a path that a caller names."""
         before = len(self.tasks) + len(self.problems)
         if path.is_dir():
             if not self._task(path):
@@ -81,7 +81,7 @@ class _Loader:
             self.problems.append(Problem(path, None, f"holds no task: {_HINT}"))
 
     def _task(self, directory: Path) -> bool:
-        """Read a directory that is a task; False where it is none."""
+        """Read a directory that is a task; return False where it is not a task."""
         readers = [one.read for one in (harbor, terminal_bench) if one.is_task(directory)]
         if len(readers) > 1:
             told = "has task.toml and task.yaml: keep the one that counts"
@@ -91,7 +91,7 @@ class _Loader:
         return bool(readers)
 
     def _directory(self, directory: Path, *, datasets: bool) -> None:
-        """Read the tasks in a directory, and with datasets those in the directories of it that are none."""
+        """Read the tasks in a directory; with datasets also those in subdirectories that are not tasks themselves."""
         for place in self._entries(directory):
             if place.is_file():
                 if place.name in _LISTS_IN_DIRECTORIES:

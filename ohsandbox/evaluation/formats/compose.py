@@ -30,13 +30,13 @@ IDLE = re.compile(
     r"(?:(?:/usr)?(?:/bin/)?(?:ba)?sh -c )?(?:exec )?"
     r"(?:sleep (?:infinity|inf|[0-9]+d?)|tail -f /dev/null|(?:/bin/)?(?:ba)?sh)"
 )
-"""Commands that only keep a container up."""
+"""Commands that only keep a container running."""
 _VARIABLE = re.compile(r"\$(?:\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])([^}$]*))?\})")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 class OnlyService(NamedTuple):
-    """What the only service of a Compose file says; what it does not say is None or empty."""
+    """What a Compose file's only service says; whatever it leaves out is None or empty."""
 
     image: str | None = None
     build: Path | None = None
@@ -48,11 +48,13 @@ class OnlyService(NamedTuple):
     network: str | None = None
     """`none`, or `bridge`."""
     files: tuple[Files, ...] = ()
-    """Files of the task that Compose would bind into the container: copies, so that nothing is written back."""
+    """Files of the task that Compose would bind into the container; they are copied, so that nothing is
+    written back.
+    """
 
 
 class _Collapsed(NamedTuple):
-    """A Compose file as one service; or why Compose is needed, with the line."""
+    """A Compose file reduced to one service; or the reason, with its line, why Compose is needed."""
 
     service: OnlyService
     needs: list[tuple[int | None, str]]
@@ -100,7 +102,7 @@ class _ServiceReader:
         self.needs: list[tuple[int | None, str]] = []
 
     def service(self, told: dict[str, Any]) -> OnlyService:
-        """Read all keys; those that an image and its options cannot say go to `needs`."""
+        """Read all keys of the service; keys that an image and its options cannot express go to `needs`."""
         found = OnlyService()
         for key, value in told.items():
             if value is None or self._says_nothing(key, value, told):
@@ -153,7 +155,7 @@ class _ServiceReader:
         return found._replace(build=context, dockerfile=os.path.normpath(dockerfile))
 
     def _bound(self, volume: Any) -> Files | None:
-        """The files of a volume `./here:/there`, or of its long form; None where it is another kind of volume."""
+        """Return the files of a volume `./here:/there`, or of its long form; None for another kind of volume."""
         if str(volume) in self._ignored_volumes:
             return None
         if isinstance(volume, str):
@@ -212,7 +214,7 @@ class _ServiceReader:
         return found
 
     def _text(self, key: str, value: Any) -> str:
-        """The value with variables put in, as Compose writes them."""
+        """Return the value with variables substituted, as Compose does."""
         if isinstance(value, bool):
             return str(value).lower()
         if not isinstance(value, str | int | float):
@@ -243,7 +245,7 @@ class _ServiceReader:
 
 
 def size_bytes(text: str) -> int | None:
-    """Return the bytes of `2G`, `512M`, `1.5 GiB` or a plain number; None for any other text. 1K is 1024."""
+    """Parse `2G`, `512M`, `1.5 GiB` or a plain number into bytes; return None for any other text. 1K is 1024."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         return None

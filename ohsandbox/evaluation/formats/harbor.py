@@ -63,23 +63,23 @@ _COMPOSE_VOLUMES = frozenset({
     "${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}", "${HOST_AGENT_LOGS_PATH}:${ENV_AGENT_LOGS_PATH}",
     "${HOST_ARTIFACTS_PATH}:${ENV_ARTIFACTS_PATH}",
 })  # fmt: skip
-"""Logs are copied out of the sandbox."""
+"""Volumes of Compose files that are ignored: logs are copied out of the sandbox instead."""
 _PROJECT_VARIABLES = {
     **_COMPOSE_VARIABLES,
     **{f"HOST_{name}_PATH": f"{LOGS}/{name}" for name in ("VERIFIER_LOGS", "AGENT_LOGS", "ARTIFACTS")},
     "ENV_VERIFIER_LOGS_PATH": f"{LOGS_DIR}/verifier", "ENV_AGENT_LOGS_PATH": f"{LOGS_DIR}/agent",
     "ENV_ARTIFACTS_PATH": f"{LOGS_DIR}/artifacts", "CPUS": "2", "MEMORY": "2G",
 }  # fmt: skip
-"""What Harbor sets for Compose files."""
+"""The variables that Harbor sets for Compose files."""
 _MAIN = "main"
-"""The service that is the sandbox."""
+"""The name of the service that is the sandbox."""
 _KEYS = {"image": "docker_image", "memory_bytes": "memory_mb"}
-"""The names of `task.toml` for fields of `TaskEnvironment` that have another."""
+"""The names in `task.toml` of fields of `TaskEnvironment` that are named differently there."""
 _Where = tuple[str | int, ...]
 
 
 class _Verifying(NamedTuple):
-    """Where a separate verifier runs, and whether its image brings the tests."""
+    """Where a separate verifier runs, and whether its image contains the tests."""
 
     told: HarborTaskEnvironment
     place: Path
@@ -88,7 +88,7 @@ class _Verifying(NamedTuple):
 
 
 def is_task(directory: Path) -> bool:
-    """Whether the directory says of itself that it is a task of this format."""
+    """Whether the directory looks like a task of this format."""
     return (directory / FILE_NAME).is_file()
 
 
@@ -96,7 +96,7 @@ def read(directory: Path) -> Task:
     """Read a task.
 
     Raises:
-        InvalidTask: with all that is wrong.
+        InvalidTask: with all problems found.
     """
     return _HarborReader(directory).task()
 
@@ -237,7 +237,7 @@ class _HarborReader:
         )
 
     def _separate(self, told: HarborFile, asked: HarborVerifier, place: Path, here: _Where) -> _Verifying | None:
-        """The fresh sandbox of a verifier: its own image, that of a Dockerfile in tests/, or the task's once more."""
+        """Return a verifier's fresh sandbox: its own image, that of a Dockerfile in tests/, or the task's again."""
         levels = [(asked, place / "tests", here)]
         if place != self.directory:
             levels.append((told.verifier, self.directory / "tests", ("verifier",)))
@@ -327,7 +327,7 @@ class _HarborReader:
                 self.notes[f"{name} of the environment is not offered to the agent"] = None
 
     def _service(self, place: Path, image: str | None) -> tuple[compose.OnlyService, dict[str, Any]]:
-        """A Compose file's only service; or, where it has more, what is known of the service `main`."""
+        """Return a Compose file's only service; or, if it has several, what is known of the service `main`."""
         file = place / compose.FILE_NAME
         try:
             service, needs = compose.collapse(
@@ -357,7 +357,7 @@ class _HarborReader:
         )  # fmt: skip
 
     def _service_of(self, told: HarborCollect | HarborArtifact, where: _Where, key: str) -> str | None:
-        """The service beside the sandbox that is named; None is the sandbox."""
+        """Return the name of the service, other than the sandbox, that is meant; None is the sandbox."""
         if told.service in {None, _MAIN}:
             return None
         services = sorted(self.project.services) if self.project else [_MAIN]
@@ -366,7 +366,7 @@ class _HarborReader:
         return told.service
 
     def _resolved(self, env: dict[str, str], where: _Where) -> dict[str, str]:
-        """The variables; a value that is ${NAME} or ${NAME:-default} is taken from this machine, and that is noted."""
+        """Return the variables; ${NAME} and ${NAME:-default} take their value from this machine, which is noted."""
         resolved = {}
         for key, text in env.items():
             if (found := _VARIABLE.fullmatch(text)) is None:

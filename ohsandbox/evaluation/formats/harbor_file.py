@@ -17,7 +17,7 @@ NetworkMode = Literal["public", "no-network", "allowlist"]
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 MIB = 1024**2
 _MAX_NAME_BYTES = 255
-"""Of file systems."""
+"""The longest file name in bytes, a limit of file systems."""
 _VERSIONS = ("1", "1.0", "1.1", "1.2", "1.3", "1.4")
 
 
@@ -44,7 +44,7 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 
 
 class HarborNetwork(Section):
-    """What may be reached."""
+    """The network access that is allowed."""
 
     network_mode: NetworkMode | None = None
     allowed_hosts: list[str] | None = None
@@ -70,14 +70,14 @@ class _HarborAbout(Section):
 
 
 class _HarborAgent(HarborNetwork):
-    """[agent], of the task or of a step."""
+    """The table [agent], of the task or of a step."""
 
     timeout_sec: float | None = Field(default=None, gt=0)
     user: str | int | None = None
 
 
 class HarborHealthcheck(Section):
-    """[environment.healthcheck]."""
+    """The table [environment.healthcheck]."""
 
     command: str
     interval_sec: float = Field(default=5, gt=0)
@@ -97,7 +97,7 @@ class _HarborMcpServer(Section):
 
 
 class HarborTaskEnvironment(HarborNetwork):
-    """[environment], of the task or of its verifier."""
+    """The table [environment], of the task or of its verifier."""
 
     build_timeout_sec: float = Field(default=600, gt=0)
     docker_image: str | None = None
@@ -132,17 +132,17 @@ class HarborTaskEnvironment(HarborNetwork):
 
     @property
     def memory_bytes(self) -> int | None:
-        """By either name."""
+        """The memory limit in bytes, from either of its two keys."""
         return size_bytes(self.memory) if self.memory else self.memory_mb and self.memory_mb * MIB
 
     @property
     def storage_bytes(self) -> int | None:
-        """By either name."""
+        """The storage limit in bytes, from either of its two keys."""
         return size_bytes(self.storage) if self.storage else self.storage_mb and self.storage_mb * MIB
 
 
 class HarborCollect(Section):
-    """[[verifier.collect]]."""
+    """An entry of [[verifier.collect]]."""
 
     command: str
     service: str = "main"
@@ -151,7 +151,7 @@ class HarborCollect(Section):
 
 
 class HarborVerifier(HarborNetwork):
-    """[verifier], of the task or of a step."""
+    """The table [verifier], of the task or of a step."""
 
     timeout_sec: float = Field(default=600, gt=0)
     env: dict[str, str] = {}
@@ -172,7 +172,7 @@ class _HarborSolution(Section):
 
 
 class HarborArtifact(Section):
-    """An item of artifacts."""
+    """An item of the list artifacts."""
 
     source: Text
     destination: str | None = None
@@ -198,7 +198,7 @@ class HarborArtifact(Section):
 
 
 class HarborStep(Section):
-    """[[steps]]."""
+    """An entry of [[steps]]."""
 
     name: str
     agent: _HarborAgent = _HarborAgent()
@@ -217,7 +217,7 @@ class HarborStep(Section):
 
 
 class HarborFile(Section):
-    """The whole file."""
+    """The whole file `task.toml`."""
 
     schema_version: Version = None
     version: Version = None

@@ -1,4 +1,4 @@
-"""Our own lists of small tasks: an object in each line of a `.jsonl` file, or the items of a list in a `.yaml` file."""
+"""Our own lists of small tasks: an object on each line of a `.jsonl` file, or the items of a list in a `.yaml` file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _size(value: Any) -> Any:
 
 
 class _InlineLimits(Section):
-    """What a task may use."""
+    """The resource limits of a task."""
 
     cpus: float | None = Field(default=None, gt=0, description="Processors.")
     memory: Annotated[int | None, BeforeValidator(_size, json_schema_input_type=int | str)] = Field(
@@ -50,7 +50,7 @@ class _InlineLimits(Section):
 
 
 class _InlineNetwork(Section):
-    """What can be reached."""
+    """The network access of a task."""
 
     agent: Network = Field(default="none", description="While the agent works; allowlist: the hosts of allow alone.")
     allow: list[str] = Field(
@@ -129,7 +129,7 @@ def read_item(value: Any, file: Path, line_of: Callable[[Sequence[int | str]], i
     """Read one task of a list in file; line_of is the line of a key of it.
 
     Raises:
-        InvalidTask: with all that is wrong.
+        InvalidTask: with all problems found.
     """
     if places := unusable_texts(value):
         told = f"{'.'.join(places[0])}: holds a NUL character: remove it"

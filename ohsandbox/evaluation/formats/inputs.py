@@ -1,4 +1,4 @@
-"""The files of a task as readers open them: bounded and strict, of the task's own tree, without what is left out."""
+"""Opens the files of a task for the format readers: bounded and strict, and only files inside the task's own tree."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.task import TaskEnvironment
 
 MAX_TEXT_BYTES = 4 * 1024**2
-"""Of a file that a person writes: instructions and scripts of public tasks have at most 200 KB."""
+"""Largest file written by a person: instructions and scripts of public tasks have at most 200 KB."""
 _MAX_TREE_FILES = 100_000
 MAX_LINE_BYTES = 64 * 1024**2
-"""Of a task; the largest instance of SWE-bench's datasets has 3 MB, mostly a patch of the tests."""
+"""Largest line of a task; the largest instance of SWE-bench's datasets has 3 MB, mostly a patch of the tests."""
 IGNORE_NAME = ".harborignore"
 
 
@@ -71,18 +71,18 @@ def parse_yaml(text: str, file: Path) -> YamlFile:
 
 
 class JsonLine(NamedTuple):
-    """A line that is not a blank one."""
+    """A line that is not blank."""
 
     number: int
-    """From 1."""
+    """The line's number, from 1."""
     offset: int
-    """Of its first byte in the file."""
+    """The offset of its first byte in the file."""
     value: dict[str, Any]
     problem: Problem | None = None
-    """Why it is not an object; value is empty then."""
+    """Why the line is not an object; value is empty then."""
 
     def line_of(self, _: object) -> int:
-        """Return the line of any key: the one line that there is."""
+        """Return the line of any key: always this one line."""
         return self.number
 
 
@@ -125,11 +125,11 @@ class _Tree(NamedTuple):
 
     problems: list[Problem]
     excluded: tuple[str, ...]
-    """What `.harborignore` files below it leave out, as relative paths; of a directory only its own path."""
+    """Relative paths that `.harborignore` files below it leave out; for a directory only its own path."""
 
 
 def look_at_tree(source: Path, root: Path) -> _Tree:
-    """Look at every file below source, a directory of the task in root; no file is opened but `.harborignore`."""
+    """List every file below source, a directory of the task in root; only `.harborignore` files are opened."""
     if not source.resolve().is_relative_to(root):
         return _Tree([Problem(source, None, "leads out of the task: put the directory here")], ())
     problems, excluded, specs = list[Problem](), list[str](), dict[str, GitIgnoreSpec]()
@@ -182,7 +182,7 @@ def _unreadable(error: OSError) -> Problem:
 
 
 def environment_problems(told: TaskEnvironment) -> list[tuple[str, str]]:
-    """Return what an engine would refuse, as pairs of a field's name and a sentence; no engine is asked."""
+    """Return what an engine would refuse, as pairs of a field's name and a sentence; no engine is contacted."""
     asked: dict[str, dict[str, object]] = {
         "image": {"image": told.image} if told.image is not None else {},
         "workdir": {"workdir": told.workdir},
@@ -207,7 +207,7 @@ def environment_problems(told: TaskEnvironment) -> list[tuple[str, str]]:
 
 
 def hosts_of_task(hosts: Iterable[str]) -> tuple[str, ...]:
-    """The rules of a task's allowlist: public hosts only, since who wrote the task is not who runs it.
+    """Return the rules of a task's allowlist: public hosts only, since its author is not the person who runs it.
 
     Raises:
         UsageError: one is not a host, or is more than a public host; one line.

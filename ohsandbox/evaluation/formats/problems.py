@@ -1,4 +1,4 @@
-"""What is wrong with a task's files, with file and line; and the line at which a key of a TOML file stands."""
+"""Problems of a task's files, with file and line; finds the line of a key in a TOML file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 _MAX_PROBLEMS_OF_A_TASK = 50
-"""A file of another kind that only has the right name would fill the terminal."""
+"""Most problems reported for one task: a file of another kind with the right name would fill the terminal."""
 _NEAR = 0.75
 """Similarity from which an unknown key is taken for a misspelt one: `timeout` for `timeout_sec`, not `name` for
 `env_name`."""
@@ -29,7 +29,7 @@ _SCALARS = {"str": "a string", "int": "an integer", "float": "a number", "bool":
 
 
 class Section(BaseModel):
-    """A part of a task's file: a key that it does not know is a problem, and so is a number that is not finite."""
+    """Base class of a part of a task's file: unknown keys and non-finite numbers are problems."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 
 
 class InvalidTask(Exception):  # noqa: N818 - becomes a list of problems, never an error of its own
-    """A task that cannot be read."""
+    """The task cannot be read."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
@@ -54,7 +54,7 @@ class InvalidTask(Exception):  # noqa: N818 - becomes a list of problems, never 
 
 
 def toml_line(text: str, location: Sequence[int | str]) -> int | None:
-    """Return the line of a key, by pydantic's location of it; of its nearest parent where it has none itself."""
+    """Return the line of a key, given pydantic's location of it; where it has none, that of its nearest parent."""
     lines, seen = dict[tuple[str, ...], int](), dict[str, int]()
     section: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -79,7 +79,7 @@ def _unquoted(key: str) -> str:
 def problems_of(
     error: ValidationError, schema: type[BaseModel], file: Path, line_of: Callable[[Sequence[int | str]], int | None]
 ) -> list[Problem]:
-    """Return pydantic's findings as sentences; an unknown key with the one that it may have meant."""
+    """Return pydantic's findings as sentences; for an unknown key with the key that was probably meant."""
     found: dict[tuple[Sequence[int | str], str], None] = {}
     for one in error.errors(include_url=False, include_context=True):
         location, sentence = _sentence(one, schema)
@@ -151,7 +151,7 @@ def _sections(schema: type[BaseModel], place: tuple[str, ...]) -> Iterator[tuple
 
 
 def _fields_at(schema: type[BaseModel], location: Sequence[int | str]) -> dict[str, FieldInfo]:
-    """Those of the model that the key at location is in."""
+    """The fields of the model that contains the key at location."""
     here = schema
     for part in location[:-1]:
         field = here.model_fields.get(str(part))
@@ -166,7 +166,7 @@ def _scalars_of(schema: type[BaseModel], location: Sequence[int | str]) -> list[
 
 
 def unusable_texts(value: Any) -> list[tuple[str, ...]]:
-    """Return the places in nested dicts and lists whose text (or name) no file, argument or variable can hold.
+    """Return the places in nested dicts and lists whose text (or key) no file, argument or variable can hold.
 
     That is one with a NUL character, or with half of a surrogate pair.
     """

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from ohsandbox.strict_yaml import YamlFile
 
 _RESOLVE_S = 60.0
-"""It takes 0.1 s."""
+"""Time limit for Compose to resolve a file; it takes 0.1 s."""
 LOGS = "/ohsandbox-logs"
-"""Directories for logs, which harnesses bind, are told to Compose as if they were here; no such bind is made."""
+"""Directories for logs, which harnesses bind; Compose is told that they are here, but they are not bound."""
 _KEPT = frozenset({
     "command", "entrypoint", "environment", "user", "working_dir", "depends_on", "healthcheck", "tmpfs", "expose",
     "shm_size", "hostname", "tty", "stdin_open", "platform", "read_only", "init", "cap_drop", "stop_signal",
@@ -42,7 +42,7 @@ _WITHOUT_MEANING = frozenset({
 _NOT_KEPT = _WITHOUT_MEANING | {"image", "build", "mem_limit", "cpus", "deploy", "volumes", "secrets", "configs"}
 """The latter are of the service's `TaskEnvironment`, and its mounts."""
 _ULIMITS = frozenset({"core", "memlock", "nofile", "nproc", "stack"})
-"""What databases and compilers ask for. A core is never written."""
+"""Limits (ulimit) that databases and compilers ask for. Core files are never written."""
 _MAX_ULIMIT = 2**40
 """No machine has so much of anything; engines refuse what does not fit in 63 bits. -1 is not a limit."""
 _GIVEN = {"secrets": "/run/secrets", "configs": "/"}
@@ -79,12 +79,12 @@ class _Checker:
         """Secrets and configs of the file, by name."""
 
     def stop_at_problems(self) -> None:
-        """Raise what was found so far."""
+        """Raise InvalidTask if problems were found so far."""
         if self._problems:
             raise InvalidTask(self._problems)
 
     def check_sources(self) -> None:
-        """Refuse what makes Compose read other files of this machine while it resolves the file."""
+        """Refuse keys that make Compose read other files of this machine while it resolves the file."""
         told = self._read.value if isinstance(self._read.value, dict) else {}
         if "include" in told:
             self._refuse(("include",), "is not supported: write its services here")
@@ -107,7 +107,7 @@ class _Checker:
             self._refuse(where, f"{text[:200]!r} leads out of the task: put the file here")
 
     def _inside(self, path: Path) -> Path | None:
-        """The real path, if it is the task's directory or in it."""
+        """Return the real path if it is the task's directory or inside it."""
         try:
             real = path.resolve()
         except (OSError, ValueError, RuntimeError):  # too long, a NUL, a loop of links
@@ -115,7 +115,7 @@ class _Checker:
         return real if real.is_relative_to(self._root) else None
 
     def resolved(self, known: Mapping[str, str], base: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what Compose makes of the file."""
+        """Return the model that Compose resolves the file to."""
         with tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as place:
             first = Path(place, "base.json")
             first.write_text(json.dumps({"services": {self._main: base}}))
@@ -136,7 +136,7 @@ class _Checker:
         return model
 
     def project(self, model: dict[str, Any]) -> ComposeProject:
-        """Check the model, and return the part of it that is used."""
+        """Check the model; return the part of it that is used."""
         for key in model.keys() - {"name", "services", "networks", "volumes", *_GIVEN}:
             if not key.startswith("x-"):
                 self._refuse((key,), "is not supported")
@@ -158,7 +158,7 @@ class _Checker:
         )  # fmt: skip
 
     def _shared(self, where: tuple[str, ...], told: dict[str, Any], known: Collection[str], driver: str) -> None:
-        """Check a network or volume: it is the project's own, and an ordinary one."""
+        """Check a network or volume: it must be an ordinary one that belongs to the project."""
         for key, value in told.items():
             if key == "driver" and value not in {None, driver}:
                 self._refuse((*where, key), f"{value!r} is not supported: only {driver!r}")
@@ -166,7 +166,7 @@ class _Checker:
                 self._refuse((*where, key), "is not supported: each trial has its own")
 
     def _service(self, name: str, told: dict[str, Any]) -> dict[str, Any]:
-        """The part of a service that is written to Compose again."""
+        """Return the part of a service that is passed on to Compose."""
         where, kept = ("services", name), dict[str, Any]()
         for key, value in told.items():
             match key:
@@ -192,7 +192,7 @@ class _Checker:
         return kept
 
     def _ulimit(self, where: tuple[str, ...], told: Any) -> Any:
-        """A limit of each process: memory and the number of processes are those of the service whatever it says."""
+        """Check a ulimit; memory and the number of processes are limited by the service's own settings in any case."""
         numbers = [*told.values()] if isinstance(told, dict) else [told]
         if where[-1] not in _ULIMITS:
             self._refuse(where, f"is not supported: only {', '.join(sorted(_ULIMITS))}")
@@ -201,7 +201,7 @@ class _Checker:
         return told
 
     def _environment(self, name: str, told: dict[str, Any]) -> TaskEnvironment:
-        """The image of a service, and its limits."""
+        """Return the image of a service, and its limits."""
         where = ("services", name)
         found: dict[str, Any] = {"image": told.get("image")}
         if build := told.get("build"):
@@ -244,7 +244,7 @@ class _Checker:
         return {"type": "bind", "source": str(real), "target": target, "read_only": True}
 
     def _mount_given(self, kind: str, told: dict[str, Any]) -> dict[str, Any] | None:
-        """A secret or config of a service: a file of the task, bound as any other."""
+        """Mount a secret or config of a service: a file of the task, bound like any other."""
         name = str(told.get("source"))
         if not isinstance(file := self._given[kind].get(name, {}).get("file"), str):
             self._refuse((kind, name), "is not a file of the task: write it to one, and name that as 'file'")
@@ -280,7 +280,7 @@ class _Checker:
 
 
 def main_environment(project: ComposeProject) -> dict[str, Any]:
-    """Return the fields of the sandbox's own `TaskEnvironment`."""
+    """Return the fields of the `TaskEnvironment` of the sandbox."""
     told = project.services[project.main]
     env: Any = told.get("environment") or {}
     own = project.environments[project.main]
@@ -292,5 +292,5 @@ def main_environment(project: ComposeProject) -> dict[str, Any]:
 
 
 def _plain(value: object) -> str:
-    """A text as it is, of one in which Compose would put in variables."""
+    """Escape text so that Compose substitutes no variables in it."""
     return str(value).replace("$$", "$")

@@ -26,13 +26,13 @@ WORKDIR = "/testbed"
 _ACTIVATE = """\
 if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate; conda activate testbed || true; fi
 """
-"""The environment of SWE-bench's own images."""
+"""Activates the conda environment of SWE-bench's own images."""
 _NEAR = 0.85
-"""Similarity of an unknown column's name to a known one's, from which it is taken for a mistake."""
+"""Similarity to a known column's name from which an unknown column is reported as a mistake."""
 
 
 def _names(value: Any) -> Any:
-    """A list, or a list as JSON text, as the datasets have it."""
+    """Parse a list, or a list as JSON text, as the datasets have it."""
     if isinstance(value, str):
         try:
             return json.loads(value)
@@ -51,7 +51,7 @@ _TestNames = Annotated[list[str], BeforeValidator(_names)]
 
 
 class _SweBenchInstance(Section):
-    """A line. Columns that it does not know describe, and are kept as metadata."""
+    """One line of a dataset. Unknown columns are kept as metadata."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -79,7 +79,7 @@ _COLUMNS = sorted({
 
 
 def is_instance(value: dict[str, Any]) -> bool:
-    """Whether a line says of itself that it is of this format."""
+    """Whether a line looks like an instance of this format."""
     return "instance_id" in value
 
 
@@ -87,7 +87,7 @@ def read_line(line: JsonLine, file: Path) -> Task:
     """Read one instance of a list in file.
 
     Raises:
-        InvalidTask: with all that is wrong.
+        InvalidTask: with all problems found.
     """
     try:
         told = _SweBenchInstance.model_validate(line.value)
@@ -139,7 +139,7 @@ def _task(told: _SweBenchInstance, file: Path) -> Task:
 
 
 def _eval_script(told: _SweBenchInstance) -> str:
-    """Put the test files back as they were at the commit, change them by the test patch, and run the tests."""
+    """Return a script that resets the test files to the commit, applies the test patch, and runs the tests."""
     commit = told.base_commit or "HEAD"
     failed = f'{{ echo "cannot set the tests up: $1"; exit {SETUP_FAILED}; }}'
     lines = [f"failed() {failed}", f"cd {shlex.quote(told.workdir)} || failed cd"]

@@ -33,12 +33,12 @@ _KNOWN = {
     "T_BENCH_TASK_DOCKER_CLIENT_CONTAINER_NAME": "client", "T_BENCH_TASK_DOCKER_CLIENT_IMAGE_NAME": "client",
     "T_BENCH_TASK_DOCKER_NAME_PREFIX": "client", "COMPOSE_PROJECT_NAME": "client",
 }  # fmt: skip
-"""What the harness of Terminal-Bench sets for Compose files."""
+"""The variables that Terminal-Bench's harness sets for Compose files."""
 _LOG_VOLUMES = frozenset({
     "${T_BENCH_TASK_LOGS_PATH}:${T_BENCH_CONTAINER_LOGS_PATH}",
     "${T_BENCH_TASK_AGENT_LOGS_PATH}:${T_BENCH_CONTAINER_AGENT_LOGS_PATH}",
 })  # fmt: skip
-"""Logs are copied out of the sandbox."""
+"""Volumes for logs that are ignored: logs are copied out of the sandbox instead."""
 
 
 _PROJECT_VARIABLES = {
@@ -82,7 +82,7 @@ _METADATA = (
 
 
 def is_task(directory: Path) -> bool:
-    """Whether the directory says of itself that it is a task of this format."""
+    """Whether the directory looks like a task of this format."""
     return (directory / "task.yaml").is_file()
 
 
@@ -90,7 +90,7 @@ def read(directory: Path) -> Task:
     """Read a task.
 
     Raises:
-        InvalidTask: with all that is wrong.
+        InvalidTask: with all problems found.
     """
     return _TerminalBenchReader(directory).task()
 
@@ -153,7 +153,7 @@ class _TerminalBenchReader:
             return ""
 
     def _environment(self) -> tuple[TaskEnvironment, tuple[Network, Network]]:
-        """The sandbox, and the networks of agent and tests."""
+        """Return the sandbox, and the networks of agent and tests."""
         file = self.directory / compose.FILE_NAME
         if not file.is_file():
             if not (self.directory / "Dockerfile").is_file():
@@ -180,7 +180,7 @@ class _TerminalBenchReader:
         return environment, (told, told)
 
     def _project(self, file: Path) -> TaskEnvironment:
-        """Of several services, the sandbox is `client`."""
+        """Read a project of several services, of which `client` is the sandbox."""
         names = ("tests", RUN_TESTS, "solution.sh", "solution.yaml")
         try:
             project = resolve(
@@ -207,7 +207,7 @@ class _TerminalBenchReader:
         return Solution(command=f"bash {ORACLE_DIR}/solution.sh", files=(Files(target=ORACLE_DIR, texts=texts),))
 
     def _keys_as_script(self, path: Path) -> str | None:
-        """The commands of `solution.yaml`, which are typed into a terminal; None if they are not shell lines."""
+        """Return the commands of `solution.yaml`, which are typed into a terminal; None if they are not shell lines."""
         try:
             read = self._yaml(path, "the solution")
             commands = _commands(read, path)
