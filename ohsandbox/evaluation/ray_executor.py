@@ -35,19 +35,21 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.trial import TrialSpec
 
 _MAX_TASK_BYTES = 512 * 1024**2
-"""Of a task's files together, packed: they travel through the memory of Ray's object store."""
+"""Largest size of a task's packed files: they travel through the memory of Ray's object store."""
 LOOK_EVERY_S = 5.0
-"""How often nodes that joined the cluster are looked for."""
+"""Interval at which the executor looks for nodes that joined the cluster."""
 JOIN_S = 120.0
-"""A node's worker starts in a process of its own, which imports us: 2 s, and more on a busy machine."""
+"""Time that a node's worker gets to start in a process of its own, which imports ohsandbox: 2 s, and more
+on a busy machine.
+"""
 _ASK_AGAIN_S = 60.0
-"""After a node was refused: its engine may have been started since."""
+"""Time after which a refused node is asked again: its engine may have been started since."""
 CLOSE_S = 60.0
-"""Removing a sandbox takes 0.2 s, and some more beside others."""
+"""Time to close: removing a sandbox takes 0.2 s, and longer when others are removed at the same time."""
 
 
 class _PackedTask(NamedTuple):
-    """A task's files for another machine."""
+    """A task's files, packed for another machine."""
 
     digest: str
     data: bytes
@@ -98,20 +100,20 @@ def _relocated(value: Any, places: Mapping[str, Path]) -> Any:
 
 
 class NodeWorker:
-    """Carries out the trials of one node. An actor of Ray: its methods run in `slots` threads."""
+    """Runs the trials of one node. It is a Ray actor: its methods run in `slots` threads."""
 
     def __init__(self, slots: int, image_budget_bytes: int | None) -> None:
-        """Remove what a worker that was killed here has left."""
+        """Remove what a killed worker has left on this node."""
         self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-eval-")
         self._local = LocalExecutor(slots, Images(budget_bytes=image_budget_bytes), lambda _: None)
         self._agents: dict[str, EvaluatedAgent] = {}
-        """By run: one for all trials here, so that they share its back-off."""
+        """One agent for each run, shared by all its trials on this node, so that they share its back-off."""
         self._lock = threading.Lock()
         with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
             inventory.collect_garbage(keep_networks=True)
 
     def check(self) -> tuple[str, str | None]:
-        """Return the version of ohsandbox here, and why no trial can run here, or None."""
+        """Return the version of ohsandbox here, and the reason why no trial can run here, or None."""
         try:
             self._local.check()
         except OhsandboxError as error:
@@ -119,7 +121,7 @@ class NodeWorker:
         return __version__, None
 
     def run(self, spec: TrialSpec, packed: _PackedTask) -> tuple[str, bytes]:
-        """Carry the trial out; return its result as JSON, and its files as a gzipped archive."""
+        """Run the trial; return its result as JSON, and its files as a gzipped archive."""
         root = Path(self._directory.name)
         with self._lock:
             places = self._unpacked(packed, root)
@@ -147,7 +149,7 @@ class NodeWorker:
         return {path: place / str(number) for number, path in enumerate(packed.paths)}
 
     def close(self) -> None:
-        """End the trials that run, and remove the files."""
+        """Stop the running trials, and remove the files."""
         self._local.close()
         self._directory.cleanup()
 
@@ -161,7 +163,7 @@ class _Node:
 
 
 class _Refusal(NamedTuple):
-    """Why no trial can run on a node, and when it is asked again."""
+    """Why no trial can run on a node, and when the node is asked again."""
 
     reason: str
     not_before: float
@@ -173,7 +175,7 @@ class RayExecutor:
     def __init__(
         self, slots_per_node: int, *, address: str | None = None, image_budget_bytes: int | None = None
     ) -> None:
-        """Join the cluster. address None: that of RAY_ADDRESS, else a cluster of this machine alone.
+        """Join the cluster. address None is that of RAY_ADDRESS, else a cluster of this machine alone.
 
         Raises:
             UsageError: Ray is not installed, or no cluster answers at the address.
@@ -199,7 +201,7 @@ class RayExecutor:
 
     @property
     def slots(self) -> int:
-        """The slots of all nodes that are alive; looks for new ones."""
+        """Return the slots of all nodes that are alive; look for new nodes."""
         self._look()
         return max(1, len(self._nodes)) * self._per_node
 
@@ -229,7 +231,7 @@ class RayExecutor:
     def _ended(
         self, theirs: Future[Any], *, spec: TrialSpec, directory: Path, node_id: str, ours: Future[TrialResult]
     ) -> None:
-        """Called in a thread of Ray."""
+        """Handle the end of a trial; called in a thread of Ray."""
         try:
             text, data = theirs.result()
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -249,7 +251,7 @@ class RayExecutor:
                     self._nodes[node_id].running -= 1
 
     def _look(self) -> None:
-        """Find nodes that joined or left."""
+        """Find nodes that joined or left the cluster."""
         with self._lock:
             if time.monotonic() - self._looked_at < LOOK_EVERY_S:
                 return
@@ -261,7 +263,7 @@ class RayExecutor:
             self._join(alive - self._nodes.keys() - (self._refused.keys() - again))
 
     def _join(self, node_ids: set[str]) -> None:
-        """Begin a worker on each, all at once, and take those whose worker says that trials can run."""
+        """Start a worker on each node, all at once, and accept those whose worker reports that trials can run."""
         deadline = time.monotonic() + JOIN_S
         begun = [(node_id, actor, actor.check.remote()) for node_id in node_ids for actor in [self._worker(node_id)]]
         for node_id, actor, answer in begun:
@@ -292,7 +294,7 @@ class RayExecutor:
         )
 
     def close(self) -> None:
-        """See `TrialExecutor.close`; leaves the cluster."""
+        """See `TrialExecutor.close`; also leave the cluster."""
         with self._lock:
             closing = [node.actor.close.remote() for node in self._nodes.values()]
             self._nodes.clear()
@@ -309,7 +311,7 @@ def _lost(spec: TrialSpec, kind: str, message: str) -> TrialResult:
 
 @contextlib.contextmanager
 def _signal_handlers_kept() -> Iterator[None]:
-    """Ray sets one of its own for SIGTERM."""
+    """Restore the signal handlers afterwards: Ray sets its own for SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

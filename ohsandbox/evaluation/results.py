@@ -1,4 +1,4 @@
-"""What an evaluation leaves on disk: a directory for each trial, whose `result.json` is written last and whole."""
+"""Files of an evaluation: a directory for each trial, whose `result.json` is written last and atomically."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from ohsandbox.errors import UsageError
 from ohsandbox.private_files import write_atomically
 
 CONVERSATION_NAME = "conversation"
-"""In the agent's directory: holds the conversation as `ohsandbox conversations --dir` reads it."""
+"""The directory of our agent's conversation inside the agent's directory, as `ohsandbox conversations
+--dir` reads it.
+"""
 SCHEMA = 1
 Outcome = Literal["pass", "fail", "agent_error", "model_error", "verifier_error", "infrastructure_error", "invalid"]
 """pass: the reward is 1 or more. fail: it is less. agent_error: less, and the agent was stopped (a limit, stuck, its
 own error). model_error: the model or its provider failed. verifier_error: no readable verdict. infrastructure_error:
 the engine, the image or this machine failed on every try. invalid: the task cannot be carried out as it is written."""
 COUNTED: frozenset[Outcome] = frozenset({"pass", "fail", "agent_error", "verifier_error"})
-"""The outcomes that say something of the agent; the pass rate is the part of them that passed."""
+"""The outcomes that say something about the agent; the pass rate is the share of them that passed."""
 FAILED: frozenset[Outcome] = COUNTED - {"pass"}
 INCONCLUSIVE: frozenset[Outcome] = frozenset({"infrastructure_error", "model_error"})
-"""Outcomes that say nothing of the agent: the next run of the same directory does these trials again."""
+"""Outcomes that say nothing about the agent: the next run of the same directory repeats these trials."""
 _RESULT_NAME = "result.json"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Record(BaseModel):
-    """A part of a result; unknown fields of a later version are kept."""
+    """Base class of a result's parts; unknown fields of a later version are kept."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class Phase(Record):
-    """A part of a trial."""
+    """One phase of a trial."""
 
     name: str
     started_at: datetime
     seconds: float
     network: str | None = None
-    """Of the sandbox in which it took place: "none", "allowlist" or "open"."""
+    """The network of the sandbox in which it took place: "none", "allowlist" or "open"."""
 
 
 class Fault(Record):
-    """Why a trial has no verdict, or why its agent did not come to its end."""
+    """Why a trial has no verdict, or why its agent did not finish."""
 
     phase: str
     kind: str
@@ -56,47 +58,49 @@ class Fault(Record):
 
 
 class Resources(Record):
-    """What the sandbox used; None where the engine does not tell."""
+    """What the sandbox used; values that the engine does not report are None."""
 
     peak_memory_bytes: int | None = None
-    """Most at any moment, files that the kernel keeps in memory included."""
+    """The highest memory use at any moment, including files that the kernel keeps in memory."""
     cpu_s: float | None = None
     oom_kills: int | None = None
-    """Processes that were killed because memory ran out, before the verifier."""
+    """The number of processes killed because memory ran out, before the verifier."""
     verifier_oom_kills: int | None = None
     throttled_s: float | None = None
-    """Time for which processes waited because the task's share of processors was used up."""
+    """Time that processes waited because the task's share of processors was used up."""
     no_route: int | None = None
-    """Connections and packets that set-up and agent tried to send to where no route leads; without a network, any."""
+    """Connections and packets sent, during set-up and by the agent, to addresses without a route; without a network,
+    all of them.
+    """
 
 
 class Load(Record):
-    """The processors of a trial, and who else used them."""
+    """The processors of a trial, and the use of them by others."""
 
     cpus: float
     processors: list[int] = []
-    """Those that its processes were pinned to; empty where the engine is not on this machine."""
+    """The processors that its processes were pinned to; empty where the engine is not on this machine."""
     time_factor: float = 1.0
-    """Limits of time were multiplied by it: so many trials could compete for each processor."""
+    """The factor that time limits were multiplied by: how many trials could compete for each processor."""
     others: float | None = None
-    """The part of these processors' time that went to others, in the worst phase."""
+    """The share of these processors' time that went to others, in the worst phase."""
     pressure: float | None = None
-    """The part of the time in which some process of the machine waited for a processor, in the worst phase."""
+    """The share of the time in which some process of the machine waited for a processor, in the worst phase."""
 
 
 class ServiceResult(Record):
-    """A service that ran beside the sandbox, at the end of the trial; what it printed is in `services/NAME.log`."""
+    """A service that ran beside the sandbox, at the end of the trial; its output is in `services/NAME.log`."""
 
     name: str
     status: str
-    """As the engine has it: "running", "exited", "dead"."""
+    """The engine's word for its status: "running", "exited", "dead"."""
     exit_code: int | None = None
-    """Of one that has ended."""
+    """The exit code of a service that has ended."""
     oom_killed: bool = False
     cpu_s: float | None = None
-    """None where it does not run any more, as the next."""
+    """Processor seconds; None, like memory_bytes, where it does not run any more."""
     memory_bytes: int | None = None
-    """Without files that the kernel can drop from memory."""
+    """Memory use, without files that the kernel can drop from memory."""
 
 
 class StepResult(Record):
@@ -108,14 +112,14 @@ class StepResult(Record):
 
 
 class TrialResult(Record):
-    """One attempt at one task."""
+    """The result of one attempt at one task."""
 
     schema_version: int = SCHEMA
     task: str
     attempt: int
-    """From 1."""
+    """The number of the attempt, from 1."""
     is_repeat: bool = False
-    """It was run only because the task had failed, and counts in no rate."""
+    """Whether it was run only because the task had failed; it counts in no rate then."""
     outcome: Outcome
     reward: float | None = None
     rewards: dict[str, float] = {}
@@ -132,39 +136,39 @@ class TrialResult(Record):
     phases: list[Phase] = []
     resources: Resources = Resources()
     services: list[ServiceResult] = []
-    """Of a task that is a Compose project, those beside the sandbox."""
+    """The services beside the sandbox, for a task that is a Compose project."""
     load: Load | None = None
     usage: dict[str, int] = {}
-    """Tokens, by the names of `Usage`."""
+    """Token counts, by the field names of `Usage`."""
     cost_usd: float | None = None
     rate_limit_wait_s: float = 0.0
-    """Of the agent's phases, what was waited because the provider limits the rate of requests."""
+    """The part of the agent's phases spent waiting because the provider limits the rate of requests."""
     infrastructure_tries: int = 1
-    """How often it was begun: all but the last try ended with the infrastructure's fault."""
+    """How often the trial was started: every try but the last failed through the infrastructure."""
     load_average: float | None = None
-    """Of this machine at the end of the trial, over one minute."""
+    """The load average of this machine over one minute, at the end of the trial."""
     notes: list[str] = []
 
 
 class TrialKey(NamedTuple):
-    """A trial of a run."""
+    """Identifies a trial of a run."""
 
     task: str
     attempt: int
 
 
 class ResultsDirectory:
-    """The results of one run."""
+    """The results directory of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def trial(self, key: TrialKey) -> Path:
-        """The directory of a trial: `trials/TASK/ATTEMPT`."""
+        """Return the directory of a trial: `trials/TASK/ATTEMPT`."""
         return self.path / "trials" / file_name(key.task) / str(key.attempt)
 
     def begin(self, key: TrialKey) -> Path:
-        """Make the empty directory of a trial; what an unfinished one left goes."""
+        """Create the empty directory of a trial; files of an unfinished one are removed."""
         directory = self.trial(key)
         if directory.exists():
             shutil.rmtree(directory)
@@ -172,12 +176,12 @@ class ResultsDirectory:
         return directory
 
     def finish(self, result: TrialResult) -> None:
-        """Write the trial's result: from here on it is done."""
+        """Write the trial's result, which marks it as finished."""
         text = result.model_dump_json(indent=2, exclude_none=True) + "\n"
         write_atomically(self.trial(TrialKey(result.task, result.attempt)) / _RESULT_NAME, text.encode(), durable=False)
 
     def finished(self) -> dict[TrialKey, TrialResult]:
-        """Read every result; a trial that has none is not finished.
+        """Read every result; a trial without one is not finished.
 
         Raises:
             UsageError: a result is not what this version writes.

@@ -1,4 +1,4 @@
-"""A run: every trial that has no result yet, so many at a time, each tried again when the infrastructure failed."""
+"""Runs every trial that has no result yet, several at a time; a trial is tried again when the infrastructure failed."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 RUN_NAME, LOCK_NAME = "run.json", "run.lock"
 LOOK_EVERY_S = 0.5
-"""How often the run looks up while it waits: a Ctrl-C that the kernel gave to another thread wakes nobody, and
-nodes of a cluster come and go."""
+"""Interval at which a waiting run checks for signals and nodes: a Ctrl-C that the kernel gave to another thread wakes
+nobody, and nodes of a cluster come and go."""
 RETRY_PAUSES_S = (1.0, 5.0, 20.0)
-"""Before the second, third and every later try of a trial in which the infrastructure failed: an engine that restarts
-needs 5 s, a registry's burst limit some more."""
+"""Pauses before the second, third and every later try of a trial in which the infrastructure failed: an engine that
+restarts needs 5 s, a registry's burst limit longer."""
 
 
 class Shard(NamedTuple):
-    """The part of a plan's tasks that a run does."""
+    """The part of a plan's tasks that one run does."""
 
     part: int
-    """From 1."""
+    """The number of the part, from 1."""
     of: int
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Shard(NamedTuple):
 
 
 class RunRecord(BaseModel):
-    """What a run is made of; written at its start, and compared when it goes on."""
+    """The identity of a run; written at its start, and compared when the run is continued."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -70,9 +70,9 @@ class RunRecord(BaseModel):
     shard: str | None = None
     separate_verifier: bool = False
     tasks: dict[str, str]
-    """Id to digest."""
+    """The digest of each task, by its id."""
     machines: list[dict[str, str]] = []
-    """Where it ran: Python, processors, engine; more than one if it went on elsewhere."""
+    """The machines where it ran: Python, processors, engine; more than one if it was continued elsewhere."""
 
 
 def read_record(path: Path) -> RunRecord:
@@ -92,31 +92,31 @@ def read_record(path: Path) -> RunRecord:
 
 
 class RunPlan(NamedTuple):
-    """What is to be done."""
+    """The work of a run."""
 
     tasks: Sequence[Task]
     agent: EvaluatedAgent
     attempts: int = 1
-    """Trials of each task."""
+    """The number of trials of each task."""
     concurrent: int = 4
     infrastructure_tries: int = 3
-    """How often a trial is begun before it ends as an infrastructure_error."""
+    """How often a trial is tried before it ends as an infrastructure_error."""
     repeat_failed: int = 0
-    """So many more trials of each task that failed, to tell a flaky one from a broken one; they count in no rate."""
+    """Extra trials of each task that failed, to tell a flaky task from a broken one; they count in no rate."""
     timeout_multiplier: float = 1.0
     fail_fast: bool = False
-    """Begin no further trial after one that did not pass."""
+    """Start no further trial after one that did not pass."""
     shard: Shard | None = None
     separate_verifier: bool = False
     """Judge in fresh sandboxes, which get only what the agent has changed."""
     ca_bundle: str | None = None
     """A PEM file that common tools in the sandboxes trust."""
     image_budget_bytes: int | None = None
-    """What images that eval built or pulled may take together; None: 40 GiB."""
+    """Disk space for images that eval built or pulled; None is 40 GiB."""
 
 
 def select(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard | None = None) -> list[Task]:
-    """The tasks whose ids match one of the patterns (`*`, `?`, `[...]`), and of those only the shard's.
+    """Return the tasks whose ids match one of the patterns (`*`, `?`, `[...]`), and of those only the shard's.
 
     Raises:
         UsageError: a pattern matches no task.
@@ -135,7 +135,7 @@ def select(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard 
 
 
 class _Attempt(NamedTuple):
-    """A trial that is to be begun, in the order of the queue."""
+    """A trial to be started, in the order of the queue."""
 
     not_before: float
     order: int
@@ -144,12 +144,12 @@ class _Attempt(NamedTuple):
 
 
 class Run:
-    """Carries a plan out. What is finished in the directory already is not done again."""
+    """Carries out a plan. Trials that are finished in the directory are not done again."""
 
     def __init__(
         self, plan: RunPlan, path: Path, *, tell: Tell | None = None, executor: TrialExecutor | None = None
     ) -> None:
-        """Read what the directory holds; it is made if missing. executor None is this machine.
+        """Read the results in the directory, which is made if missing. executor None is this machine.
 
         Raises:
             UsageError: the directory holds the results of another plan (other tasks, another agent), or another
@@ -201,11 +201,11 @@ class Run:
                 self._listener(event)
 
     def keys(self) -> list[TrialKey]:
-        """Every trial of the plan but repeats: all tasks once, then all again."""
+        """Return the keys of every trial of the plan except repeats: all tasks once, then all again."""
         return [TrialKey(task.id, attempt + 1) for attempt in range(self.plan.attempts) for task in self.plan.tasks]
 
     def __call__(self) -> dict[TrialKey, TrialResult]:
-        """Do what is left, and return the results of all trials, repeats included.
+        """Run the remaining trials, and return the results of all trials, repeats included.
 
         A trial that ended without a word on the agent (infrastructure_error, model_error) is done again.
 
@@ -229,7 +229,7 @@ class Run:
         return done
 
     def _make_networks(self, done: Mapping[TrialKey, TrialResult]) -> None:
-        """Begin to make those that the first trials need, which would wait for them."""
+        """Start to make the networks that the first trials need, so that they need not wait for them."""
         separate = self.plan.separate_verifier
         tasks = [self._tasks[key.task] for key in self.keys() if key not in done]
         needed = [
@@ -240,7 +240,7 @@ class Run:
             self._images.networks.begin(min(len(needed), self._executor.slots))
 
     def _tell_absent_images(self, done: Mapping[TrialKey, TrialResult]) -> None:
-        """Tell at once of trials that cannot begin, for want of their image; the others are carried out."""
+        """Report trials that cannot begin for want of their image at once; the others are carried out."""
         left = [self._tasks[name] for name in {key.task for key in self.keys() if key not in done}]
         environments = [task.environment for task in left]
         environments += [step.verifier.environment for task in left for step in task.steps if step.verifier.environment]
@@ -250,7 +250,7 @@ class Run:
                     self._tell(ImageAbsent(name, reason))
 
     def _note_machine(self) -> None:
-        """Add what this machine is to the record, where it is not known yet."""
+        """Add this machine to the record where it is not known yet."""
         here = {"python": platform.python_version(), "system": platform.platform(), "processors": str(os.cpu_count())}
         here["concurrent trials"] = str(self._executor.slots)
         with contextlib.suppress(OhsandboxError):  # with the sandboxes on other machines, none may be here
@@ -277,7 +277,7 @@ class Run:
         return [TrialKey(task, first + number) for number in range(self.plan.repeat_failed) for task in failed]
 
     def _do(self, keys: Iterable[TrialKey], done: dict[TrialKey, TrialResult]) -> None:
-        """Carry out the trials; a try that is to be repeated waits in the queue, not in a slot."""
+        """Run the trials; a try that is to be repeated waits in the queue and not in a slot."""
         queue = [_Attempt(0.0, order, key) for order, key in enumerate(keys)]
         running: dict[Future[TrialResult], _Attempt] = {}
         try:
@@ -334,13 +334,13 @@ def _was_ended_by_agent(fault: Fault | None) -> bool:
 
 
 def _remove_orphaned_sandboxes() -> None:
-    """A run that was killed could not remove its sandboxes; their leases say that nobody owns them any more."""
+    """Remove sandboxes that a killed run left behind: their leases show that their owner is gone."""
     with contextlib.suppress(OhsandboxError), open_inventory() as inventory:
         inventory.collect_garbage(keep_networks=True)
 
 
 def _changed(name: str, was: Any, now: Any) -> str:
-    """In words, of several settings the first that differs."""
+    """Describe, of several settings, the first that differs."""
     if name == "tasks":
         return _changed_tasks(was, now)
     if name == "agent_settings":
@@ -350,7 +350,7 @@ def _changed(name: str, was: Any, now: Any) -> str:
 
 
 def _changed_tasks(before: dict[str, str], now: dict[str, str]) -> str:
-    """In words, with one example."""
+    """Describe the changed tasks, with one example."""
     if gone := sorted(before.keys() - now.keys()):
         return f"task {gone[0]!r} is not among the {len(now)} tasks given"
     if new := sorted(now.keys() - before.keys()):

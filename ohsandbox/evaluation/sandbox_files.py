@@ -1,4 +1,4 @@
-"""Files into and out of a trial's sandbox: small trees through the worker that is there, large ones as an archive."""
+"""Copies files into and out of a trial's sandbox: small trees through the running worker, large ones as an archive."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
 
 _MAX_SMALL_FILES = 32
 _MAX_SMALL_BYTES = 1024**2
-"""A tree up to this size is sent file by file, each in 0.3 ms; the process that unpacks an archive costs 40 ms."""
+"""Size up to which a tree is sent file by file, each in 0.3 ms; the process that unpacks an archive costs 40 ms."""
 MAX_TEXT_BYTES, MAX_TEXTS_BYTES = 64 * 1024, 256 * 1024
-"""A text, and all of a tree, up to this size: the tree goes as the arguments of one shell, whose `printf` writes it.
-The arguments of a process may be 128 KiB each and 2 MiB together."""
+"""Largest text, and size of all texts of a tree, for which the tree goes as the arguments of one shell, whose `printf`
+writes it. The arguments of a process may be 128 KiB each and 2 MiB together."""
 
 FETCH_LIMITS = TransferLimits(total_bytes=200 * 1024**2, file_bytes=200 * 1024**2, leaves_out=True)
-"""What a trial takes out of a sandbox at most at a time; what is over it is left out and told."""
+"""Limits of one copy out of a sandbox; anything over them is left out and reported."""
 
 MAX_ENTRIES, MAX_DEPTH = 64, 16
-"""Of a directory that is larger than that, so many entries are fetched one by one, and so deep; 40 ms each."""
+"""For a directory over the limits: how many of its entries are fetched one by one, and how deep; 40 ms each."""
 
 _READABLE = """
 for one; do
   chmod -R a+rX -- "$one" && for script in "$one"/*.sh; do [ ! -f "$script" ] || chmod a+rx -- "$script"; done
 done
 """
-"""As root: archives and checkouts lose modes, and who runs them may be any user."""
+"""Makes files readable for every user, as root: archives and checkouts lose modes, and any user may run them."""
 
 
 def last_words(printed: bytes, limit_chars: int = 300) -> str:
-    """The end of what a command has printed, for a message."""
+    """Return the end of a command's output, for a message."""
     return printed.decode(errors="replace").strip()[-limit_chars:]
 
 
 class _SmallFile(NamedTuple):
     name: str
-    """Relative to its tree."""
+    """The path relative to its tree."""
     data: bytes
     mode: int
 
     def for_all(self) -> _SmallFile:
-        """As `_READABLE` makes it."""
+        """The file with the mode that `_READABLE` gives."""
         is_script = self.name.endswith(".sh") and "/" not in self.name
         return self._replace(mode=self.mode | 0o444 | (0o111 if self.mode & 0o111 or is_script else 0))
 
@@ -77,7 +77,7 @@ def put_for_all(runtime: Runtime, files: Sequence[Files]) -> None:
 
 
 def _put_texts(runtime: Runtime, files: Files, *, user: str | None, for_all: bool = False) -> bool:
-    """Put a small tree of texts with one shell, where that can be: three processes, where each file alone has four."""
+    """Write a small tree of texts with one shell, where possible: three processes instead of four for each file."""
     small = _small_files(files)
     if small is None or sum(len(one.data) for one in small) > MAX_TEXTS_BYTES:
         return False
@@ -97,7 +97,7 @@ def _put_texts(runtime: Runtime, files: Files, *, user: str | None, for_all: boo
 
 
 def _script_of(place: str, small: Sequence[_SmallFile], *, is_readable: bool) -> str:
-    """POSIX shell: writes its arguments to the files, with their modes; what was there is replaced."""
+    """Return a POSIX shell script that writes its arguments to the files, with their modes, replacing existing ones."""
     paths = [posixpath.join(place, one.name) for one in small]
     directories = shlex.join(sorted({place, *map(posixpath.dirname, paths)}))
     lines = ["umask 022", f"[ ! -d {shlex.quote(place)} ] || was=1", f"mkdir -p -- {directories} || exit"]
@@ -149,7 +149,7 @@ def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
 
 
 def _give(runtime: Runtime, files: Files, owner: str) -> None:
-    """Make owner the owner of the texts and of all directories from the target to them."""
+    """Make owner the owner of the texts and of all directories between the target and them."""
     target = _place(runtime, files)
     paths = {target}
     for name in map(posixpath.normpath, files.texts):
@@ -168,7 +168,7 @@ def _left_out(files: Files, place: str, names: list[str]) -> set[str]:
 
 
 def _small_files(files: Files) -> list[_SmallFile] | None:
-    """Texts and a small tree; None where there is more."""
+    """The texts and a small tree as a list; None where there is more."""
     modes = {True: 0o755, False: 0o644}
     texts = [_SmallFile(name, text.encode(), modes[text.startswith("#!")]) for name, text in files.texts.items()]
     if files.source is None:
@@ -200,7 +200,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _is_small(entry: DirEntry) -> bool:
-    """A regular file, whose name is one on this machine too: names come from a shell that an agent may have changed."""
+    """Whether it is a regular file with a valid name here: names come from a shell that an agent may have changed."""
     return entry.kind == "file" and _is_plain(entry.name) and entry.size_bytes <= _MAX_SMALL_BYTES
 
 
@@ -209,7 +209,7 @@ def _is_plain(name: str) -> bool:
 
 
 def fetch(runtime: Runtime, source: str, target: Path, *, exclude: Sequence[str] = ()) -> list[str]:
-    """Copy a file or directory of the sandbox to target, as root reads it; what was left out, with the reasons.
+    """Copy a file or directory of the sandbox to target, as root; return what was left out, with the reasons.
 
     What does not exist is not copied and not told; nor is what matches a pattern of exclude by its name or by its path
     below source.
@@ -255,7 +255,7 @@ def _fetch(runtime: Runtime, source: str, target: Path, budget: _FetchBudget) ->
 
 
 def _fetch_entries(runtime: Runtime, source: str, target: Path, budget: _FetchBudget, refusal: ToolError) -> list[str]:
-    """Fetch of a directory that is too large what is within the budget, the smallest entries first."""
+    """Fetch the entries of a directory that is too large, as far as the budget allows, the smallest first."""
     try:
         entries = sorted(
             runtime.list_dir(source, user="root"), key=lambda one: (one.kind == "directory", one.size_bytes)

@@ -1,4 +1,4 @@
-"""How far a measured pass rate can be trusted, and whether two runs differ by more than chance.
+"""How reliable a measured pass rate is, and whether two runs differ by more than chance.
 
 The unit is the task: its attempts resemble each other more than two tasks do, so ten attempts at ten tasks tell less
 than one attempt at a hundred.
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 MAX_EXACT_STEPS = 2_000_000
-"""Of the exact sign-flip test, about a second; beyond it random sign flips are drawn."""
+"""Most steps of the exact sign-flip test, about a second; beyond it random sign flips are drawn."""
 MAX_DRAWS, MIN_DRAWS = 100_000, 10_000
-"""A p-value of 0.05 is then known to 0.0014 and 0.0044 (two standard errors)."""
+"""Numbers of random draws: a p-value of 0.05 is then known to 0.0014 and 0.0044 (two standard errors)."""
 _MAX_DRAWN_STEPS = 20_000_000
-"""Of random sign flips, some seconds: one for each draw and each size that differences have."""
+"""Most steps for random sign flips, some seconds: one step for each draw and each size that differences have."""
 
 
 class TaskCount(NamedTuple):
-    """The attempts at one task that count, and how many of them passed."""
+    """The number of attempts at one task that count, and how many of them passed."""
 
     passed: int
     attempts: int
 
     @property
     def rate(self) -> Fraction:
-        """The part that passed."""
+        """The share that passed."""
         return Fraction(self.passed, self.attempts)
 
 
@@ -47,12 +47,16 @@ class _Estimate(NamedTuple):
 
 
 class _PairedTest(NamedTuple):
-    """Whether differences between pairs can be chance."""
+    """The result of a test whether differences between pairs can be chance."""
 
     p_value: float
-    """Two-sided: the probability of a difference as large as this or larger, in either direction, if there is none."""
+    """The two-sided p-value: the probability of a difference as large as this or larger, in either direction, if there
+    is none.
+    """
     p_worse: float
-    """One-sided: the probability of a sum of differences as low as this or lower, if there is none."""
+    """The one-sided p-value: the probability of a sum of differences as low as this or lower, if there is
+    no difference.
+    """
     method: str
 
 
@@ -138,14 +142,14 @@ def mcnemar(better: int, worse: int) -> _PairedTest:
     count = better + worse
 
     def at_most(limit: int) -> float:
-        """The probability of at most so many heads in count tosses."""
+        """Return the probability of at most so many heads in count tosses."""
         return float(Fraction(sum(math.comb(count, heads) for heads in range(limit + 1)), 2**count))
 
     return _PairedTest(min(1.0, 2 * at_most(min(better, worse))), at_most(better), "McNemar, exact")
 
 
 def _exact_flips(groups: dict[int, int], span: int, observed: int) -> _PairedTest:
-    """By the probability of every sum, shifted by span so that none is below zero."""
+    """Return the probability of every sum, shifted by span so that no sum is below zero."""
     chances = [0.0] * (2 * span + 1)
     chances[span] = 1.0
     reach = 0
@@ -175,7 +179,7 @@ def _drawn_flips(groups: dict[int, int], observed: int) -> _PairedTest:
 
 
 def mean_difference(differences: Sequence[Fraction], *, confidence: float = CONFIDENCE) -> _Estimate | None:
-    """Return the mean of differences between pairs with its interval; None without any.
+    """Return the mean of differences between pairs with its interval; None without any pairs.
 
     The interval is the normal one of the differences and two more, one step up and one step down, so that pairs that
     all agree have an interval too. A step is the smallest difference there can be, one over the least common multiple

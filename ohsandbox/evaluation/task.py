@@ -1,4 +1,4 @@
-"""A task of an evaluation, whatever format it was written in: what `formats` reads and `trial` carries out."""
+"""A task of an evaluation, independent of its format: `formats` reads it and `trial` carries it out."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 Network = Literal["none", "allowlist", "open"]
-"""As `DockerRuntime` has it."""
+"""The network modes of `DockerRuntime`."""
 _Format = Literal["harbor", "terminal-bench", "inline", "swe-bench"]
 _VerdictKind = Literal["reward", "exit code", "tests"]
-"""Where a verdict comes from: the files that Harbor's verifiers write, the exit code of the verifier's command, or the
-outcome of each named test in what it printed."""
+"""The source of a verdict: the files that Harbor's verifiers write, the exit code of the verifier's command, or the
+outcome of each named test in its output."""
 
 
 class Model(BaseModel):
-    """What all parts of a task have in common: they do not change, and know all their fields."""
+    """Base class of all parts of a task: immutable, and unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Files(Model):
-    """Files for a directory of the sandbox: those of a directory of this machine, or texts by relative path."""
+    """Files for a directory of the sandbox: a directory of this machine, or texts by relative path."""
 
     target: str
     """An absolute path in the sandbox, or one relative to the task's working directory."""
     source: Path | None = None
     excluded: tuple[str, ...] = ()
-    """Of source, files and directories that are left out, as relative paths."""
+    """Relative paths of files and directories below source that are left out."""
     texts: dict[str, str] = {}
     owner: str | None = None
-    """Who owns the target and the texts; None: the user who puts them in."""
+    """The owner of the target and the texts; None is the user who puts them in."""
 
 
 class Healthcheck(Model):
@@ -42,32 +42,32 @@ class Healthcheck(Model):
     interval_s: float = 5
     timeout_s: float = 30
     start_period_s: float = 0
-    """Failures in this time do not count."""
+    """Time in which failures do not count."""
     start_interval_s: float = 5
     retries: int = 3
 
 
 class ComposeProject(Model):
-    """The services of a Compose file, resolved and checked: nothing in it reaches out of its own project."""
+    """The services of a Compose file, resolved and checked: nothing in it refers to anything outside its project."""
 
     main: str
-    """The service that is the sandbox."""
+    """The name of the service that is the sandbox."""
     services: dict[str, dict[str, JsonValue]]
-    """As Compose writes them, without their images and limits."""
+    """The services in Compose's own form, without their images and limits."""
     environments: dict[str, TaskEnvironment]
-    """By service, its image and limits; nothing else of it is told there."""
+    """The image and limits of each service, by its name; other fields of `TaskEnvironment` are not set."""
     networks: tuple[str, ...]
     volumes: tuple[str, ...]
 
 
 class TaskEnvironment(Model):
-    """The sandbox of a task: an image, or what one is built from."""
+    """The sandbox of a task: an image, or the files that one is built from."""
 
     image: str | None = None
     build: Path | None = None
     """A directory with a Dockerfile."""
     dockerfile: str = "Dockerfile"
-    """Its path in that directory."""
+    """The Dockerfile's path in that directory."""
     build_args: dict[str, str] = {}
     build_target: str | None = None
     """The stage to build; None is the last."""
@@ -75,7 +75,7 @@ class TaskEnvironment(Model):
     """Services that run beside the sandbox, which is one of them."""
     build_timeout_s: float = 600
     workdir: str | None = None
-    """None: the image's."""
+    """The working directory; None is the image's."""
     cpus: float | None = None
     memory_bytes: int | None = None
     disk_bytes: int | None = None
@@ -89,38 +89,38 @@ class Artifact(Model):
 
     source: str
     destination: str | None = None
-    """Below the directory of artifacts; None: as service and source."""
+    """Path below the directory of artifacts; None is made of service and source."""
     exclude: tuple[str, ...] = ()
-    """Patterns (`*.o`) of names or of paths below source that are not kept."""
+    """Patterns (`*.o`) of names, or of paths below source, that are not kept."""
     service: str | None = None
-    """The service of the Compose project that has it; None: the sandbox."""
+    """The service of the Compose project that has the file; None is the sandbox."""
 
     @property
     def name(self) -> str:
-        """Its path below the directory of artifacts, which it does not leave; it begins with the service, if any."""
+        """The path below the directory of artifacts, which it cannot leave; it begins with the service, if any."""
         parts = (self.destination or f"{self.service or ''}/{self.source}").split("/")
         return "/".join(part for part in parts if part not in {"", ".", ".."}) or "root"
 
 
 class AgentPhase(Model):
-    """What an agent has for its work."""
+    """The conditions under which an agent works."""
 
     timeout_s: float | None = None
     user: str | None = None
-    """None: the image's."""
+    """The user; None is the image's."""
     network: Network = "none"
     allow: tuple[str, ...] = ()
-    """With the allowlist: its hosts."""
+    """The hosts of the allowlist."""
 
 
 class Collect(Model):
-    """A command that runs after the agent, to save what the verifier needs."""
+    """A command that runs after the agent, to save files that the verifier needs."""
 
     command: str
     timeout_s: float = 60
     user: str | None = None
     service: str | None = None
-    """The service of the Compose project in which it runs; None: the sandbox."""
+    """The service of the Compose project in which it runs; None is the sandbox."""
 
 
 class Verifier(Model):
@@ -132,14 +132,14 @@ class Verifier(Model):
     must_pass: tuple[str, ...] = ()
     """With the verdict "tests": the tests that must pass."""
     must_not_fail: tuple[str, ...] = ()
-    """With the verdict "tests": the tests that must pass or be skipped. Without both, this holds of all."""
+    """With the verdict "tests": the tests that must pass or be skipped. If neither list is given, all tests must."""
     timeout_s: float = 600
     env: dict[str, str] = {}
     user: str | None = None
     network: Network = "none"
     allow: tuple[str, ...] = ()
     environment: TaskEnvironment | None = None
-    """A fresh sandbox for the verifier; None: the agent's own, in which all processes have ended."""
+    """A fresh sandbox for the verifier; None is the agent's own, in which all processes have ended."""
     collect: tuple[Collect, ...] = ()
 
 
@@ -152,20 +152,20 @@ class Solution(Model):
 
 
 class Step(Model):
-    """An instruction, an agent at work on it, and a verdict. Most tasks have one."""
+    """An instruction, the agent's work on it, and a verdict. Most tasks have one step."""
 
     name: str = ""
-    """Empty for the only one."""
+    """The step's name; empty for the only one."""
     instruction: str
     files: tuple[Files, ...] = ()
-    """Put into the sandbox before the step."""
+    """Files that are put into the sandbox before the step."""
     setup: str | None = None
     """A command that runs before the agent."""
     agent: AgentPhase = AgentPhase()
     verifier: Verifier
     solution: Solution | None = None
     min_reward: dict[str, float] = {}
-    """With a smaller reward of that name, the steps after this one are not tried."""
+    """The least rewards by name; with a smaller one the following steps are not tried."""
     healthcheck: Healthcheck | None = None
     artifacts: tuple[Artifact, ...] = ()
 
@@ -174,20 +174,20 @@ class Task(Model):
     """A task: a sandbox and the steps in it."""
 
     id: str = Field(min_length=1)
-    """Unique in a run; the name of its results."""
+    """The task's id: unique in a run, and the name of its results."""
     path: Path
     """The directory or file that it was read from."""
     format: _Format
     environment: TaskEnvironment
     steps: tuple[Step, ...] = Field(min_length=1)
     reward_strategy: Literal["mean", "final"] = "mean"
-    """The reward of a task with several steps."""
+    """How the rewards of several steps become the task's reward."""
     notes: tuple[str, ...] = ()
-    """What was read and does not change anything here."""
+    """Notes on keys that were read and have no effect here."""
     metadata: dict[str, object] = {}
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that the task says and of every file that it brings.
+        """Return the SHA-256 of the task's description and of every file that belongs to it.
 
         Raises:
             OSError: one of its files cannot be read.

@@ -1,4 +1,4 @@
-"""One attempt at one task: a fresh sandbox, the agent's work, the verdict, and a record of it all."""
+"""One attempt at one task: makes a fresh sandbox, runs the agent, gets the verdict, and records everything."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ if TYPE_CHECKING:
 
 _PATCH_NAME = "patch.diff"
 NETWORK_NAME, VERIFIER_NETWORK_NAME = "network.jsonl", "verifier-network.jsonl"
-"""In the agent's directory, and in the step's: what agent and verifier asked the allowlist for, and the decisions."""
+"""Files, in the agent's directory and in the step's, with the allowlist's requests of agent and verifier
+and the decisions.
+"""
 _MAX_UNREACHED = 5
-"""Hosts that a note names; all are in the file."""
+"""Most hosts that a note names; the file has all of them."""
 _PASSING_REWARD = 1.0
 _CONTENTION = "Contention"
-"""The kind of the fault of a trial whose time was cut short by others, who used the processors."""
+"""The fault kind of a trial whose time was cut short by other users of the processors."""
 
 
 class TrialSpec(NamedTuple):
-    """All that a trial needs; it can be pickled."""
+    """All inputs of a trial; it can be pickled."""
 
     task: Task
     task_digest: str
@@ -59,7 +61,7 @@ class TrialSpec(NamedTuple):
 
     @property
     def key(self) -> TrialKey:
-        """Its name in the run."""
+        """The trial's key in the run."""
         return TrialKey(self.task.id, self.attempt)
 
 
@@ -74,11 +76,11 @@ class _StepEnd(NamedTuple):
     report: AgentReport
     verdict: Score | None
     fault: Fault | None
-    """The verifier's."""
+    """The verifier's fault."""
 
 
 class Trial:
-    """One attempt; `run` makes its result, and never raises but for what ends the whole run."""
+    """One attempt; `run` returns its result, and raises only errors that end the whole run."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class Trial:
         )  # fmt: skip
 
     def run(self) -> TrialResult:
-        """Do it all. What the engine, the image or this machine fails at is an infrastructure_error."""
+        """Run the trial. Failures of the engine, the image or this machine become an infrastructure_error."""
         began = time.monotonic()
         update: dict[str, Any]
         try:
@@ -220,7 +222,7 @@ class Trial:
         return _StepEnd(report, verdict, None)
 
     def _collect(self, runtime: DockerRuntime, step: Step, directory: Path) -> str | None:
-        """Save what the agent made; returns why its patch is not whole."""
+        """Save the agent's work; return why its patch is incomplete, or ""."""
         fault = None
         if self._baseline is not None:
             fault = write_patch(runtime, self._baseline, directory / _PATCH_NAME)
@@ -232,14 +234,14 @@ class Trial:
         return fault
 
     def _collect_of_services(self, runtime: ServiceRuntime, step: Step, directory: Path) -> None:
-        """Do the same in each service beside the sandbox that is named; of one that has ended a note tells."""
+        """Save the agent's work in each named service beside the sandbox; a service that has ended is noted."""
         named = {one.service for one in step.verifier.collect} | {one.service for one in step.artifacts}
         for service in sorted(filter(None, named)):
             with self._of_service(service), runtime.joined(service) as other:
                 self._collect_of(other, step, directory, service)
 
     def _collect_of(self, runtime: DockerRuntime, step: Step, directory: Path, service: str | None) -> None:
-        """Run the commands, then take the artifacts, that name the service; None: the sandbox."""
+        """Run the commands, then copy the artifacts, of one service; None is the sandbox."""
         for one in step.verifier.collect:
             if one.service == service:
                 with self._of_service(service):
@@ -306,7 +308,7 @@ class Trial:
             self._notes += _unreached(_write_network(runtime, directory / VERIFIER_NETWORK_NAME, since=began))
 
     def _judged(self, ends: list[tuple[Step, _StepEnd]]) -> dict[str, Any]:
-        """The trial's outcome by those of its steps."""
+        """Return the trial's outcome, given the outcomes of its steps."""
         rewards = _rewards([end.verdict for _, end in ends], final=self.task.reward_strategy == "final")
         is_whole = len(ends) == len(self.task.steps) and all(end.verdict is not None for _, end in ends)
         reports = [end.report for _, end in ends]
@@ -330,7 +332,7 @@ class Trial:
         }  # fmt: skip
 
     def _outcome_under_contention(self, outcome: Outcome, fault: Fault) -> tuple[Outcome, Fault]:
-        """A timeout is the infrastructure's fault where others used the processors."""
+        """Return the outcome; a timeout counts as the infrastructure's fault where others used the processors."""
         worker = "agent" if fault.kind == "Timeout" else "verifier"
         if worker not in self._accounting.cut_short:
             return outcome, fault
@@ -345,11 +347,11 @@ class Trial:
         return self._begun_accounting
 
     def _network_of(self, step: Step) -> Network:
-        """While the agent works."""
+        """The network while the agent works."""
         return self.agent.network or step.agent.network
 
     def _allow_of(self, step: Step) -> tuple[str, ...]:
-        """What the allowlist holds meanwhile: the task's own hosts, and those of the agent's user.
+        """The allowlist while the agent works: the task's own hosts, and those of the agent's user.
 
         Of an open network the addresses that the user opened.
         """
@@ -364,7 +366,7 @@ class Trial:
     def _set_network(
         self, runtime: DockerRuntime, network: Network, allow: Sequence[str], *, credentials: bool
     ) -> None:
-        """Change it; the credentials are the agent's, not the verifier's."""
+        """Change the network; the credentials are for the agent only, not for the verifier."""
         if self.agent.credentials and runtime.adds_credentials is not credentials:
             runtime.set_network("none")
             runtime.adds_credentials = credentials
@@ -372,11 +374,11 @@ class Trial:
         self._network = network
 
     def _scaled(self, timeout_s: float | None) -> float | None:
-        """A limit of the task, as the run's user has it."""
+        """A limit of the task, scaled by the factor that the run's user chose."""
         return None if timeout_s is None else timeout_s * self._options.timeout_multiplier
 
     def _limit(self, timeout_s: float | None) -> float | None:
-        """The same on this machine, where trials may compete for processors."""
+        """A scaled limit for this machine, where trials may compete for processors."""
         scaled = self._scaled(timeout_s)
         return None if scaled is None else scaled * self._accounting.load.time_factor
 
@@ -405,7 +407,7 @@ def _as_the_agent_left_it() -> Iterator[None]:
 
 
 def _write_network(runtime: DockerRuntime, path: Path, *, since: datetime) -> list[NetworkDecision]:
-    """Write the decisions of the allowlist, one a line, and return them; no file without any."""
+    """Write the decisions of the allowlist, one per line, and return them; without any no file is written."""
     decisions = [one for one in runtime.network_decisions() if one.time >= since.timestamp()]
     if decisions:
         path.write_text("".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in decisions))

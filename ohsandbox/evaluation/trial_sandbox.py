@@ -1,4 +1,4 @@
-"""The sandboxes of a trial: made from the task's image with the run's options, and brought to where a step begins."""
+"""The sandboxes of a trial: made from the task's image with the run's options, and prepared for a step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
 LABEL = "eval"
 FIXED_ENV = {"TZ": "UTC", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "0"}
-"""The same for every trial, so that its verdict does not depend on the machine; a task's own variables win."""
+"""Variables that are the same for every trial, so that its verdict does not depend on the machine; a task's own
+variables override them.
+"""
 _OLD_LANGUAGE = {"LANG": "C", "LC_ALL": "C"}
-"""For an image without C.UTF-8 (glibc before 2.35 without the locale), where each bash and perl would warn of it."""
+"""The language variables for an image without C.UTF-8 (glibc before 2.35 without the locale), where each bash and perl
+would warn.
+"""
 _MAKE_LOGS = """
 set -- /logs/agent /logs/verifier /logs/artifacts
 if [ -e /logs ] || [ -h /logs ]; then mkdir -p "$@" && chmod 777 "$@"; else mkdir -p -m 777 "$@"; fi
@@ -35,19 +39,19 @@ if [ -e /logs ] || [ -h /logs ]; then mkdir -p "$@" && chmod 777 "$@"; else mkdi
 _LACKS_LANGUAGE = '[ "$(LC_ALL=C.UTF-8 bash -c : 2>&1)" ] && command -v bash'
 _MAX_PASSWD_BYTES = 1024**2
 _SETUP_S = 600.0
-"""For the set-up of a step, which has no limit of its own; as long as an image may be built."""
+"""Time limit of a step's set-up, which has none of its own; as long as an image may be built."""
 
 
 class SandboxRemovals:
-    """Removes sandboxes of trials that have their result, while the next ones begin: a removal mostly waits."""
+    """Removes sandboxes of finished trials in the background while the next trials begin: a removal mostly waits."""
 
     def __init__(self, slots: int) -> None:
-        """At most slots at once, beside as many trials."""
+        """Remove at most slots sandboxes at once, in addition to as many running trials."""
         self._free = threading.BoundedSemaphore(slots)
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="removal")
 
     def submit(self, close: Callable[[], object]) -> None:
-        """Have a sandbox closed soon; waits while as many are being closed as may be."""
+        """Close a sandbox in the background; wait while the most allowed are being closed."""
         self._free.acquire()
         self._pool.submit(self._close, close)
 
@@ -64,7 +68,7 @@ class SandboxRemovals:
 
 
 class TrialOptions(BaseModel):
-    """What holds for all trials of a run."""
+    """Options that hold for all trials of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -104,7 +108,9 @@ class TrialSandboxes:
         credentials: Sequence[str] = (),
         opens: bool = False,
     ) -> DockerRuntime:
-        """Return a sandbox that is not started; allow is what its allowlist holds. Its network may be open later.
+        """Return a sandbox that is not started; allow are the entries of its allowlist.
+
+        Its network may be opened later.
 
         Raises:
             ImageUnavailable, EngineUnavailable: there is no image for it.
@@ -147,7 +153,7 @@ class TrialSandboxes:
         return made
 
     def prepare(self, runtime: DockerRuntime, environment: TaskEnvironment) -> None:
-        """Make what every task finds: /logs, the files of its environment, a service that is healthy.
+        """Prepare what every task expects: /logs, the files of its environment, a service that is healthy.
 
         Raises:
             UsageError: the image does not allow it.
@@ -168,7 +174,7 @@ class TrialSandboxes:
             self.await_health(runtime, environment.healthcheck)
 
     def check_users(self, runtime: Runtime, users: Iterable[str | None]) -> None:
-        """Find out, before an agent works, whether the image has those who come after it.
+        """Check, before an agent works, whether the image has the users that later phases need.
 
         Raises:
             UsageError: one is in no line of its /etc/passwd, by which engines find users.
@@ -188,7 +194,7 @@ class TrialSandboxes:
             )
 
     def set_up(self, runtime: Runtime, step: Step) -> None:
-        """Do what a step does before its agent.
+        """Do the set-up that a step needs before its agent.
 
         Raises:
             UsageError: its set-up failed.

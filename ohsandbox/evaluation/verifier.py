@@ -25,7 +25,7 @@ REWARD_JSON, REWARD_TEXT = "reward.json", "reward.txt"
 OUTPUT_NAME = "test-stdout.txt"
 _MAX_REWARD_BYTES = 64 * 1024
 KEPT_BYTES = 2 * 1024**2
-"""Of what a verifier prints, so much is kept of the beginning and of the end each."""
+"""Bytes kept of a verifier's output, at its beginning and at its end each."""
 _CLEAR_PLACES = """
 [ ! -h /logs ] && [ -d /logs ] || rm -rf /logs
 rm -rf -- "$@" || for one; do
@@ -33,10 +33,10 @@ rm -rf -- "$@" || for one; do
 done
 mkdir -m 777 -- "$1" 2>/dev/null || { mkdir -p -- "$1" && chmod 777 -- "$1" && [ ! -h "$1" ]; }
 """
-"""As root, before the tests come in: whatever the agent has put there is gone, be it a link, a directory or a file. A
-mount point (a VOLUME of the image) stays, empty."""
+"""Script that root runs before the tests come in: removes anything that the agent has put there, be it a link, a
+directory or a file. A mount point (a VOLUME of the image) stays, empty."""
 _CLEAR_S = 300.0
-"""A million files are removed in some 20 s."""
+"""Time limit of that script: a million files are removed in some 20 s."""
 
 
 SETUP_FAILED = 113
@@ -48,21 +48,21 @@ class NoVerdict(Exception):  # noqa: N818 - becomes a verifier_error
 
 
 class Score(NamedTuple):
-    """What a verifier says."""
+    """A verifier's rewards."""
 
     rewards: dict[str, float]
-    """At least one; `reward` is the one that decides, or the only one."""
+    """The rewards by name, at least one; `reward` is the one that decides, or the only one."""
 
     @property
     def reward(self) -> float:
-        """The one that decides."""
+        """The reward that decides."""
         return self.rewards.get("reward", next(iter(self.rewards.values())))
 
 
 def verify(
     runtime: Runtime, verifier: Verifier, directory: Path, *, timeout_s: float, cancel: threading.Event
 ) -> Score:
-    """Judge what stands in the sandbox. directory receives what the verifier wrote and printed.
+    """Judge the state of the sandbox. directory receives the verifier's files and output.
 
     Raises:
         NoVerdict: it wrote none, or one that is not a finite number.
@@ -95,7 +95,7 @@ def verify(
 
 
 def _fetch_rewards(runtime: Runtime, directory: Path) -> None:
-    """Fetch the reward files alone, where the verifier has written more than is taken out of a sandbox."""
+    """Fetch only the reward files, where the verifier has written more than may be taken out of a sandbox."""
     for name in (REWARD_JSON, REWARD_TEXT):
         with contextlib.suppress(OSError):
             data = runtime.read_bytes(f"{LOGS}/{name}", user="root", limit_bytes=_MAX_REWARD_BYTES)
@@ -104,14 +104,14 @@ def _fetch_rewards(runtime: Runtime, directory: Path) -> None:
 
 
 class Printed:
-    """The beginning and the end of what a program prints."""
+    """The beginning and the end of a program's output."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept = kept_bytes
         self._head, self._tail, self._total = bytearray(), bytearray(), 0
 
     def add(self, data: bytes) -> None:
-        """Take what was printed next."""
+        """Append output."""
         self._total += len(data)
         room = self._kept - len(self._head)
         self._head += data[:room]
@@ -120,7 +120,7 @@ class Printed:
             del self._tail[: -self._kept]
 
     def text(self) -> bytes:
-        """All of it, or beginning and end with a line between them that says what is left out."""
+        """Return all output, or its beginning and end with a line between them that says what is left out."""
         left_out = self._total - len(self._head) - min(len(self._tail), self._kept)
         if not left_out:
             return bytes(self._head + self._tail)
@@ -138,7 +138,7 @@ def _prepare(runtime: Runtime, verifier: Verifier) -> None:
 
 
 def _replaced(runtime: Runtime, verifier: Verifier) -> list[str]:
-    """What the verifier's files take the place of: whole directories of their own, else file by file."""
+    """The paths that the verifier's files replace: whole directories of their own, else file by file."""
     paths = []
     for files in verifier.files:
         base = posixpath.normpath(posixpath.join(runtime.workdir, files.target))
@@ -174,7 +174,7 @@ def _by_tests(ended: ExecResult, printed: str, verifier: Verifier) -> Score:
 
 
 def _by_reward(directory: Path, ended: ExecResult) -> Score:
-    """By the files that were fetched: what a process writes there later does not count."""
+    """Score by the reward files that were fetched: whatever a process writes there later does not count."""
     if (data := _read(directory / REWARD_JSON)) is not None:
         return Score(_rewards(data))
     if (data := _read(directory / REWARD_TEXT)) is not None:

@@ -1,4 +1,4 @@
-"""Reports of a run for people and for CI systems, all made of one `Report`."""
+"""Reports of a run for people and for CI systems, all generated from one `Report`."""
 
 from __future__ import annotations
 

@@ -21,15 +21,16 @@ Change = Literal[
     "broken", "worsened", "fixed", "improved", "mixed", "failing", "passing", "no_verdict", "changed_task", "only_in_a",
     "only_in_b",
 ]  # fmt: skip
-"""By the parts of a task's attempts that passed. broken: fewer, and none in B. worsened: fewer. fixed: more, and all in
-B. improved: more. failing, passing, mixed: the same part: none, all, some. no_verdict: no attempt counts in one of
-them. changed_task: the task's files are not the same. The last four are in no test."""
+"""The kind of change of a task, by the share of its attempts that passed. broken: fewer, and none in B. worsened:
+fewer. fixed: more, and all in B. improved: more. failing, passing, mixed: the share is the same: none, all, some.
+no_verdict: no attempt counts in one of the runs. changed_task: the task's files are not the same. The last four are not
+part of any test."""
 _CHANGES: tuple[Change, ...] = Change.__args__  # type: ignore[attr-defined] # a Literal has them
 _NOT_SETTINGS = frozenset({"run_id"})
 
 
 class TaskComparison(ReportPart):
-    """A task in two runs; what is not in one is None."""
+    """One task in two runs; values of a run that lacks the task are None."""
 
     id: str
     change: Change
@@ -51,29 +52,29 @@ class ComparedRun(ReportPart):
     models: list[str]
     pass_rate: PassRate | None
     trials: int
-    """That are finished."""
+    """The number of finished trials."""
     cost_usd: float | None
     cost_per_solved_task_usd: float | None
 
 
 class Effect(ReportPart):
-    """B's pass rate minus A's, over the tasks that both have a verdict on."""
+    """B's pass rate minus A's, over the tasks that have a verdict in both."""
 
     value: float
     low: float
-    """Of the interval at `confidence`."""
+    """The lower end of the interval at `confidence`."""
     high: float
     confidence: float = CONFIDENCE
     interval_method: str
     p_value: float
-    """Two-sided."""
+    """The two-sided p-value."""
     p_worse: float
-    """One-sided: the probability of a result as bad for B, or worse, if nothing has changed."""
+    """The one-sided p-value: the probability of a result as bad for B, or worse, if nothing has changed."""
     test: str
 
 
 class Quantity(ReportPart):
-    """A quantity of B beside A's: means over the tasks for which both are known."""
+    """A quantity of B compared with A's: means over the tasks for which both are known."""
 
     a: float
     b: float
@@ -81,7 +82,7 @@ class Quantity(ReportPart):
 
 
 class Comparison(ReportPart):
-    """What `ohsandbox eval compare --json` prints."""
+    """The output of `ohsandbox eval compare --json`."""
 
     schema_version: int = _COMPARISON_SCHEMA
     a: ComparedRun
@@ -92,9 +93,9 @@ class Comparison(ReportPart):
     seconds_per_task: Quantity | None = None
     cost_usd_per_task: Quantity | None = None
     settings: dict[str, tuple[Any, Any]]
-    """Of the runs' records: what differs, as A has it and as B has it."""
+    """The settings in the runs' records that differ, with A's value and B's."""
     tasks: list[TaskComparison]
-    """What changed for the worse first."""
+    """The tasks; those that changed for the worse come first."""
 
     def is_worse(self, alpha: float) -> bool:
         """B is worse by more than chance explains: p_worse is at most alpha."""
@@ -135,7 +136,7 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """Return a page that stands alone, as `html` makes it of one run."""
+    """Return the comparison as a self-contained page, as `html` does for one run."""
     return render("comparison.html", comparison=comparison, order={name: at for at, name in enumerate(_CHANGES)})
 
 
@@ -205,7 +206,7 @@ def _settings(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
 
 
 def _differing(name: str, a: Any, b: Any) -> dict[str, tuple[Any, Any]]:
-    """What differs, by name: of two mappings, such as agent_settings or one machine, each key by itself."""
+    """Values that differ, by name; of mappings such as agent_settings each key is compared by itself."""
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b) == 1:
         [a], [b] = a, b
     if not isinstance(a, dict) or not isinstance(b, dict) or name == "images":
@@ -214,6 +215,6 @@ def _differing(name: str, a: Any, b: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _settings_of(report: Report) -> dict[str, Any]:
-    """Of the first run's record; shards that are all there are one run."""
+    """The settings in the first run's record; shards that are complete count as one run."""
     settings = dict(report.runs[0]) if report.runs else {}
     return settings | {"shard": None} if len(report.runs) > 1 and not report.missing_shards else settings

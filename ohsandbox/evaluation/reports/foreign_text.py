@@ -1,4 +1,4 @@
-"""Names, messages and program output of trials, made fit for a report: nothing in them is markup, control or unseen."""
+"""Makes names, messages and output of trials fit for a report: no markup, no control or invisible characters."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.results import TrialResult
 
 TAIL_BYTES = 4096
-"""Of a verifier's output: about fifty lines, in which a failure stands."""
+"""Bytes shown of the end of a verifier's output: about fifty lines, where failures stand."""
 _MAX_TAILS_BYTES = 8 * 1024**2
-"""Of all tails of a report: GitLab reads JUnit files of up to 30 MB, and a browser has to hold the page."""
+"""Size of all output tails of a report: GitLab reads JUnit files of up to 30 MB, and a browser has to hold the page."""
 MAX_NAME_CHARS = 200
 MAX_MESSAGE_CHARS = 2000
 
 _ILLEGAL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""All but what XML 1.0, fifth edition, allows in section 2.2, and control characters of C1."""
+"""Characters that XML 1.0, fifth edition, does not allow in section 2.2, and control characters of C1."""
 
 
 def name(text: str) -> str:
-    """A name on one line, with what would not be seen as itself spelt out."""
+    """Return a name on one line, with invisible characters spelt out."""
     return _cut(on_one_line(visible(text)), MAX_NAME_CHARS)
 
 
 def message(text: str) -> str:
-    """Prose on one line."""
+    """Return prose on one line."""
     return _cut(" ".join(visible(text).split()), MAX_MESSAGE_CHARS)
 
 
 def printed(text: str) -> str:
-    """What a program printed, as its terminal would show it; all of its characters are legal in XML 1.0."""
+    """Return a program's output as its terminal would show it; all of its characters are legal in XML 1.0."""
     return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", sanitize_for_terminal(text))
 
 
 def reason(result: TrialResult) -> str:
-    """Why a trial has its outcome, on one line; "" for a pass without a fault."""
+    """Return why a trial has its outcome, on one line; "" for a pass without a fault."""
     if (fault := result.fault) is not None:
         return f"{fault.phase}: {fault.kind}: {fault.message}"
     if result.outcome == "pass":
@@ -52,7 +52,7 @@ def reason(result: TrialResult) -> str:
 
 
 def tail_limit(report: Report) -> int:
-    """How much of each trial's output a report can hold."""
+    """Return how many bytes of each trial's output a report can hold."""
     others = report.trials_finished - report.outcomes.get("pass", 0)
     return min(TAIL_BYTES, _MAX_TAILS_BYTES // max(1, others))
 

@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 
 HTML_NAME = "report.html"
 _MAX_COLUMNS = 200
-"""Of a chart by task: each is wide enough to be pointed at; with more tasks a column stands for several."""
+"""Most columns of a chart by task: each must be wide enough to point at; with more tasks a column stands
+for several.
+"""
 PHASES = frozenset({"image", "sandbox", "setup", "agent", "collect", "verifier", "close"})
 _WIDTH, _HEIGHT = 1000, 200
-"""Of a chart, in its own units; the page stretches it."""
+"""The size of a chart in its own units; the page stretches it."""
 
 
 class _Column(NamedTuple):
-    """Of a chart by task: how high it is, and the part of it that stands for passed attempts."""
+    """A column of a chart by task: its height, and the part of it that stands for passed attempts."""
 
     x: float
     width: float
@@ -45,7 +47,7 @@ class _Column(NamedTuple):
 
 
 class _Chart(NamedTuple):
-    """Tasks by a quantity, the largest first."""
+    """A chart of the tasks by one quantity, the largest first."""
 
     title: str
     highest: str
@@ -55,7 +57,7 @@ class _Chart(NamedTuple):
 
 
 class _PhaseBar(NamedTuple):
-    """A phase in the timeline of its trial."""
+    """A phase in a trial's timeline."""
 
     css: str
     x: int
@@ -64,10 +66,10 @@ class _PhaseBar(NamedTuple):
 
 
 class _TrialRow(NamedTuple):
-    """A trial in the list."""
+    """A trial in the list of trials."""
 
     rank: int
-    """Of its outcome: what did not pass stands first."""
+    """The rank of its outcome: trials that did not pass come first."""
     outcome: str
     task: str
     attempt: int
@@ -77,7 +79,7 @@ class _TrialRow(NamedTuple):
     phases: list[_PhaseBar]
     facts: list[str]
     conversations: list[str]
-    """Commands that show what our agent did, to be typed where the results directory is."""
+    """Commands that show the conversations of our agent, to be typed in the results directory."""
     tail: str
 
 
@@ -101,7 +103,7 @@ def html(source: ReportSource) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a page made of one of our templates, in which all values are escaped."""
+    """Return a page rendered from one of our templates, in which all values are escaped."""
     return _environment().get_template(template).render(values)
 
 
@@ -134,7 +136,7 @@ def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> _TrialR
 
 
 def _conversations(directory: Path | None) -> list[str]:
-    """Each step has one."""
+    """The commands for the conversations of a trial, one for each step."""
     if directory is None:
         return []
     found = sorted(
@@ -201,7 +203,7 @@ def _chart(
     quantity: Callable[[TaskReport], float | None],
     shown: Callable[[float | None], str],
 ) -> _Chart | None:
-    """Of the tasks whose quantity is known; None without any."""
+    """A chart of the tasks whose quantity is known; None if there are none."""
     known = [(value, task) for task in tasks if (value := quantity(task)) is not None]
     known.sort(key=lambda pair: -pair[0])
     if not known or not (highest := known[0][0]):

@@ -1,4 +1,4 @@
-"""`junit.xml`: the form of test results that CI systems read.
+"""`junit.xml`: test results in the format that CI systems read.
 
 A suite with a case for each trial. A trial that did not pass is a failure where the agent is at fault, an error where
 the verifier, the model, the infrastructure or the task is, and skipped where it is not finished. Elements, attributes
@@ -53,7 +53,7 @@ def junit_xml(source: ReportSource) -> bytes:
 
 
 def _began(report: Report) -> str:
-    """Without a time zone, in UTC, as the schema has it."""
+    """The start time without a time zone, in UTC, as the schema requires."""
     first = min((result.started_at for result in report.trials), default=report.made_at)
     return first.strftime("%Y-%m-%dT%H:%M:%S")
 
@@ -78,14 +78,14 @@ def _properties(report: Report) -> dict[str, str]:
 
 
 class _Cases:
-    """Adds cases to a suite, no two of one name: readers keep the first of them only."""
+    """Adds cases with unique names to a suite: readers keep only the first of several with one name."""
 
     def __init__(self, suite: ET.Element, class_name: str) -> None:
         self._suite, self._class_name = suite, class_name
         self._names = Counter[str]()
 
     def case(self, task: str, seconds: float) -> ET.Element:
-        """A case named by its task, from the second one on with a number."""
+        """Return a case named after its task; further ones of the same name get a number."""
         name = foreign_text.name(task)
         self._names[name] += 1
         label = name if self._names[name] == 1 else f"{name} [{self._names[name]}]"
@@ -93,7 +93,7 @@ class _Cases:
         return ET.SubElement(self._suite, "testcase", attributes)
 
     def add(self, result: TrialResult, tail: str) -> None:
-        """The case of a trial."""
+        """Add the case of a trial."""
         case = self.case(result.task, result.seconds)
         if result.outcome == "pass":
             return

@@ -23,7 +23,7 @@ MAX_BYTES = 1024**2 - 64 * 1024
 """GitHub refuses more than 1 MiB from one step, whose other commands may write a summary, too."""
 MAX_MESSAGE_CHARS = 200
 _MAX_FLAKY = 20
-"""So many are named."""
+"""Most flaky tasks that are named."""
 _INERT = str.maketrans({"`": "\N{MODIFIER LETTER GRAVE ACCENT}", "|": "\N{BROKEN BAR}", "\n": " "})
 
 

@@ -1,4 +1,4 @@
-"""How numbers are written in reports; None is a dash."""
+"""Formats numbers for reports; None becomes a dash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _LEAST = 0.0001
 
 
 def percent(part: float | None, *, signed: bool = False) -> str:
-    """A part of 1, with one decimal: 12.5 %, and 100 % and 0 % for all and nothing only; signed: percentage points."""
+    """Format a part of 1 with one decimal, as 12.5 %; 100 % and 0 % stand for all and nothing only.
+
+    Signed: as percentage points.
+    """
     if part is None:
         return NOTHING
     if signed:
@@ -20,7 +23,7 @@ def percent(part: float | None, *, signed: bool = False) -> str:
 
 
 def seconds(duration_s: float | None, *, signed: bool = False) -> str:
-    """A duration: 1.2 s, 48 s, 3 min 20 s, 2 h 5 min."""
+    """Format a duration: 1.2 s, 48 s, 3 min 20 s, 2 h 5 min."""
     if duration_s is None:
         return NOTHING
     sign = "-" if duration_s < 0 else "+" if signed else ""
@@ -36,7 +39,7 @@ def seconds(duration_s: float | None, *, signed: bool = False) -> str:
 
 
 def dollars(cost_usd: float | None, *, signed: bool = False) -> str:
-    """An amount: $1.25, and four decimals below a cent."""
+    """Format an amount: $1.25, and four decimals below a cent."""
     if cost_usd is None:
         return NOTHING
     sign = "-" if cost_usd < 0 else "+" if signed else ""
@@ -44,5 +47,5 @@ def dollars(cost_usd: float | None, *, signed: bool = False) -> str:
 
 
 def probability(value: float) -> str:
-    """A p-value: `p = 0.0312`, or `p < 0.0001`."""
+    """Format a p-value: `p = 0.0312`, or `p < 0.0001`."""
     return f"p < {_LEAST}" if value < _LEAST else f"p = {value:.4f}"

@@ -23,49 +23,49 @@ _REPORT_SCHEMA = 1
 REPORT_NAME = "report.json"
 OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined] # a Literal has them
 _OF_ONE_SHARD = {"run_id", "shard", "tasks", "machines"}
-"""Fields of a run's record that shards of one run do not have in common."""
+"""Fields of a run's record that differ between the shards of one run."""
 
 
 class ReportPart(BaseModel):
-    """A part of a report; unknown fields of a later version are kept."""
+    """Base class of a report's parts; unknown fields of a later version are kept."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class PassRate(ReportPart):
-    """The mean over tasks of the part of their attempts that passed, of those whose outcome is in `COUNTED`."""
+    """The mean over tasks of the share of attempts that passed, of those whose outcome is in `COUNTED`."""
 
     value: float
     low: float
-    """Of the interval at `confidence`."""
+    """The lower end of the interval at `confidence`."""
     high: float
     confidence: float = CONFIDENCE
     method: str
     tasks: int
-    """That have an attempt that counts."""
+    """The number of tasks with an attempt that counts."""
     trials: int
-    """That count."""
+    """The number of trials that count."""
 
 
 class Totals(ReportPart):
     """Sums over all trials, whatever their outcome, repeats included."""
 
     seconds: float
-    """Of all trials, as if one had followed the other."""
+    """The durations of all trials added up, as if they had run one after the other."""
     span_s: float
-    """From the first trial's start to the last one's end; a run that was interrupted has the gap in it."""
+    """From the start of the first trial to the end of the last one; interruptions of the run are included."""
     phases: dict[str, float] = {}
-    """Seconds by phase; the steps of a task added up."""
+    """Seconds by phase; the steps of a task are added up."""
     tokens: dict[str, int] = {}
     cost_usd: float | None = None
-    """Of the trials whose cost is known; None where none is."""
+    """The cost of the trials whose cost is known; None where none is known."""
     trials_without_cost: int
     cost_per_solved_task_usd: float | None = None
-    """cost_usd over the tasks of which an attempt passed."""
+    """cost_usd divided by the number of tasks with a passed attempt."""
     solved_tasks: int
     infrastructure_retries: int
     rate_limit_wait_s: float = 0.0
-    """Of seconds, what was waited because a provider limits the rate of requests."""
+    """The part of `seconds` spent waiting because a provider limits the rate of requests."""
 
 
 class TaskReport(ReportPart):
@@ -75,34 +75,34 @@ class TaskReport(ReportPart):
     digest: str
     passed: int
     counted: int
-    """Attempts whose outcome is in `COUNTED`, without repeats."""
+    """The number of attempts whose outcome is in `COUNTED`, without repeats."""
     missing: int
-    """Attempts that are not finished."""
+    """The number of attempts that are not finished."""
     is_flaky: bool
-    """Of its attempts, repeats included, some passed and some failed."""
+    """Whether some of its attempts, repeats included, passed and some failed."""
     seconds: float | None = None
-    """Mean of the attempts, without waits for a provider that limits the rate of requests."""
+    """The mean duration of an attempt, without waits for a provider that limits the rate of requests."""
     cost_usd: float | None = None
-    """Mean of the attempts whose cost is known."""
+    """The mean cost of the attempts whose cost is known."""
 
     @property
     def rate(self) -> float | None:
-        """The part of the attempts that count which passed."""
+        """The share of the counted attempts that passed."""
         return self.passed / self.counted if self.counted else None
 
 
 class Report(ReportPart):
-    """What is written as report.json."""
+    """The content of report.json."""
 
     schema_version: int = _REPORT_SCHEMA
     made_by: str = f"ohsandbox {__version__}"
     made_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     complete: bool
-    """Every trial of the plan is finished; of shards, every shard is here."""
+    """Whether every trial of the plan is finished and, for shards, every shard is here."""
     missing_shards: list[str] = []
-    """Where shards are merged: those that are not here, as "3/8"."""
+    """The missing shards of a merged report, as "3/8"."""
     trials_planned: int
-    """Of the runs that are here; without repeats."""
+    """The number of planned trials of the runs that are here, without repeats."""
     trials_finished: int
     pass_rate: PassRate | None = None
     """None where no trial counts."""
@@ -112,11 +112,11 @@ class Report(ReportPart):
     totals: Totals
     models: list[str] = []
     images: dict[str, list[str]] = {}
-    """Name to digests; more than one means that the image changed between trials."""
+    """Digests by image name; more than one means that the image changed between trials."""
     machines: list[dict[str, str]] = []
-    """Where the runs took place: Python, processors, engine."""
+    """The machines where the runs took place: Python, processors, engine."""
     fixed_environment: dict[str, str] = {}
-    """Variables that are the same in every trial, the hash seed among them."""
+    """Variables with the same value in every trial, the hash seed among them."""
     runs: list[dict[str, Any]]
     """The record of each run that is merged here: identity, versions, settings, machine."""
     tasks: list[TaskReport]
@@ -125,24 +125,26 @@ class Report(ReportPart):
 
     @property
     def agent_name(self) -> str:
-        """Who worked on the tasks."""
+        """The name of the agent that worked on the tasks."""
         return str(self.runs[0].get("agent", "")) if self.runs else ""
 
 
 class ReportSource(NamedTuple):
-    """A report, and where the files of its trials are."""
+    """A report, and the directories of its trials' files."""
 
     report: Report
     directories: Mapping[TrialKey, Path]
-    """Without an entry where a trial's files are not here, as after a report.json was read."""
+    """The directories by trial; without an entry for trials whose files are not here, as when only
+    report.json was read.
+    """
 
     def directory(self, result: TrialResult) -> Path | None:
-        """Where the files of a trial are."""
+        """Return the directory of a trial's files."""
         return self.directories.get(TrialKey(result.task, result.attempt))
 
 
 def read_results(paths: Sequence[Path], *, is_whole: bool = False) -> ReportSource:
-    """Make the report of results directories, several of which are shards of one run.
+    """Make the report of results directories, several of which may be shards of one run.
 
     is_whole: they are meant to be all of the run, so that a shard which is not among them is missing, also where there
     is only one; without it, one shard may be a report of its own.
