@@ -1,4 +1,4 @@
-"""The sandbox: one seam, `open_channel`, and everything else written once on it."""
+"""The sandbox: a backend implements `open_channel`, and everything else is written once on top of it."""
 
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Ports are imported when they are first used."""
+    """Import the port classes when they are first used."""
     if name in {"ExposedPort", "Forward"}:
         from ohsandbox.network.tunnel import ports  # noqa: PLC0415
 

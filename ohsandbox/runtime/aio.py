@@ -1,4 +1,4 @@
-"""The async face of blocking methods: an awaited call that takes a while has a thread, and ends when it is cancelled.
+"""Async forms of blocking methods: a long awaited call runs in a thread, and ends when it is cancelled.
 
 There is one implementation, the blocking one. A short call is begun and finished in the event loop's own thread, where
 the same code then has nothing to wait for (`Begun`): two threads that wake each other cost 0.1 to 0.25 ms. The threads
@@ -32,11 +32,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 IDLE_S = 10.0
-"""How long a thread waits for another call before it ends."""
+"""Time that an idle thread waits for another call before it ends."""
 POLL_S = 0.05
-"""How often `cancel` is looked at where it is waited for."""
+"""Interval at which `cancel` is checked while it is waited for."""
 AT_ONCE_S = 0.05
-"""How long a call is awaited without a thread, or up to twice that. Nothing looks at its limits meanwhile."""
+"""Time for which a call is awaited without a thread, at most twice that. Its limits are not checked meanwhile."""
 AT_ONCE_BYTES = 64 * 1024
 """The largest output that is handled in the event loop's thread: it takes less than a millisecond."""
 
@@ -62,7 +62,7 @@ async def in_thread(function: Callable[[], T], cancel: threading.Event | None = 
 def cancellable(
     method: Callable[Concatenate[S, P], T], begin: Callable[..., Begun[T] | None] | None = None
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The async form of a method that takes `cancel`; a subclass that overrides the method has it, too.
+    """The async form of a method that takes `cancel`; a subclass that overrides the method gets it, too.
 
     begin takes the same arguments, and sends the call off without blocking; where it returns None a thread does it.
     """
@@ -122,7 +122,7 @@ def _add_cancel(options: Any) -> threading.Event:
 
 
 class AsyncLifecycle(ABC):
-    """`async with` for what has `start` and `close`."""
+    """`async with` for classes with `start` and `close`."""
 
     start_cancel: threading.Event | None = None
     """Once it is set, `start` raises where it can; else a cancelled `astart` waits for its end."""
@@ -137,7 +137,7 @@ class AsyncLifecycle(ABC):
     def is_alive(self) -> bool: ...  # noqa: D102
 
     async def astart(self) -> Self:
-        """Await `start`. Cancelled, it ends a pull or build, awaits the rest, and closes what it has started."""
+        """Await `start`. When cancelled, end a pull or build, await the rest, and close what was started."""
         was_alive = await in_thread(self.is_alive)
         try:
             return await in_thread(self.start, self.start_cancel)
@@ -161,7 +161,7 @@ class AsyncLifecycle(ABC):
 
 
 class _Cancel(threading.Event):
-    """Set once the task is cancelled or the caller's own event is set. It is polled, in `wait` too."""
+    """Is set once the task is cancelled or the caller's own event is set. It is polled, in `wait` too."""
 
     def __init__(self, theirs: threading.Event | None) -> None:
         """Without an Event's lock and condition, which are the slowest objects that an awaited call would make."""
@@ -181,7 +181,10 @@ class _Cancel(threading.Event):
 
 
 class Signal:
-    """Wakes the task that awaits it. Made in an event loop, set from any thread; each wait takes one signal."""
+    """Wakes the task that awaits it.
+
+    It is made in an event loop and set from any thread; each wait takes one signal.
+    """
 
     def __init__(self) -> None:
         self._loop = _asyncio_loop()
@@ -205,7 +208,7 @@ class Signal:
             self._wake()
 
     async def wait(self, *, at_once: bool = False) -> None:
-        """Return once it was set; with at_once, after AT_ONCE_S at least and twice that at most."""
+        """Return once it is set; with at_once, also after AT_ONCE_S at least and twice that at most."""
         if not self._was_set and self._loop is None:
             event = anyio.Event()
             self._wake = event.set
@@ -231,7 +234,7 @@ class _Alarm:
         self._waiting: deque[tuple[float, asyncio.Future[None]]] = deque()
 
     def watch(self, future: asyncio.Future[None]) -> None:
-        """Resolve the future in AT_ONCE_S, or up to twice that."""
+        """Resolve the future after AT_ONCE_S, at most twice that."""
         if not self._waiting:
             self._look_later()
         self._waiting.append((time.monotonic() + AT_ONCE_S, future))
@@ -278,7 +281,7 @@ async def when_readable(descriptor: int, is_over: Callable[[], bool], signal: Si
 
 
 class _AwaitedCall(Generic[T]):
-    """A function that is run once, in a thread or in an event loop, in which its end is awaited."""
+    """A function that is run once, in a thread or in an event loop, where its end is awaited."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._todo = [function]
@@ -286,14 +289,14 @@ class _AwaitedCall(Generic[T]):
         self.signal = Signal()
 
     def claim(self) -> Callable[[], T] | None:
-        """The function, for the first that asks for it; None for others."""
+        """Return the function to the first caller; None to others."""
         try:
             return self._todo.pop()
         except IndexError:
             return None
 
     def start(self) -> None:
-        """Have a thread run the function, unless it is being run; from any thread."""
+        """Start a thread that runs the function, unless it runs already; from any thread."""
         if (function := self.claim()) is not None:
             _idle_or_new().calls.put((self, function))
 
@@ -327,7 +330,7 @@ class _AwaitedCall(Generic[T]):
 
 
 class Begun(_AwaitedCall[T]):
-    """A call that an event loop has sent off. What is left of it is done in the loop's thread where that is short.
+    """A call that an event loop has sent off.
 
     Where another thread waits for the call's end it has to `start` it: the event loop may wait for that thread.
     """
@@ -354,7 +357,7 @@ class Begun(_AwaitedCall[T]):
 
 
 class _Thread(threading.Thread):
-    """Runs calls, one after another. A daemon: a call that hangs does not hold up the end of the program."""
+    """Runs calls, one after another. It is a daemon thread: a call that hangs does not delay the end of the program."""
 
     def __init__(self) -> None:
         super().__init__(name="ohsandbox-call", daemon=True)

@@ -25,7 +25,9 @@ class Backend(ABC):
     """A sandbox in which processes can be started."""
 
     outside_secrets: Mapping[str, str] = MappingProxyType({})
-    """Values by name that never enter the sandbox, as those of its credentials; they are masked in its output, too."""
+    """Values by name that never enter the sandbox, such as those of its credentials; its output is masked
+    for them, too.
+    """
     state_dir: str
     """The directory of the sandbox where sessions keep their FIFOs; every user of the sandbox may write it."""
     isolated: bool = True
@@ -37,16 +39,16 @@ class Backend(ABC):
     while_starting: Callable[[], None] | None = None
     """Called in the starting thread when only the engine works: what it begins in threads costs the start no time."""
     reports_changes_later: bool = False
-    """The owner calls `workspace_changes` after `close` and reports them: `close` keeps the data for it."""
+    """Whether the owner calls `workspace_changes` after `close` and reports them: `close` keeps the data for it."""
     _trackers: tuple[ChangeTracker, ...] = ()
     resumed: ResumeReport | None = None
-    """What `resume` found; None if it was not called."""
+    """The report of `resume`; None if it was not called."""
 
     def __init__(self) -> None:
         self.secrets = Secrets()
-        """Variables of every shell and every `run`; see `give_secrets`."""
+        """Variables of every shell and every `run`, set by `give_secrets`."""
         self._added_env: dict[str, str] = {}
-        """Variables of `set_env`."""
+        """Variables set by `set_env`."""
 
     # --- what a backend implements -----------------------------------------------------------------
 
@@ -101,14 +103,14 @@ class Backend(ABC):
         """Release the sandbox; idempotent."""
 
     def _decide_keep(self, *, keep: bool) -> None:
-        """Have `_close` keep or remove the sandbox; raises UsageError where that is not possible."""
+        """Decide whether `_close` keeps or removes the sandbox; raises UsageError where that is not possible."""
         if keep:
             raise UsageError(
                 f"A {type(self).__name__} has nothing to keep: keep=True is for a DockerRuntime. Leave it out"
             )
 
     def _loss(self) -> SandboxUnavailable | None:
-        """The error that says why the sandbox is not usable now, or None."""
+        """Return the error that says why the sandbox is not usable now, or None."""
         return None
 
     def _revive(self) -> str:
@@ -123,7 +125,7 @@ class Backend(ABC):
         """Mark the sandbox as resumable: if this process dies, it stays for a process that resumes the conversation."""
 
     def hand_over(self, conversation: str) -> None:  # noqa: ARG002 - for those that can be resumed
-        """From now on the running sandbox belongs to another conversation: only that one can resume it."""
+        """Transfer the running sandbox to another conversation: only that one can resume it from now on."""
         self.resumed = None
 
     def leave(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - for those that can
@@ -147,7 +149,7 @@ class Backend(ABC):
 
     @property
     def host_workspaces(self) -> Mapping[str, Path]:
-        """The directories of this machine that it works in and may write, by their places in the sandbox."""
+        """The directories of this machine that the sandbox works in and may write, by their paths in the sandbox."""
         return {} if self.host_workspace is None else {self.workdir: self.host_workspace}
 
     @property
@@ -170,11 +172,11 @@ class Backend(ABC):
 
     @property
     def has_setup(self) -> bool:
-        """Whether the sandbox began with the files that `keep_setup` kept, once it is started."""
+        """Whether the sandbox began, once started, with the files that `keep_setup` stored."""
         return False
 
     def keep_setup(self, setup_key: str | None) -> str:  # noqa: ARG002 - for those that keep some
-        """Keep the files for the next sandbox of this `setup_key`; return why they are not kept, or "".
+        """Store the files for the next sandbox with this `setup_key`; return why they are not stored, or "".
 
         Raises:
             SandboxUnavailable: the sandbox is not usable, or its disk is full.
@@ -210,14 +212,14 @@ class Backend(ABC):
         return UsageError(f"{type(self).__name__} does not support checkpoints ({which}). Use a DockerRuntime.")
 
     def connect_proxy(self) -> socket.socket | None:
-        """A connection to the proxy of the sandbox's allowlist, as programs inside have one; None without a list."""
+        """Open a connection to the allowlist's proxy, as programs inside do; None without an allowlist."""
         return None
 
     def prepare_browser(self) -> None:  # noqa: B027 - most have nothing to do
-        """Let browsers of the sandbox use its network; call it before one is started."""
+        """Let browsers of the sandbox use its network; call it before a browser is started."""
 
     def describe(self) -> dict[str, str]:
-        """Facts for a system prompt, name to value."""
+        """Return facts for a system prompt, name to value."""
         return {"working directory": self.workdir}
 
     def environment(self) -> dict[str, str]:
@@ -225,7 +227,7 @@ class Backend(ABC):
         return {**self._added_env, **self.secrets.environment()}
 
     def keep_outside(self, env: Mapping[str, str] | None) -> None:
-        """Refuse variables that would bring a value of `outside_secrets` into the sandbox.
+        """Refuse variables whose value is one of `outside_secrets`, which must not enter the sandbox.
 
         Raises:
             UsageError: one has such a value.

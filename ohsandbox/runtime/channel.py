@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 KILLED = 128 + 9
-"""The exit code of a process that SIGKILL ended; the kernel's OOM killer sends SIGKILL too."""
+"""Exit code of a process that SIGKILL ended; the kernel's OOM killer sends SIGKILL too."""
 
 
 POLL_MS = 1000
-"""The longest poll of a channel's descriptors: poll(2) looks them up by number each time it wakes, so that one that was
-closed in another thread and taken for another file meanwhile never ends it."""
+"""The longest poll of a channel's descriptors. poll(2) looks them up by number each time it wakes, so a descriptor that
+another thread closed and reused for another file cannot block the poll for ever."""
 
 
 class Stream(IntEnum):

@@ -1,4 +1,4 @@
-"""How much a file system has free, and the floor under it: what must stay free for everybody else on the machine."""
+"""Free space of a file system, and the reserve that must stay free for other users of the machine."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _GIB = 1024**3
 FLOOR_BYTES = 2 * _GIB
 _FLOOR_FILES = 100_000
 _FLOOR_SHARE = 10
-"""The floor of a small disk is a tenth of it."""
+"""The part of a small disk that must stay free: a tenth."""
 
 
 class DiskSpace(NamedTuple):
-    """A file system."""
+    """The space of a file system."""
 
     free_bytes: int
-    """For ordinary users."""
+    """The free bytes for ordinary users."""
     total_bytes: int
     free_files: int
     total_files: int
-    """0 where it has no fixed number of inodes (btrfs)."""
+    """The number of inodes; 0 where it is not fixed (btrfs)."""
 
 
 def measure(path: Path | str) -> DiskSpace:
-    """What a file system of this machine has.
+    """Measure a file system of this machine.
 
     Raises:
         OSError: path cannot be reached.
@@ -39,17 +39,17 @@ def measure(path: Path | str) -> DiskSpace:
 
 
 def floor_bytes(found: DiskSpace, asked: int | None) -> int:
-    """What must stay free of a file system."""
+    """Return how many bytes of a file system must stay free."""
     return min(FLOOR_BYTES, found.total_bytes // _FLOOR_SHARE) if asked is None else asked
 
 
 def floor_files(found: DiskSpace) -> int:
-    """How many inodes must stay free."""
+    """Return how many inodes must stay free."""
     return min(_FLOOR_FILES, found.total_files // _FLOOR_SHARE)
 
 
 def shortage(found: DiskSpace, asked: int | None) -> str | None:
-    """A verb phrase, where less is free than must be."""
+    """Return a verb phrase about the shortage where less is free than must be."""
     if found.free_bytes < (least := floor_bytes(found, asked)):
         return f"has {found.free_bytes / _GIB:.2f} GiB free, less than the {least / _GIB:.2f} GiB that must stay free"
     if found.free_files < (fewest := floor_files(found)):

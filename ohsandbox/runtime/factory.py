@@ -1,4 +1,4 @@
-"""The one place that knows every backend by its name: a `Runtime` from settings, and the `Inventory` of a backend.
+"""Creates a `Runtime` from settings, and a backend's `Inventory`; the only module that knows all backends by name.
 
 A new backend is one entry in `BACKENDS`; nothing else asks which backend a runtime has. See docs/adding-a-backend.md.
 """
@@ -32,16 +32,16 @@ Progress = Callable[[PullProgress], None]
 
 
 class BackendInfo(NamedTuple):
-    """What a backend is, without making a sandbox."""
+    """A backend's properties, known without making a sandbox."""
 
     create: Callable[[RuntimeSettings, Progress | None], Runtime]
-    """Make the runtime, not started. Raises UsageError for settings that it cannot meet."""
+    """Makes the runtime, not started. Raises UsageError for settings that it cannot meet."""
     isolated: bool
-    """Commands reach no files of this machine but a bound workspace."""
+    """Whether commands reach no files of this machine except a bound workspace."""
     options: frozenset[str] = frozenset()
-    """Fields of `RuntimeSettings` that it supports beside `workspace`."""
+    """The fields of `RuntimeSettings` that it supports in addition to `workspace`."""
     users: bool = True
-    """Commands can run as another user."""
+    """Whether commands can run as another user."""
 
 
 def _build(settings: RuntimeSettings) -> Any:
@@ -90,7 +90,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
 
 
 def container_of(image: str | None, options: Mapping[str, Any]) -> Runtime:
-    """A `DockerRuntime` with these arguments, not started. Raises as its constructor."""
+    """Return a `DockerRuntime` with these arguments, not started. Raises as its constructor."""
     from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - as above
 
     return DockerRuntime(image, **options)
@@ -130,7 +130,7 @@ BACKENDS: dict[str, BackendInfo] = {
 
 
 def backend_info(name: str | None) -> BackendInfo:
-    """The backend of that name; None is the default one.
+    """Return the backend of that name; None is the default one.
 
     Raises:
         UsageError: there is no such backend.
@@ -142,7 +142,7 @@ def backend_info(name: str | None) -> BackendInfo:
 
 
 def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None) -> Runtime:
-    """The runtime that the settings describe, not started. No engine is contacted.
+    """Return the runtime that the settings describe, not started. No engine is contacted.
 
     Raises:
         UsageError: an image name, directory or combination that the backend refuses, or an unknown backend.
@@ -179,7 +179,7 @@ def default_limits() -> dict[str, Any]:
 
 
 def engine_elsewhere(name: str | None) -> str | None:
-    """The address of the backend's engine where that is on another machine; else None. It is not contacted.
+    """Return the address of the backend's engine where that is on another machine; else None. It is not contacted.
 
     Raises:
         UsageError: the address is malformed, or its context does not exist.
@@ -193,7 +193,7 @@ def engine_elsewhere(name: str | None) -> str | None:
 
 
 def build_digest(directory: Any) -> str:
-    """The hash of all files that a build of the directory's Dockerfile, or of a `Build`, is sent.
+    """Return the hash of all files that a build of the directory's Dockerfile, or of a `Build`, sends to the engine.
 
     Raises:
         UsageError: there is no Dockerfile, or the files cannot be a build's.
@@ -213,7 +213,7 @@ def build_digest(directory: Any) -> str:
 
 
 def check_mount(text: str) -> None:
-    """Vet a mount as a sandbox does.
+    """Check a mount with the rules of a sandbox.
 
     Raises:
         UsageError: it is none, or what it names must not be bound.
@@ -224,7 +224,7 @@ def check_mount(text: str) -> None:
 
 
 def open_inventory() -> Inventory:
-    """What the backend that stores sandboxes and checkpoints has stored; close it after use.
+    """Open the inventory of the backend that stores sandboxes and checkpoints; close it after use.
 
     Raises:
         EngineUnavailable: no engine answers.

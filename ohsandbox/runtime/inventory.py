@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 
 
 class SandboxInfo(NamedTuple):
-    """One sandbox that a process of ours, or of another user, has created."""
+    """One sandbox that ohsandbox has created, for this user or another."""
 
     id: str
     name: str
     image: str
     state: str
-    """The engine's word: created, running, paused, exited, ..."""
+    """The engine's word for its state: created, running, paused, exited, ..."""
     created_at: datetime
     ours: bool
-    """Its lease file is in this state directory and names this sandbox."""
+    """Whether its lease file is in this state directory and names this sandbox."""
     owner_pid: int | None
-    """The process that created it; None where it is not ours."""
+    """The id of the process that created it; None where it is not ours."""
     owner_alive: bool
     conversation: str | None
     keep: bool
     resumable: bool
-    """An unfinished conversation worked in it; `collect_garbage` leaves it for three days."""
+    """Whether an unfinished conversation worked in it; `collect_garbage` leaves it for three days."""
     labels: Mapping[str, str] = {}
-    """Those that its creator gave it."""
+    """The labels that its creator gave it."""
 
 
 class ServiceInfo(NamedTuple):
@@ -46,49 +46,52 @@ class ServiceInfo(NamedTuple):
     name: str
     image: str
     state: str
-    """The engine's word: running, exited, ..."""
+    """The engine's word for its state: running, exited, ..."""
     ports: tuple[int, ...]
     conversation: str | None
     id: str
-    """Of its container."""
+    """The id of its container."""
     detail: str = ""
     """How it ended, where it does not run."""
 
 
 class SandboxUsage(NamedTuple):
-    """What a running sandbox has used, at one moment."""
+    """The resource use of a running sandbox at one moment."""
 
     measured_at: datetime
-    """By the backend's clock."""
+    """The time of the measurement, by the backend's clock."""
     cpu_s: float
     """Processor seconds since its start."""
     memory_bytes: int
-    """Without what the kernel could drop from its file cache."""
+    """Memory use, without file cache that the kernel could drop."""
     memory_limit_bytes: int
     received_bytes: int
-    """Over its network, since its start."""
+    """Bytes received over its network since its start."""
     sent_bytes: int
 
     def cpu_share(self, before: SandboxUsage) -> float | None:
-        """Processors that it kept busy between the two moments, 1.0 for one; None where no time has passed."""
+        """Return the processors that it kept busy between the two moments, 1.0 for one.
+
+        None where no time has passed.
+        """
         passed = (self.measured_at - before.measured_at).total_seconds()
         return max(0.0, self.cpu_s - before.cpu_s) / passed if passed > 0 else None
 
 
 class CacheInfo(NamedTuple):
-    """What package tools keep between the sandboxes of one project, image and user."""
+    """A package cache, shared by the sandboxes of one project, image and user."""
 
     name: str
     scope: str
     """The project's directory, or the name that was given."""
     image: str
     user: str
-    """Whose processes fill it, in the sandbox."""
+    """The user in the sandbox whose processes fill it."""
     size_bytes: int
     used_at: datetime
-    """When a sandbox last got it."""
+    """When a sandbox last used it."""
     in_use: bool
-    """A sandbox has it, running or not."""
+    """Whether a sandbox, running or not, uses it."""
 
 
 class GcResult(NamedTuple):
@@ -102,7 +105,7 @@ class GcResult(NamedTuple):
 
 
 def removal(name: str, id_: str, reason: str, remove: Callable[[], object]) -> list[GcResult]:
-    """What became of remove(), one result; none where it returns False, since the thing stays for now."""
+    """Return the result of remove() in a list; an empty list where it returns False, since the thing stays for now."""
     try:
         return [] if remove() is False else [GcResult(name, id_, "removed", reason)]
     except SandboxUnavailable as error:
@@ -110,22 +113,22 @@ def removal(name: str, id_: str, reason: str, remove: Callable[[], object]) -> l
 
 
 class Removal(NamedTuple):
-    """What was removed for one owner, and what was not."""
+    """The things that were removed for one owner, and those that were not."""
 
     removed: tuple[str, ...] = ()
-    """Names."""
+    """The names of the removed things."""
     left: tuple[str, ...] = ()
-    """A sentence for each thing that stays, with the reason."""
+    """A sentence for each thing that was not removed, with the reason."""
 
     def __add__(self, other: object) -> Removal:
-        """Both together."""
+        """Combine both results."""
         if not isinstance(other, Removal):
             return NotImplemented
         return Removal((*self.removed, *other.removed), (*self.left, *other.left))
 
 
 SHIPPED_IMAGES = ("default", "browser")
-"""The images for agents that ohsandbox has a Dockerfile of; the second is built on the first."""
+"""The images for agents whose Dockerfiles ohsandbox ships; the second is built on the first."""
 
 ImageKind = Literal["shipped", "built", "checkpoint", "network"]
 
@@ -136,14 +139,14 @@ class StoredImage(NamedTuple):
     name: str
     kind: ImageKind
     size_bytes: int
-    """With the layers that it shares with others."""
+    """The size, including layers that it shares with other images."""
     created_at: datetime
     in_use: bool
-    """There is a container of it."""
+    """Whether a container of it exists."""
 
 
 class Inventory(ABC):
-    """What a backend stores beyond the life of a process. A `with` block closes it.
+    """The stored state of a backend, which outlasts a process. A `with` block closes it.
 
     Every method raises SandboxUnavailable where the backend fails.
     """
@@ -152,17 +155,20 @@ class Inventory(ABC):
 
     @abstractmethod
     def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        """All sandboxes that ohsandbox created, oldest first; other users' too, which nothing here removes.
+        """Return all sandboxes that ohsandbox created, oldest first; other users' too, which nothing here removes.
 
         labels: only those that have all of these.
         """
 
     def list_services(self) -> list[ServiceInfo]:
-        """The services of all sandboxes of this state directory, by sandbox and name; empty where there are none."""
+        """Return the services of all sandboxes of this state directory, by sandbox and name.
+
+        Empty where there are none.
+        """
         return []
 
     def service_log(self, service_id: str, *, lines: int | None = None) -> str:
-        """What a service has printed: its last lines, or all that is kept.
+        """Return a service's output: its last lines, or all that is kept.
 
         Raises:
             UsageError: there is no such service.
@@ -170,7 +176,7 @@ class Inventory(ABC):
         raise UsageError(f"There is no service {service_id[:12]!r} (last {lines} lines). Remedy: list them.")
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:  # noqa: ARG002
-        """What running sandboxes use, by id; those that are gone, or not answered for in time, are missing.
+        """Return what running sandboxes use, by id; those that are gone, or did not answer in time, are missing.
 
         A backend that measures nothing has none.
         """
@@ -219,13 +225,13 @@ class Inventory(ABC):
 
     @abstractmethod
     def orphaned_checkpoints(self) -> list[str]:
-        """Names of the checkpoints whose owner is gone."""
+        """Return the names of the checkpoints whose owner is gone."""
 
     # --- images ---
 
     @abstractmethod
     def unused_images(self) -> list[str]:
-        """Names of the images built from a Dockerfile that `collect_garbage` removes unless a container uses them."""
+        """Return the names of built images that `collect_garbage` removes unless a container uses them."""
 
     # --- caches of package tools ---
 
@@ -234,11 +240,11 @@ class Inventory(ABC):
         return []
 
     def orphaned_caches(self) -> list[CacheInfo]:
-        """Return those of this user's state directories that are gone."""
+        """Return the caches of this user's state directories that are gone."""
         return []
 
     def unused_caches(self) -> list[str]:
-        """Return the names of those that `collect_garbage` removes unless a sandbox has them."""
+        """Return the names of the caches that `collect_garbage` removes unless a sandbox uses them."""
         return []
 
     def remove_cache(self, name: str) -> bool:
@@ -251,7 +257,7 @@ class Inventory(ABC):
 
     @abstractmethod
     def list_images(self) -> list[str]:
-        """Names of the images that need no download, without our checkpoints and what we built from a Dockerfile."""
+        """Return the names of images that need no download, without checkpoints and images built from a Dockerfile."""
 
     @abstractmethod
     def build_shipped_image(
@@ -266,7 +272,7 @@ class Inventory(ABC):
 
     @abstractmethod
     def list_made_images(self) -> list[StoredImage]:
-        """The images that ohsandbox made, for any user of the engine, the newest first."""
+        """Return the images that ohsandbox made, for any user of the engine, the newest first."""
 
     @abstractmethod
     def prune_images(self) -> Iterator[GcResult]:

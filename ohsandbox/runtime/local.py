@@ -1,4 +1,4 @@
-"""`CLIRuntime`: the same surface on this host. No sandbox worth the name, except inside bubblewrap."""
+"""`CLIRuntime`: runs commands on this host. It is not a real sandbox, except inside bubblewrap."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from ohsandbox.network.tunnel.ports import ExposedPort, Forward
 
 READ_BYTES = 1 << 18
-"""A pipe holds 64 KiB by default; a read never waits to fill this."""
+"""Size of a read: a pipe holds 64 KiB by default; a read never waits to fill this."""
 
 _TAKE_TERMINAL = 'exec <"$0" >"$0" 2>&1; exec "$@"'
-"""The leader of a new session that opens a terminal gets it as its controlling one (POSIX.1-2017 11.1.3)."""
+"""Shell text that gives the leader of a new session its terminal as the controlling one (POSIX.1-2017 11.1.3)."""
 
 _BY_POPEN = {signal.SIGPIPE, signal.SIGXFSZ}
-"""Ignored by Python itself; Popen restores them in its children."""
+"""Signals that Python itself ignores; Popen restores them in its children."""
 _WITH_DEFAULT_SIGNALS = """
 import os, signal, sys
 for number in signal.valid_signals():
@@ -57,7 +57,7 @@ children ignore, and a shell cannot undo it (POSIX.1-2017 2.11). This takes 9 ms
 many threads."""
 
 _left_running: set[subprocess.Popen[bytes]] = set()
-"""Processes whose channel was closed before they ended; a thread each waits, so that none stays a zombie."""
+"""Processes whose channel was closed before they ended; a thread waits for each, so that none becomes a zombie."""
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
@@ -73,7 +73,7 @@ def _reap_the_last() -> None:
 
 
 _TERMINAL_CLOSED_S = 0.01
-"""How often to look whether a terminal that no process has open is opened again."""
+"""Interval at which a terminal that no process has open is checked for having been opened again."""
 
 
 class LocalChannel(Channel):
@@ -119,7 +119,7 @@ class LocalChannel(Channel):
             self._poll.register(fd, select.POLLIN)
 
     def filenos(self) -> list[int]:
-        """One descriptor a stream that is still open."""
+        """The descriptors of the streams that are still open."""
         return list(self._streams)
 
     def read(self, timeout_s: float | None = None) -> list[Chunk] | None:
@@ -229,7 +229,7 @@ class LocalChannel(Channel):
 WARNING = "CLIRuntime runs commands on THIS HOST, as you, with no container around them."
 _CLEANUP_S = 1.0
 _BUBBLEWRAP_S = 5.0
-"""bwrap sets up its namespaces in some 5 ms, or fails."""
+"""Time for bwrap to set up its namespaces, which takes some 5 ms or fails."""
 _PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
 QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "DEBIAN_FRONTEND": "noninteractive",
@@ -277,12 +277,12 @@ class CLIRuntime(Runtime):
 
     @property
     def id(self) -> str:
-        """This host, and our process."""
+        """The id: this host and our process."""
         return f"cli-{os.getpid()}"
 
     @property
     def workdir(self) -> str:
-        """Where commands start."""
+        """The directory where commands start."""
         return str(self._workdir)
 
     def start(self) -> Self:
@@ -351,7 +351,7 @@ class CLIRuntime(Runtime):
 
     @property
     def _walls(self) -> str:
-        """What bubblewrap comes to: it has no network or process namespace, and root keeps every capability in it."""
+        """Describe what bubblewrap gives: no network or process namespace, and root keeps every capability in it."""
         if not self._prefix:
             return ""
         if os.geteuid() == 0:
@@ -360,7 +360,7 @@ class CLIRuntime(Runtime):
 
 
 def _bubblewrap(workdir: Path, state_dir: str) -> list[str]:
-    """The words before a command that put it into bubblewrap; none where that does not work.
+    """Return the words before a command that run it in bubblewrap; none where that does not work.
 
     Not --die-with-parent: the kernel takes the *thread* that started it for the parent (prctl(2), PR_SET_PDEATHSIG),
     and ours come and go. When we die, a session's keeper and a worker read end of file and leave.

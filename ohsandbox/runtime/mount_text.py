@@ -1,4 +1,7 @@
-"""Directories and mounts as a person names them: `DIR[:ro]` and `SRC:DST[:ro]`. Nothing is looked up here."""
+"""Directories and mounts in the form of the command line: `DIR[:ro]` and `SRC:DST[:ro]`.
+
+Paths are not looked up here.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _MODES = {"ro": True, "rw": False}
 
 
 class _NamedPath(NamedTuple):
-    """A directory as it was named."""
+    """A directory with the name that a person gave it."""
 
     path: str
     read_only: bool
@@ -39,7 +42,7 @@ class Mount(ConfigModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The mount that a text names.
+        """Parse a mount.
 
         Raises:
             UsageError: it is not of that form: it has no two paths, or more than two.
@@ -59,18 +62,18 @@ class Mount(ConfigModel):
 
     @property
     def name(self) -> str:
-        """The last part of source: what a person calls it."""
+        """The last part of source, by which a person names it."""
         return PurePosixPath(self.source).name
 
 
 def parse_path(text: str) -> _NamedPath:
-    """The parts of `DIR[:ro]`; a directory whose own name ends so is written with a slash behind it."""
+    """Split `DIR[:ro]`; a directory whose own name ends in `:ro` is written with a slash at its end."""
     head, colon, mode = text.rpartition(":")
     return _NamedPath(head, _MODES[mode]) if colon and head and mode in _MODES else _NamedPath(text, read_only=False)
 
 
 def place_of_workspace(directory: str, *, is_first: bool, same_path: bool) -> str:
-    """Where a workspace lies in the sandbox, of its real path here."""
+    """Return the path in the sandbox of a workspace, given its real path here."""
     if same_path:
         return directory
     return WORKSPACE if is_first else f"{MORE_WORKSPACES}/{PurePosixPath(directory).name}"

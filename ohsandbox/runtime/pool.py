@@ -1,4 +1,4 @@
-"""`SandboxPool`: sandboxes that are started before somebody needs them."""
+"""`SandboxPool`: sandboxes that are started before they are needed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ log = logging.getLogger(__name__)
 
 _MAX_SIZE = 1000
 STARTS_AT_ONCE = 2
-"""An engine starts as many sandboxes a second with two requests at once as with eight, and others wait longer."""
+"""Starts in progress at once: an engine starts as many sandboxes a second with two requests as with eight, which delay
+other requests.
+"""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-"""Pauses after starts that failed, each twice the one before."""
+"""Pauses after failed starts, each twice the one before."""
 MAX_FAILURES = 6
-"""So many starts fail in a row before the pool starts one only for who asks: 16 s after the first."""
+"""Failed starts in a row after which the pool starts sandboxes only on request: 16 s after the first."""
 _NOT_POOLED: Mapping[str, str] = {
     "attach": "a container that is joined is nobody's second",
     "copy": "a copy that is made now would be old when the sandbox is taken",
@@ -217,7 +219,7 @@ class SandboxPool:
         cancel: threading.Event | None = None,
         takes: bool = False,
     ) -> bool:
-        """Wait, with the lock, until is_met(); False after timeout_s. takes: a sandbox more is needed for it."""
+        """Wait, holding the lock, until is_met(); False after timeout_s. takes: one more sandbox is needed for it."""
         before = self._failures
         until = None if timeout_s is None else time.monotonic() + timeout_s
         self._waiting += takes
@@ -237,11 +239,14 @@ class SandboxPool:
         return True
 
     def _lacks(self) -> bool:
-        """Whether one more sandbox is to be started, with the lock."""
+        """Whether one more sandbox has to be started; the caller holds the lock."""
         return not self._closed and len(self._ready) + self._begun < self._size + self._waiting
 
     def _fill(self) -> None:
-        """Start threads that start what is missing, with the lock; after a failure one alone."""
+        """Start threads that start the missing sandboxes; only one thread after a failure.
+
+        The caller holds the lock.
+        """
         at_once = STARTS_AT_ONCE if self._failure is None else 1
         lacks = self._size + self._waiting - len(self._ready) - self._threads
         if self._closed or time.monotonic() < self._next_try:
@@ -275,7 +280,7 @@ class SandboxPool:
                 self._changed.notify_all()
 
     def _start_one(self) -> Runtime:
-        """Start a sandbox and its shell; nothing is left of one that fails."""
+        """Start a sandbox and its shell; if that fails, nothing is left of it."""
         runtime = self._make()
         self._starting.append(runtime)
         try:
@@ -302,7 +307,7 @@ class SandboxPool:
         _close(runtime)
 
     def _goes_on_after(self, error: Exception) -> bool:
-        """Note a failed start, and wait as long as the next one has to; whether this thread tries it."""
+        """Note a failed start, and pause before the next one; return whether this thread tries it."""
         with self._changed:
             if self._closed:
                 return False

@@ -1,4 +1,4 @@
-"""Ports: on which programs of a sandbox listen, from its kernel's table of sockets, and how a person names them."""
+"""Port numbers: reads the ports that programs of a sandbox listen on, and parses port pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIST_LISTENERS = (
 """Worker shell: a local address a line, as in proc_net_tcp(5). It starts no process. Linux lists listeners before
 connections, so that a sandbox with many connections is read no longer; gVisor mixes them."""
 MAX_LISTENERS_BYTES = 64 * 1024
-"""1,400 listeners."""
+"""Size of 1,400 listeners."""
 _ADDRESS = re.compile(rb"([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4})")
 _ENGINES_DNS = b"0B00007F"
 """127.0.0.11: the engine's own resolver listens there, in the sandbox's network namespace."""
@@ -27,7 +27,9 @@ _MAX_DIGITS = 5
 
 
 def parse_listeners(listed: bytes, *, without: Collection[int] = ()) -> tuple[int, ...]:
-    """The ports in the output of `LIST_LISTENERS`, in order, except those in without. Malformed lines are skipped.
+    """Return the ports in the output of `LIST_LISTENERS`, in order, except those in without.
+
+    Malformed lines are skipped.
 
     The output comes from the sandbox: a program there can make it say anything.
     """
@@ -37,10 +39,10 @@ def parse_listeners(listed: bytes, *, without: Collection[int] = ()) -> tuple[in
 
 
 class PortPair(NamedTuple):
-    """A port of this machine and the one of the sandbox that it leads to."""
+    """A port of this machine and the port of the sandbox that it leads to."""
 
     host_port: int
-    """0: any that is free."""
+    """The port of this machine; 0 is any free one."""
     port: int
 
     def __str__(self) -> str:
@@ -48,7 +50,7 @@ class PortPair(NamedTuple):
 
 
 def parse_port_pair(text: str) -> PortPair:
-    """`8000:3000`, the host's port first; `3000` for the same on both sides, and `0:3000` for any that is free here.
+    """Parse `8000:3000`, the host's port first; `3000` is the same on both sides, and `0:3000` any free one here.
 
     Raises:
         UsageError: it is none of these.

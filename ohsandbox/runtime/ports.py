@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 PLACES = ("/dev/shm", "/var/tmp", "/tmp")  # noqa: S108 - in the sandbox, and below it a directory with a random name
-"""Where programs can be run in most containers, if not in `Runtime.state_dir`."""
+"""Directories where programs can be run in most containers, if not in `Runtime.state_dir`."""
 
 
 class PortForwarding(RecoveringBackend):
-    """Ports of the sandbox: those of its servers, on this machine, and services of this machine in it."""
+    """Makes the sandbox's servers reachable on this machine, and services of this machine reachable in the sandbox."""
 
     connector_dir: str | None = None
     """A directory of the sandbox that is kept for the connector's program; None where one has to be found."""
@@ -35,7 +35,7 @@ class PortForwarding(RecoveringBackend):
     connector_user: str | None = None
     """The user who runs it."""
     connector_made: str | None = None
-    """The directory that was found and made; it is removed at the end."""
+    """The directory that was made for the connector; it is removed at the end."""
     ports_beside: frozenset[int] = frozenset()
     """Ports of services beside the sandbox, in its network."""
     _ports_made: Ports | None = None
@@ -155,7 +155,7 @@ def open_connector(runtime: Runtime) -> Channel:
 
 
 def _places(runtime: Runtime) -> list[str]:
-    """Directories for the program; nobody in the sandbox can guess a new one's name."""
+    """Directories for the program, with new names that nobody in the sandbox can guess."""
     known = runtime.connector_dir or runtime.connector_made
     new = f"ohs-net-{secrets.token_hex(8)}"
     return [*([known] if known else []), *(f"{place}/{new}" for place in (runtime.state_dir, *PLACES))]

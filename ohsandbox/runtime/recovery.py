@@ -1,4 +1,4 @@
-"""`RecoveringBackend`: a backend that is brought back after a failure, and lines of shell in it through workers."""
+"""`RecoveringBackend`: a backend that is restarted after a failure, and runs its own shell lines through workers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ KILL_PATIENCE_S = 10.0
 restarted: it takes 10 ms, but where a fork bomb left no room for that shell, it took up to 160 s."""
 
 REAP_S = 5.0
-"""An engine knows the exit code of a process some milliseconds after its streams have ended, a busy one a second."""
+"""Time for an engine to learn a process's exit code: milliseconds after its streams have ended, a busy
+engine a second.
+"""
 LOSS_SETTLES_S = 0.3
 """Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
 
@@ -68,20 +70,20 @@ class RecoveringBackend(Backend):
         super().__init__()
         self._pool = WorkerPool(lambda argv, user: self.channel(argv, env=self.environment(), user=user))
         self._running: dict[Worker, Exchange] = {}
-        """Calls of processes that run now, and when they began."""
+        """Running calls, with their start times."""
         self._ended: set[Worker] = set()
-        """Those of them that `close` has ended."""
+        """Running calls that `close` has ended."""
         self._lock = threading.RLock()
         self._notices: list[str] = []
         self._oom_kills = 0
         self._generation = 0
         self._served = False
-        """A process has been started in the sandbox, so its image can run one."""
+        """Whether a process has been started in the sandbox, so that its image can run one."""
         self._damage = ""
         """The message given when no process started even after a restart."""
 
     def give_secrets(self, secrets: Secrets) -> None:
-        """From now on new shells and `run` have these variables, and the output of shells is masked.
+        """Give these variables to new shells and `run` from now on, and mask them in the output of shells.
 
         They are passed to each process when it starts, and never stored in an image, label, argument or container.
         The results of `run` and `read_bytes` are not masked: they may be written back.
@@ -185,7 +187,7 @@ class RecoveringBackend(Backend):
 
     @property
     def generation(self) -> int:
-        """How often the sandbox was brought back: what was started in an earlier generation has ended with it."""
+        """How often the sandbox was restarted: processes started in an earlier generation have ended with it."""
         return self._generation
 
     def recover(self, failure: SandboxUnavailable, generation: int | None = None) -> str:
@@ -231,7 +233,7 @@ class RecoveringBackend(Backend):
         return loss
 
     def take_notices(self) -> str | None:
-        """Take the notices about the sandbox for the next result; None if there are none."""
+        """Return and clear the notices about the sandbox for the next result; None if there are none."""
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
 
@@ -275,7 +277,7 @@ class RecoveringBackend(Backend):
         return exchange
 
     def _call(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
-        """Run a call to its end; begun: it is sent already."""
+        """Run a call to its end; begun is a call that is sent already."""
         first = [begun]
         outcome = self.with_recovery(lambda: self._call_once(call, first.pop() if first else None), WorkerUnusable)
         return self._call_once(call._replace(to_end=True)) if outcome.status == UNCOUNTED else outcome
@@ -316,7 +318,10 @@ class RecoveringBackend(Backend):
             self._pool.give_back(worker, call.user)
 
     def _exit_code(self, exchange: Exchange) -> int:
-        """Of a worker whose streams have ended. One that goes on lost its connection: it is killed with its call."""
+        """Return the exit code of a worker whose streams have ended.
+
+        One still running lost its connection: it is killed with its call.
+        """
         try:
             return exchange.worker.channel.wait(REAP_S)
         except TimeoutError:
@@ -332,7 +337,7 @@ class RecoveringBackend(Backend):
             raise SandboxUnavailable(f"The sandbox {self.id} was closed while the process ran.") from None
 
     def _end_calls(self) -> None:
-        """End the processes of calls in flight; each is an error of its own thread then."""
+        """End the processes of running calls; each call then raises an error in its own thread."""
         for worker, exchange in self._running.copy().items():
             self._ended.add(worker)
             self._kill_call(exchange)
@@ -346,7 +351,10 @@ class RecoveringBackend(Backend):
         return 0.0
 
     def _kill_call(self, exchange: Exchange) -> None:
-        """SIGKILL a call's processes and its worker. One without a mark, as our own, has none to kill."""
+        """Kill a call's processes and its worker with SIGKILL.
+
+        A call without a mark, as our own, has no processes to kill.
+        """
         if not exchange.call.mark:
             return
         generation = self._generation

@@ -1,4 +1,4 @@
-"""The tools of the registry in one runtime. They live in a layer above, which hands in how a name is resolved."""
+"""The registered tools in one runtime. The tools live in a layer above, which passes in a resolver of names."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ class CreatedTool(Protocol):
 
     @property
     def name(self) -> str:
-        """What a model calls it."""
+        """The name by which a model calls it."""
 
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> Action:
-        """Check the arguments."""
+        """Check the arguments, and return them as an action."""
 
     def __call__(self, action: Any) -> Observation:
-        """Run it."""
+        """Run the tool."""
 
     def interrupt(self) -> None:
         """End the running call; from any thread."""
 
     def close(self) -> None:
-        """End what it has started."""
+        """End everything that it has started."""
 
 
 class ToolResolver(Protocol):
-    """Creates tools by name that need no more than a runtime."""
+    """Creates tools by name that need only a runtime."""
 
     def names(self) -> list[str]:
-        """All that there are."""
+        """Return the names of all tools."""
 
     def hint(self, name: str) -> str:
-        """What ends the message about a name that is not among them; may be empty."""
+        """Return the end of a message about an unknown name; may be empty."""
 
     def create(self, name: str, runtime: Runtime) -> Sequence[CreatedTool]:
-        """The tools of that name.
+        """Create the tools of that name.
 
         Raises:
             UsageError: there is none, or it needs more than a runtime.
@@ -65,7 +65,7 @@ class RegisteredTools:
 
     @classmethod
     def resolve_by(cls, resolver: ToolResolver) -> None:
-        """Look names up there, for every runtime."""
+        """Use this resolver for every runtime."""
         cls._resolver = resolver
 
     def __init__(self, runtime: Runtime) -> None:
@@ -92,7 +92,7 @@ class RegisteredTools:
             return tool(action)
 
     def names(self) -> list[str]:
-        """All that `Runtime.execute_tool` knows beside the runtime's own tools, sorted."""
+        """Return the names of all tools that `Runtime.execute_tool` knows in addition to the runtime's own, sorted."""
         return self._resolve().names()
 
     def _resolve(self) -> ToolResolver:
@@ -112,7 +112,7 @@ class RegisteredTools:
             return self._created[name]
 
     def close(self) -> None:
-        """End what the tools have started. Calling it twice is fine."""
+        """End everything that the tools have started. Calling it twice is fine."""
         with self._lock:
             created, self._created = [*self._created.values()], {}
         for tool in created:

@@ -1,4 +1,4 @@
-"""What the runtime's operations return."""
+"""The results of the runtime's operations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from ohsandbox.schema import Observation
 
 
 class ExecResult(NamedTuple):
-    """One finished process of `run`."""
+    """The result of one finished process of `run`."""
 
     exit_code: int | None
-    """128 + N where signal N ended it; None exactly when timed_out or cancelled."""
+    """The exit code, 128 + N where signal N ended it; None exactly when timed_out or cancelled."""
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    """Killed by timeout_s, with its whole process tree; stdout and stderr hold the output until then."""
+    """Whether timeout_s killed it with its whole process tree; stdout and stderr hold the output until then."""
     truncated: bool = False
-    """stdout or stderr went over limit_bytes; what was kept is the beginning."""
+    """Whether stdout or stderr went over limit_bytes; the beginning was kept."""
     not_started: bool = False
-    """The executable is missing (127) or not executable (126), or the call was cancelled before it began."""
+    """Whether nothing ran: the executable is missing (127) or not executable (126), or the call was cancelled before it
+    began.
+    """
     cause: str | None = None
     """Why it ended other than by its own exit: 'timeout', 'cancelled', 'out of memory', 'signal 9'; else None."""
     cancelled: bool = False
-    """Killed because its caller set `cancel`, with its whole tree; stdout and stderr hold what came before."""
+    """Whether its caller's `cancel` killed it with its whole tree; stdout and stderr hold the output until then."""
 
 
 class CommandObservation(Observation):
@@ -36,24 +38,26 @@ class CommandObservation(Observation):
     output: str
     """The command's own text since the last call, escapes removed, progress collapsed, and nothing of ours."""
     exit_code: int | None
-    """None while it runs, after timed_out or cancelled, where nothing ran, and where the shell could not tell."""
+    """The exit code; None while it runs, after timed_out or cancelled, where nothing ran, and where the shell could not
+    tell.
+    """
     cwd: str
     """The session's working directory afterwards."""
     session: str = "main"
     timed_out: bool = False
-    """Killed by timeout_s."""
+    """Whether timeout_s killed it."""
     cancelled: bool = False
-    """Killed because its caller set `cancel`; with a notice where nothing ran."""
+    """Whether its caller's `cancel` killed it; with a notice where nothing ran."""
     running: bool = False
-    """Still running: yield_s or the idle limit passed, `expect` matched, or it waits for input."""
+    """Whether it still runs: yield_s or the idle limit passed, `expect` matched, or it waits for input."""
     nothing_ran: bool = False
-    """The command was empty or input, and no earlier command was running to poll or to answer."""
+    """Whether the command was empty or input, and no earlier command was running to poll or to answer."""
     queued_s: float = 0.0
     """How long the call waited for another call in this session to return, before timeout_s began to count."""
     waiting_for_input: bool = False
-    """The foreground program is blocked reading the terminal."""
+    """Whether the foreground program is blocked reading the terminal."""
     truncated: bool = False
-    """The middle of the output was cut."""
+    """Whether the middle of the output was cut."""
     output_bytes: int = 0
     """How many bytes the command printed in this call, before anything was cut."""
     omitted_bytes: int = 0
@@ -67,7 +71,7 @@ class CommandObservation(Observation):
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """Output first, then what is known about it, each labelled."""
+        """Return the output first, then the facts about it, each labelled."""
         lines = [self.output.removesuffix("\n")] if self.output else []
         if self.background_output:
             lines.append(f"[Background jobs printed meanwhile]\n{self.background_output.removesuffix(chr(10))}")
@@ -94,23 +98,23 @@ class CommandObservation(Observation):
 
 
 class DirEntry(NamedTuple):
-    """One name in a directory."""
+    """One entry of a directory."""
 
     name: str
-    """Undecodable bytes as surrogate escapes."""
+    """The name; undecodable bytes as surrogate escapes."""
     kind: Literal["file", "directory", "symlink", "other"]
-    """Of the entry itself; a symlink is not followed."""
+    """The kind of the entry itself; a symlink is not followed."""
     size_bytes: int
     mode: int
-    """Permission bits, 0o7777."""
+    """The permission bits, 0o7777."""
     modified_at: datetime
 
 
 class LeftOut(NamedTuple):
-    """What a download did not copy."""
+    """An entry that a transfer did not copy."""
 
     path: str
-    """As it stands in the archive, `./a/b`; undecodable bytes as surrogate escapes."""
+    """The path as in the archive, `./a/b`; undecodable bytes as surrogate escapes."""
     reason: str
 
 
@@ -118,27 +122,27 @@ class Checkpoint(NamedTuple):
     """A sandbox's files at one moment, for `Runtime.restore`; without processes and tmpfs."""
 
     id: str
-    """The engine's; unique."""
+    """The engine's unique id."""
     label: str
-    """What the caller called it; may be empty."""
+    """The caller's label; may be empty."""
     made_at: datetime
     size_bytes: int
-    """What it holds beyond the image that the sandbox was made from."""
+    """The size beyond the image that the sandbox was made from."""
 
 
 class ResumeReport(NamedTuple):
-    """What `Runtime.resume` found."""
+    """The report of `Runtime.resume`."""
 
     how: Literal["same", "checkpoint", "new"]
     """`same`: the files are as they were left; `checkpoint`: as they were when it was made; `new`: a fresh sandbox."""
     notes: tuple[str, ...] = ()
-    """For the person, a line each: what was done to it, and where it is not what was asked for."""
+    """Notes for the person, one per line: what was done to it, and what differs from the request."""
     place: str = ""
-    """Its name, for people; empty where it has none."""
+    """The sandbox's name, for people; empty where it has none."""
 
 
 class PullProgress(NamedTuple):
-    """How far a pull is, over all its layers, or a build, with its steps in the place of layers."""
+    """The progress of a pull over all its layers, or of a build, whose steps count as layers."""
 
     image: str
     status: str
@@ -152,19 +156,19 @@ class PullProgress(NamedTuple):
     layers_done: int = 0
     layers_total: int = 0
     detail: str = ""
-    """Of a build: the step, or what it said last; of a service how it is."""
+    """The step of a build, or its last output; the state of a service."""
 
 
 class ResourceUsage(NamedTuple):
-    """What all processes of a sandbox together have used since it was started; None where its kernel does not tell."""
+    """Resources used by all processes of a sandbox together since its start; None where the kernel does not tell."""
 
     peak_memory_bytes: int | None = None
-    """Files that the kernel keeps in memory included."""
+    """Highest memory use, including files that the kernel keeps in memory."""
     cpu_s: float | None = None
-    """Processor time; two busy processors give two seconds a second."""
+    """Processor time in seconds; two busy processors give two seconds a second."""
     oom_kills: int | None = None
-    """Processes that were killed because memory ran out."""
+    """The number of processes killed because memory ran out."""
     throttled_s: float | None = None
-    """Time for which its processes waited because they had used up their share of processors (`SandboxLimits.cpus`)."""
+    """Time that its processes waited because they had used up their share of processors (`SandboxLimits.cpus`)."""
     no_route: int | None = None
-    """Connections and packets that its processes tried to send to where no route leads: without a network, any."""
+    """Connections and packets to addresses without a route; without a network, all of them."""

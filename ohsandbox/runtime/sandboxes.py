@@ -1,4 +1,4 @@
-"""The sandboxes of the engine, for who did not start them: list, find and remove them."""
+"""Lists, finds and removes the engine's sandboxes, whoever started them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MIN_ID_CHARS = 4
-"""Of an id's beginning: fewer name a sandbox by accident."""
+"""Fewest characters of an id's beginning: fewer name a sandbox by accident."""
 
 
 @suggests_names
 def list_sandboxes(*, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-    """The sandboxes that ohsandbox created on the engine, running or not, oldest first; other users' too.
+    """Return the sandboxes that ohsandbox created on the engine, running or not, oldest first; other users' too.
 
     Args:
         labels: only those that were created with all of these labels, `DockerRuntime(labels=...)`.
@@ -35,7 +35,7 @@ def list_sandboxes(*, labels: Mapping[str, str] | None = None) -> list[SandboxIn
 
 @suggests_names
 def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None = None) -> SandboxInfo | None:
-    """The sandbox of that name or id, or the one with these labels; None where there is none.
+    """Return the sandbox of that name or id, or the one with these labels; None where there is none.
 
     Join it with `DockerRuntime(attach=info.name)`.
 

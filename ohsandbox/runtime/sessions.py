@@ -24,13 +24,13 @@ MAIN = "main"
 
 
 class ShellSessions(PortForwarding):
-    """Shells of a sandbox by name, and the variables of what they run."""
+    """The shells of a sandbox by name, and the variables of their commands."""
 
     def __init__(self) -> None:
         super().__init__()
         self._shells: dict[str, Shell] = {}
         self._warmed: Shell | None = None
-        """The shell that `warm_up` started, until something makes it the caller's."""
+        """The shell that `warm_up` started, until the caller uses it."""
 
     def execute(
         self,
@@ -87,7 +87,7 @@ class ShellSessions(PortForwarding):
         return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
 
     def _begin_execute(self, *words: Any, **options: Any) -> Begun[CommandObservation] | None:
-        """`execute`, begun in an event loop's thread; None where that might block."""
+        """Begin `execute` in an event loop's thread; None where that might block."""
         if len(words) != 1 or options.keys() - {"session", "timeout_s", "cancel"} or options["cancel"].is_set():
             return None
         session, wait = options.pop("session", MAIN), WaitOptions(**options)
@@ -112,7 +112,7 @@ class ShellSessions(PortForwarding):
         return name
 
     def _enterable(self, workdir: str | None, user: str | int | None) -> str | None:
-        """The absolute path of workdir, once it has been entered. Raises WorkdirError."""
+        """Return the absolute path of workdir, once it has been entered. Raises WorkdirError."""
         if workdir is not None:
             workdir = self._absolute(workdir)
             invocation.check_entered(self._call(WorkerCall(b":", workdir, user=user)).status, workdir)
@@ -126,7 +126,7 @@ class ShellSessions(PortForwarding):
             shell.interrupt()
 
     def last_output(self, session: str = MAIN, *, limit_bytes: int = 4096) -> bytes:
-        """The last unread output of the session's running command, at most limit_bytes; not masked."""
+        """Return the last unread output of the session's running command, at most limit_bytes; not masked."""
         shell = self._shells.get(session)
         return b"" if shell is None else shell.last_output(limit_bytes)
 
@@ -188,7 +188,7 @@ class ShellSessions(PortForwarding):
         shell.close()
 
     def reopen_session(self, name: str, *, workdir: str) -> None:
-        """Have the session's next command run where an earlier process left it; its result tells what is lost.
+        """Make the session's next command run where an earlier process left it; its result says what is lost.
 
         The exported environment comes back where the sandbox still has it. Nothing is started before that command.
         """
@@ -221,7 +221,7 @@ class ShellSessions(PortForwarding):
         workdir: str | None = None,
         user: str | int | None = None,
     ) -> Shell:
-        """The session's shell, not started; the options are those of a new one."""
+        """Return the session's shell, not started; the options are those of a new one."""
         with self._lock:
             if name not in self._shells:
                 options = SessionOptions({**self.environment(), **(env or {})}, workdir or self.workdir, user)

@@ -28,7 +28,7 @@ _UNASKED_BYTES = 1024 * 1024
 """A file up to this size is read without asking for its size, which would cost a process: a third of the time of most
 reads. For a larger one the size is asked, and it is read from its beginning: it may be another file by then."""
 READ_STALL_S = 10.0
-"""A read that gives nothing for this long is blocked, as on /proc/kmsg or on a file system that hangs."""
+"""A read that returns nothing for this long is blocked, as on /proc/kmsg or on a file system that hangs."""
 
 _NAME_BYTES = 255
 _PATH_BYTES = 4095
@@ -92,7 +92,7 @@ def read(call: Callable[..., bytes], path: str, limit_bytes: int, *, shown: str)
 
 
 def read_body(path: str, limit_bytes: int, *, asks_size: bool = False) -> bytes:
-    """The call that reads path in blocks, at least one byte past the limit, so that a larger file is detected.
+    """Return the call that reads path in blocks, at least one byte past the limit, so that a larger file is detected.
 
     asks_size: a file whose size is over the limit is not read at all; the check costs a process.
     """
@@ -101,14 +101,14 @@ def read_body(path: str, limit_bytes: int, *, asks_size: bool = False) -> bytes:
 
 
 def write_body(path: str, size: int, mode: int | None) -> bytes:
-    """The call that writes the size bytes of its stdin to path."""
+    """Return the call that writes the size bytes of its stdin to path."""
     octal = b"" if mode is None else b"%03o" % (mode & 0o7777)
     temporary = f".ohs-{secrets.token_hex(8)}.tmp".encode()
     return _body(b"ohs_write %s '%s' %d %s" % (quote(path), octal, size, temporary))
 
 
 def list_body(path: str) -> bytes:
-    """The call that lists path."""
+    """Return the call that lists path."""
     return _body(b"ohs_list %s" % quote(path))
 
 
@@ -119,7 +119,7 @@ def _body(call: bytes) -> bytes:
 def perform(
     call: Callable[[WorkerCall], CallResult], body: bytes, *, path: str, limit_bytes: int, **more: Any
 ) -> bytes:
-    """What body prints, and a byte more than limit_bytes where it prints more."""
+    """Run body and return its output, one byte past limit_bytes where it prints more."""
     limit_s, mark = patience_s(limit_bytes), f"OHSANDBOX_CALL={secrets.token_hex(8)}"
     try:
         outcome = call(WorkerCall(body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, mark=mark, **more))
@@ -131,12 +131,12 @@ def perform(
 
 
 def patience_s(size: int) -> float:
-    """Time limit, in seconds, of a call that moves at most size bytes."""
+    """Return the time limit, in seconds, of a call that transfers at most size bytes."""
     return _PATIENCE_S + size / _SLOWEST_BYTES_PER_S
 
 
 def path_of(path: str | os.PathLike[str]) -> str:
-    """The path as text.
+    """Return the path as text.
 
     Raises:
         UsageError: it is neither text nor a path object.
@@ -181,18 +181,18 @@ def check(outcome: CallResult, path: str, limit_bytes: int) -> bytes:
 
 
 def too_large(limit_bytes: int, path: str) -> SandboxFileError:
-    """EFBIG."""
+    """Return the error EFBIG: the file is over the limit."""
     reason = f"It is larger than the limit of {limit_bytes} bytes; read a part of it, or raise limit_bytes"
     return file_error(errno.EFBIG, reason, path)
 
 
 def timed_out(reason: str, path: str) -> SandboxFileError:
-    """ETIMEDOUT."""
+    """Return the error ETIMEDOUT of an operation."""
     return file_error(errno.ETIMEDOUT, reason, path)
 
 
 def blocked(path: str) -> SandboxFileError:
-    """ETIMEDOUT of a read that gives nothing."""
+    """Return the error ETIMEDOUT of a read that returned nothing."""
     reason = (
         f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may wait for ever, as /proc/kmsg does. "
         "Read it in a shell: timeout 5 head -c 1000 FILE"
@@ -201,19 +201,19 @@ def blocked(path: str) -> SandboxFileError:
 
 
 def unfinished(seconds: float, path: str) -> SandboxFileError:
-    """ETIMEDOUT of a call that is slower than any that works."""
+    """Return the error ETIMEDOUT of a call that is slower than any working one."""
     return timed_out(
         f"The file was not done in {seconds:.0f} s and was given up; look at it with `ls -l` and `df`", path
     )
 
 
 def stalled(seconds: float, path: str) -> SandboxFileError:
-    """ETIMEDOUT of a transfer."""
+    """Return the error ETIMEDOUT of a transfer."""
     return timed_out(f"The sandbox's `tar` moved nothing for {seconds:.0f} s and was given up; try it in a shell", path)
 
 
 def _refusal(number: int, path: str) -> SandboxFileError:
-    """The error of that errno with strerror's message, and a remedy if there is one."""
+    """Return the error of that errno with strerror's message, and a remedy if there is one."""
     remedy = _REMEDIES.get(number)
     return file_error(number, f"{os.strerror(number)}; {remedy}" if remedy else os.strerror(number), path)
 
@@ -245,7 +245,7 @@ def _known(line: str, path: str) -> SandboxFileError | None:
 
 
 def parse_list(stdout: bytes) -> list[DirEntry]:
-    """The entries, sorted by name, without those that vanished during the listing."""
+    """Parse the entries, sorted by name, without those that vanished during the listing."""
     names, _, facts = stdout.partition(b"\0\0")
     entries, at = [], 0
     for name in names.split(b"\0"):

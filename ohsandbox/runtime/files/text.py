@@ -58,12 +58,12 @@ _CONTROL = bytes({*range(0x20), 0x7F} - {0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x1B})
 
 
 def count_lines(text: str) -> int:
-    """Number of lines; the last one may lack its line feed. As for `sed`, only a line feed ends a line."""
+    """Return the number of lines; the last one may lack its line feed. As for `sed`, only a line feed ends a line."""
     return text.count("\n") + (text != "" and not text.endswith("\n"))
 
 
 def line_start(text: str, number: int) -> int:
-    """The start index of the line; the end of the text for the line after the last."""
+    """Return the start index of the line; the end of the text for the line after the last."""
     at = 0
     for _ in range(number - 1):
         at = text.find("\n", at) + 1
@@ -128,7 +128,7 @@ class Document:
         return remarks
 
     def splice(self, start: int, end: int, new: str) -> Splice:
-        """The change of bytes that replaces text[start:end] by new.
+        """Return the change of bytes that replaces text[start:end] by new.
 
         Raises:
             ToolError: new has a character that the encoding lacks, or other bytes would change with it.
@@ -144,7 +144,7 @@ class Document:
         return Splice(len(head), self.data[len(head) : stop], added)
 
     def index_of(self, offset: int) -> int:
-        """The index in the text of the character whose bytes begin at offset."""
+        """Return the index in the text of the character whose bytes begin at offset."""
         return len(self.data[len(self.bom) : offset].decode(self.encoding, _errors(self.encoding)))
 
     def _encode(self, text: str) -> bytes:
@@ -152,12 +152,12 @@ class Document:
 
 
 def shown(text: str) -> str:
-    """The text with U+FFFD for each lone surrogate."""
+    """Return the text with U+FFFD for each lone surrogate."""
     return text if _is_clean(text) else _SURROGATE.sub("\ufffd", text)
 
 
 def encode_new(text: str, encoding: str | None) -> bytes:
-    """The bytes of a new file: UTF-8 if no encoding is given; UTF-16 and UTF-32 begin with a byte order mark.
+    """Return the bytes of a new file: UTF-8 if no encoding is given; UTF-16 and UTF-32 begin with a byte order mark.
 
     Raises:
         ToolError: the encoding is not known, or it lacks a character.
@@ -200,7 +200,7 @@ def decode(data: bytes, *, encoding: str | None = None) -> Document:
 
 
 def decodings(data: bytes) -> list[Document]:
-    """The possible decodings of data other than UTF-8, for a search that proves one."""
+    """Yield the possible decodings of data other than UTF-8, for a search that proves one."""
     return [found for name in _PROVABLE if (found := _try(data, name))]
 
 
@@ -243,7 +243,7 @@ def _try(data: bytes, name: str, *, bom: bytes = b"") -> Document | None:
 
 
 def _codec(name: str) -> str:
-    """Python's name of an encoding used for files."""
+    """Return Python's name of an encoding used for files."""
     try:
         found = codecs.lookup(name).name
     except (LookupError, ValueError):
@@ -256,7 +256,7 @@ def _codec(name: str) -> str:
 
 
 def _errors(name: str) -> str:
-    """The codec's error handler: UTF-16 and UTF-32 have no single bytes to escape."""
+    """Return the codec's error handler: UTF-16 and UTF-32 have no single bytes to escape."""
     return "strict" if name.startswith(("utf-16", "utf-32")) else "surrogateescape"
 
 
@@ -278,7 +278,7 @@ def _is_clean(text: str) -> bool:
 
 
 class Part(NamedTuple):
-    """The lines found."""
+    """The lines that were found."""
 
     size_bytes: str
     """The size of the whole file, as `ls` reports it."""

@@ -40,14 +40,18 @@ _SCRIPTS = resources("ohsandbox.runtime").joinpath("scripts")
 _SCRIPT = "\n".join(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("files", "transfer"))
 
 _MOST_SAID_BYTES = 64 * 1024 * 1024
-"""A line for each of 200,000 members is a third of it; a program that prints more is not a tar archive."""
+"""Most bytes of messages that tar may print: a line for each of 200,000 members is a third of it; a program that prints
+more is not tar.
+"""
 
 _END_S = 5.0
-"""A killed process ends in milliseconds; one in uninterruptible sleep (a dead disk) is left to the sandbox's end."""
+"""Time for a killed process to end, which takes milliseconds; one in uninterruptible sleep (a dead disk) is left to the
+sandbox's end.
+"""
 
 
 def limits_of(given: TransferLimits | None) -> TransferLimits:
-    """Those that were given, or the usual ones.
+    """Return the given limits, or the default ones.
 
     Raises:
         UsageError: they are something else.
@@ -142,7 +146,7 @@ class _SourceTree:
     """The file or directory to upload, held by a descriptor until it is closed."""
 
     def __init__(self, source: Path, target: str, only: Collection[str] | None = None) -> None:
-        """Open it.
+        """Open the source.
 
         Raises:
             UsageError: it is neither file nor directory; its path contains a symlink; or target cannot be a file's
@@ -194,7 +198,7 @@ class _SourceTree:
             meter.count(entry.path, entry.facts.st_size if stat.S_ISREG(entry.facts.st_mode) else 0)
 
     def pack(self, unpacker: _Unpacker) -> None:
-        """Send it, in GNU format: busybox's tar does not read the names of the pax format."""
+        """Send the source as a tar archive in GNU format: busybox's tar does not read the names of the pax format."""
         closed: list[tarfile.TarInfo] = []  # directories whose owner lacks a right: sent again after their contents
         seen: dict[tuple[int, int], str] = {}
         with tarfile.open(
@@ -219,7 +223,10 @@ class _SourceTree:
 
 
 def _below(directory: int, prefix: str, only: Collection[str] | None) -> Iterator[_SourceEntry]:
-    """Every name, a directory before its contents. os.fwalk blocks if a directory was replaced by a FIFO (3.11)."""
+    """Yield every name, a directory before its contents.
+
+    os.fwalk blocks if a directory was replaced by a FIFO (3.11).
+    """
     for name in sorted(os.listdir(directory)):
         if only is not None and prefix + name not in only:
             continue
@@ -295,7 +302,7 @@ class _Unpacker(io.RawIOBase):
         self._thread.join(_END_S)
 
     def check(self, path: str) -> None:
-        """Wait for the end.
+        """Wait for the end of the process, and check its exit code.
 
         Raises:
             SandboxFileError: the process failed, or stopped reading.

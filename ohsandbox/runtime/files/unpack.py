@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 STALL_S = 120.0
-"""A transfer in which neither side moved a byte for this long is given up."""
+"""Time without a byte in either direction after which a transfer is given up."""
 
 _BLOCK_BYTES = 128 * 1024
 _HEADER_BYTES = 1024 * 1024
 """Limit between two members: block size, padding, and names of up to PATH_MAX in GNU's or pax's long form."""
 
 SAID_BYTES = 16 * 1024
-"""How much of the end of tar's messages is kept: they repeat."""
+"""Bytes kept of the end of tar's messages, which repeat."""
 
 _NOTE = re.compile(r"^tar: (?:Removing leading|(.+): (socket ignored|file changed as we read it|File removed.*))")
-"""GNU tar 1.34 exits with code 1 for these, and with 2 for errors."""
+"""Messages for which GNU tar 1.34 exits with code 1; it exits with 2 for errors."""
 
 _NOT_IN_ONE_STEP = {errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 """Why a directory is not moved: another file system, or a directory or a file of that name was made meanwhile."""
@@ -63,17 +63,17 @@ class TransferLimits(NamedTuple):
 
 
 def too_large(size: int, limit: int) -> str:
-    """Why a file was left out."""
+    """Return why a file was left out for its size."""
     return f"{size} bytes, over the limit of {limit}"
 
 
 def too_deep(limit: int) -> str:
-    """Why a directory's contents were left out."""
+    """Return why a directory's contents were left out for their depth."""
     return f"over {limit} directories deep"
 
 
 class Meter:
-    """Counts a transfer against its limits."""
+    """Counts a transfer and compares it with its limits."""
 
     def __init__(self, limits: TransferLimits, what: str) -> None:
         self._limits, self._what = limits, what
@@ -182,7 +182,7 @@ class _ArchiveReader(io.RawIOBase):
         self._left = max(size, 0) + _HEADER_BYTES
 
     def invalid(self) -> OhsandboxError:
-        """EIO."""
+        """Return the error EIO of an invalid archive."""
         reason = "The sandbox's `tar` sent no valid archive; use an image with a tar that works"
         return file_error(errno.EIO, reason, self._source)
 
@@ -226,7 +226,7 @@ class _ArchiveReader(io.RawIOBase):
 
 
 class _StagedTree:
-    """What is unpacked so far, in a directory that only we can access."""
+    """The files unpacked so far, in a directory that only we can access."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -263,7 +263,10 @@ class _StagedTree:
         return True
 
     def _store(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> str | None:
-        """Store what is not a directory, or return why not. Of two of one name the later wins, as with tar."""
+        """Store a member other than a directory, or return why not.
+
+        Of two with one name the later wins, as with tar.
+        """
         first = "/".join(_parts(member.linkname) or [])
         if path in self._directories:
             return "a directory of that name came before"
@@ -406,7 +409,7 @@ def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
 
 
 def _copy(name: str, source: int, new: str, target: int, meter: Meter) -> None:
-    """Copy a file or a symlink. A hard link becomes a separate file, and so counts."""
+    """Copy a file or a symlink. A hard link becomes a separate file, and is counted as one."""
     facts = os.stat(name, dir_fd=source, follow_symlinks=False)
     if stat.S_ISLNK(facts.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)

@@ -1,4 +1,4 @@
-"""Ending a call: calls and transfers take `cancel`, a `threading.Event`; signals end the processes of a call.
+"""Cancellation of calls: calls and transfers take `cancel`, a `threading.Event`; signals end the processes of a call.
 
     stop = threading.Event()
     threading.Timer(5, stop.set).start()
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.process.worker import CallResult
 
 LOOK_EVERY_S = 0.05
-"""Twenty polls a second cost 0.1 % of a core; a cancelled process has to be gone within a second."""
+"""Interval at which `cancel` is checked: twenty polls a second cost 0.1 % of a core; a cancelled process has to be gone
+within a second.
+"""
 
 SWEEPS = 5
 """Passes over a process tree that forks while it is killed; the container's pids limit stops a fork bomb."""
@@ -38,7 +40,7 @@ _SECONDS = re.compile(rb"\d{1,12}(?:\.\d{1,9})?")
 
 
 class ProcessTree:
-    """The processes of one call or command: what a process of the sandbox has started since it was asked to."""
+    """The processes of one call or command: all that its shell or worker has started since the call began."""
 
     def __init__(
         self, snippet: Callable[[bytes], CallResult], leader: int, mark: str, *, began: float, limit_kib: int = 0
@@ -57,7 +59,7 @@ class ProcessTree:
         self._since: int | None = None
 
     def signal(self, name: str) -> bool:
-        """Send a signal to all of them; whether there were any."""
+        """Send a signal to all of them; return whether there were any."""
         if self._since is None:
             # the sandbox's clock at that moment: asked, since its kernel may be another machine's
             said = _SECONDS.match(self._snippet(b"read -r ohs_up _ </proc/uptime;echo $ohs_up").stdout)
@@ -74,14 +76,14 @@ class ProcessTree:
 
 
 def check_not_cancelled(cancel: threading.Event | None, doing: str) -> None:
-    """Raise CallCancelledError if cancel is set. doing: as "pulling image 'x'"."""
+    """Raise CallCancelledError if cancel is set. doing is a phrase such as "pulling image 'x'"."""
     if cancel is not None and cancel.is_set():
         raise CallCancelledError(f"{doing[:1].upper()}{doing[1:]} was cancelled")
 
 
 @contextlib.contextmanager
 def once_cancelled(cancel: threading.Event | None, act: Callable[[], object]) -> Iterator[None]:
-    """Context in which a thread calls act() once cancel is set, every LOOK_EVERY_S until it returns True."""
+    """Have a thread call act() once cancel is set, every LOOK_EVERY_S until it returns True; a context manager."""
     over = threading.Event()
 
     def watch(cancel: threading.Event) -> None:

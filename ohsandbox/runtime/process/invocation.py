@@ -1,4 +1,4 @@
-"""Shell words, checks of the options of calls, and shell text that executes a process."""
+"""Quotes shell words, checks options of calls, and writes the shell text that executes a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 NEWLINE = "ohs_nl='\n'"
-"""Run once by every shell that reads words of `quote`."""
+"""A shell that reads words of `quote` runs this once."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that POSIX lets a shell export (XBD 3.230)."""
@@ -66,7 +66,7 @@ def script_on_stdin(script: str, *arguments: str) -> tuple[list[str], bytes]:
 
 
 Buffer = bytes | bytearray | memoryview
-"""What is taken for bytes."""
+"""The types that are accepted as bytes."""
 
 
 def check_seconds(**values: float | None) -> None:
@@ -91,7 +91,7 @@ def check_buffer(name: str, value: object) -> None:
 
 _MAX_MODE = 0o7777
 READABLE = 0o400
-"""By the owner: as what is meant has it."""
+"""Least permission bits of a mode that is taken as intended: its owner can read."""
 
 
 def check_mode(mode: object) -> None:
@@ -181,7 +181,7 @@ def check_settable(env: Mapping[str, str], secret_names: Iterable[str]) -> None:
 
 
 def exports(env: Mapping[str, str], *, newline: bytes = b"ohs_nl") -> bytes:
-    """Words on one line for a shell as `quote` has it: export each variable, silently; empty for none.
+    """Return words on one line, for a shell as `quote` has it, that export each variable silently; empty for none.
 
     A variable that the shell has made read-only keeps its value, and the next ones are exported all the same.
     """

@@ -1,4 +1,4 @@
-"""One call of `Runtime.run`: the checks of its options, the line of shell that runs the process, and its result."""
+"""One call of `Runtime.run`: checks its options, builds the shell line that runs the process, and makes its result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LAST_SIGNAL_CODE = 192
 """A shell reports death by signal N as 128 + N; Linux has 64 signals."""
 
 AT_ONCE_OPTIONS = frozenset({"env", "workdir", "user", "timeout_s", "limit_bytes", "merge_streams", "cancel"})
-"""Those of a process that an event loop can begin: stdin may block, and `on_output` is called in a thread."""
+"""Options of a process that an event loop can begin: stdin may block, and `on_output` is called in a thread."""
 
 _WORDING = re.compile(r"^(?:line )?\d*:? *(?:exec: )?(?:line \d+: )?")
 """The prefix that dash, bash and ash put before the program's name: '1: exec: ', 'line 1: exec: ', 'exec: line 0: '."""
@@ -83,7 +83,7 @@ class Process:
         )  # fmt: skip
 
     def run(self, call: Callable[[WorkerCall], CallResult], ran_out_of_memory: Callable[[], bool]) -> ExecResult:
-        """Have call() run it; ran_out_of_memory() is asked where it was killed.
+        """Run the process by call(); ran_out_of_memory() is asked if it was killed.
 
         Raises:
             WorkdirError: the working directory cannot be entered.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Chunk
 
 OnBytes = Callable[[str, bytes], object]
-"""Called with 'stdout' or 'stderr' and the bytes that arrived on it."""
+"""A callback that gets 'stdout' or 'stderr' and the bytes that arrived on it."""
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
 SCRIPT = "\n".join(
@@ -39,7 +39,7 @@ SCRIPT = "\n".join(
 )
 
 DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
-"""Larger than any source file, small enough for a host's memory."""
+"""Default limit of a stream: larger than any source file, small enough for a host's memory."""
 
 _INLINE_STDIN_BYTES = 64 * 1024
 """Stdin up to this size goes through the worker's own stream, counted; larger stdin gets its own worker and end of
@@ -55,7 +55,7 @@ INPUT_LEFT = 96
 """Exit code of a worker, without an end mark, if a call's stdin was not read from its stream."""
 
 _TAIL_BYTES = 160
-"""Longer than any end mark."""
+"""Longer than any end mark; what is kept of a stream's end."""
 
 _COMPLAINT_BYTES = 4096
 """Longer than a shell's message about a program that it cannot execute, unless the program's path is longer."""
@@ -69,20 +69,20 @@ took 0.3 ms of a call's 0.6."""
 
 
 class WorkerCall(NamedTuple):
-    """A line of worker shell, its input, its limits and who is told of its output."""
+    """A call for a worker: a line of worker shell, its input, its limits and the receiver of its output."""
 
     body: bytes
     workdir: str = "/"
     stdin: bytes = b""
     takes_stdin: bool = False
-    """body itself reads exactly the bytes of stdin."""
+    """Whether body itself reads exactly the bytes of stdin."""
     to_end: bool = False
-    """Nothing follows stdin, so that it needs no counting; the worker serves no further call."""
+    """Whether nothing follows stdin, so that it needs no counting; the worker serves no further call."""
     timeout_s: float | None = None
     stall_s: float | None = None
-    """Time limit without output."""
+    """Time limit in which no output arrives."""
     limit_bytes: int = DEFAULT_LIMIT_BYTES
-    """How much of each stream is kept."""
+    """Bytes of each stream that are kept."""
     on_output: OnBytes | None = None
     """Called with all output, in the caller's thread; nothing is read meanwhile. Its exceptions are raised."""
     cancel: threading.Event | None = None
@@ -92,11 +92,11 @@ class WorkerCall(NamedTuple):
     limit_kib: int = 0
     """The soft limit that marks them, see `ProcessTree`."""
     is_program: bool = False
-    """It runs a program of whoever asked, which may ask for the network; calls of our own ask for nothing."""
+    """Whether it runs a program for the caller, which may need the network; calls of our own do not."""
 
 
 class CallResult(NamedTuple):
-    """One call as the worker reports it."""
+    """The outcome of a call as the worker reports it."""
 
     status: str
     """An exit code; UNCOUNTED; or 'missing', 'file' or 'denied' if the working directory could not be entered."""
@@ -132,7 +132,7 @@ class WorkerUnusable(SandboxUnavailable):
 
 
 class Exchange:
-    """A call on its way through a worker: its mark, what has come of it, and until when it may last."""
+    """A call that a worker runs: its mark, its output so far, and its time limit."""
 
     def __init__(self, worker: Worker, call: WorkerCall) -> None:
         self.worker, self.call = worker, call
@@ -153,10 +153,10 @@ class Worker:
     def __init__(self, channel: Channel, secret: str) -> None:
         self.channel = channel
         self.retired = False
-        """No further calls: a background process holds its streams, or its stdin was closed."""
+        """Whether it takes no further calls: a background process holds its streams, or its stdin was closed."""
         self.calls = 0
         self.generation = 0
-        """Of its pool, when it was opened."""
+        """Its pool's generation when it was opened."""
         self._complaint = f"{secret}: ".encode()
         self._feeder: threading.Thread | None = None
 
@@ -192,14 +192,14 @@ class Worker:
         return outcome
 
     async def ended(self, exchange: Exchange, signal: Signal) -> bool:
-        """Read, in an event loop, what comes of a call without `on_output`; whether `finish` then has nothing to do.
+        """Read a call's output in an event loop; return whether `finish` then does not block.
 
         It has where the call takes longer than AT_ONCE_S, prints much, was killed, or its worker broke.
         """
         size = 0
 
         def is_over() -> bool:
-            """Read once; whether nothing more is to be read in the event loop."""
+            """Read once; return whether nothing more is to be read in the event loop."""
             nonlocal size
             try:
                 chunks = self.channel.read(0)
@@ -393,7 +393,7 @@ class WorkerPool:
         """Counts the calls of `discard_all`: a worker in use meanwhile is not used again."""
 
     def take(self, user: str | int | None = None, *, wait_s: float = 0.0) -> Worker:
-        """Take an idle worker, or start a new one. For wait_s seconds one is waited for that is given back.
+        """Take an idle worker, or start a new one; first wait up to wait_s seconds for one to be given back.
 
         Raises:
             SandboxUnavailable: none can be started.
@@ -415,7 +415,7 @@ class WorkerPool:
         return worker
 
     def begin(self, call: WorkerCall) -> Exchange | None:
-        """Send call to an idle worker; None, and nothing was sent, where that might block."""
+        """Send call to an idle worker; return None, with nothing sent, where that might block."""
         if is_short(call.timeout_s) or (worker := self.take_idle(call.user)) is None:
             return None
         if len(worker.channel.filenos() or ()) != 1:  # with none it may block, and one alone can be awaited
@@ -431,7 +431,7 @@ class WorkerPool:
         return exchange
 
     def take_idle(self, user: str | int | None) -> Worker | None:
-        """Take an idle worker; None where none is left. It blocks for nothing."""
+        """Take an idle worker without blocking; None where there is none."""
         while True:
             with self._lock:
                 idle = self._idle[user].pop() if self._idle[user] else None
