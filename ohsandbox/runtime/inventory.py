@@ -240,7 +240,7 @@ class Inventory(ABC):
         return []
 
     def orphaned_caches(self) -> list[CacheInfo]:
-        """Return the caches of this user's state directories that are gone."""
+        """Return the caches made for state directories of this user that no longer exist."""
         return []
 
     def unused_caches(self) -> list[str]:

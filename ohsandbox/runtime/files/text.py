@@ -200,7 +200,7 @@ def decode(data: bytes, *, encoding: str | None = None) -> Document:
 
 
 def decodings(data: bytes) -> list[Document]:
-    """Yield the possible decodings of data other than UTF-8, for a search that proves one."""
+    """Return the possible decodings of data other than UTF-8, for a search that proves one."""
     return [found for name in _PROVABLE if (found := _try(data, name))]
 
 
