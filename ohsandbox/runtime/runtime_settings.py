@@ -1,4 +1,4 @@
-"""What a sandbox is created from, whatever its backend, and the defaults of it."""
+"""The settings of a sandbox, whatever its backend, with their defaults."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 DEFAULT_BACKEND = "docker"
 DEFAULT_IMAGE = "python:3.12"
-"""Most tasks are Python or need it; any image with a POSIX `sh` serves."""
+"""The default image: most tasks are Python or need it; any image with a POSIX `sh` works."""
 
 
 NetworkMode = Literal["none", "allowlist", "open"]
-"""Nothing; named hosts alone, by name, over HTTP and HTTPS, through the connector and our proxy; the internet."""
+"""none; allowlist: only named hosts, over HTTP and HTTPS, through the connector and our proxy; open: the internet."""
 DEFAULT_ALLOW = ("packages",)
-"""Of the commands, where nobody said what to allow: the package registries of the person's own configuration."""
+"""Default allowlist of commands: the package registries of the person's own configuration."""
 
 NETWORK_OPTIONS = ("network", "allow", "credential")
 RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
-"""Bounds of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
+"""Limits of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +35,15 @@ class ContainerOptions:
     cache: str | None = None
     """"project" or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
     platform: str | None = None
-    """Of the image: os/architecture."""
+    """The platform of the image: os/architecture."""
     gpus: int | str | None = None
     """A number, also as a text, or "all"."""
     oci_runtime: str | None = None
     """An OCI runtime of the engine, such as runsc."""
     profile: Literal["strict", "trusted"] | None = None
-    """More or less strict than usual; see `DockerRuntime`."""
+    """How strict the sandbox is; see `DockerRuntime`."""
     accept_unenforced: bool = False
-    """Accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
+    """Whether to accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
 
 
 CONTAINER_OPTIONS = tuple(option.name for option in fields(ContainerOptions))
@@ -57,39 +57,41 @@ class RuntimeSettings(ContainerOptions):
     """The name of a backend, as in `--runtime`."""
     image: str = DEFAULT_IMAGE
     build: str | Path | None = None
-    """A directory with a Dockerfile, in the place of image."""
+    """A directory with a Dockerfile, to use instead of image."""
     build_options: Mapping[str, Any] | None = None
-    """Fields of `Build` beside its context."""
+    """Fields of `Build` other than its context."""
     workspace: str | Path | None = None
     """A directory of this machine to work in."""
     workspaces: tuple[str, ...] = ()
-    """Several, each `DIR[:ro]`, in the place of workspace; the first is where commands start."""
+    """Several workspaces, each `DIR[:ro]`, to use instead of workspace; commands start in the first."""
     same_path: bool = False
-    """Workspaces lie in the sandbox where they lie on this machine."""
+    """Whether workspaces have the same paths in the sandbox as on this machine."""
     mount: tuple[str, ...] = ()
-    """More of this machine's files, each `SOURCE:TARGET[:ro]`."""
+    """More files of this machine to bind, each `SOURCE:TARGET[:ro]`."""
     host_workdir: str | Path | None = None
-    """Where a backend that runs on this machine starts commands without a workspace; None: the current directory."""
+    """The directory where a backend that runs on this machine starts commands without a workspace; None:
+    the current one.
+    """
     git: Literal["guarded", "ro", "rw"] = "guarded"
     copy: bool | Literal["all"] = False
-    """Work on a copy of the workspace; "all" includes ignored files and secrets."""
+    """Whether to work on a copy of the workspace; "all" includes ignored files and secrets."""
     network: NetworkMode = "none"
     allow: tuple[str, ...] = ()
-    """With the allowlist: the rules, as `--allow` takes them. With the open network: what of the private ranges is not
-    closed."""
+    """The allowlist's rules, as `--allow` takes them; with the open network, the private addresses that
+    stay reachable."""
     credential: tuple[str, ...] = ()
-    """Keys that stay outside, as `--credential` takes them."""
+    """Keys that stay outside the sandbox, as `--credential` takes them."""
     keep: bool = False
     attach: str | None = None
     """The name of a running sandbox to join."""
     ca_bundle: str | Path | None = None
     memory: int | None = None
-    """Bytes of memory and swap together; for this and the next three, None is the backend's default."""
+    """Limit of memory and swap together, in bytes; for this and the next three, None is the backend's default."""
     cpus: float | None = None
     pids: int | None = None
-    """Processes and threads."""
+    """Limit of processes and threads."""
     disk: int | None = None
-    """Bytes by which the root file system may grow."""
+    """Limit, in bytes, of the growth of the root file system."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of every process."""
     user: str | None = None
@@ -98,6 +100,6 @@ class RuntimeSettings(ContainerOptions):
     checkpoint: str | None = None
     """The id of a checkpoint to begin with."""
     services: tuple[Mapping[str, Any], ...] = ()
-    """What runs beside the sandbox, each by the fields of `Service`."""
+    """The services beside the sandbox, each by the fields of `Service`."""
     setup_key: str | None = None
-    """What a setup depends on beside all this; of a backend that keeps checkpoints."""
+    """A key of everything else that a setup depends on; for a backend that keeps checkpoints."""
