@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
@@ -13,11 +14,16 @@ from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, neares
 from ohsandbox.conversation.config import default_runtime
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.container_config import ContainerConfig, create_payload
+from ohsandbox.runtime.docker.images import ImageFacts
+from ohsandbox.runtime.docker.resolve import resolve
 from ohsandbox.runtime.factory import BACKENDS
-from ohsandbox.runtime.runtime_settings import RESOURCE_LIMITS, RuntimeSettings
+from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, RuntimeSettings
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.docker.options import DockerOptions
     from tests.cli.conftest import Invoke
 
 
@@ -25,8 +31,8 @@ PORTS = {"forward", "expose_host", "any_port"}
 """Opened in a sandbox that runs: it is not made of them."""
 
 
-def _host_config(*arguments: str) -> dict[str, Any]:
-    """The part of the create call that bounds the container, of a command line."""
+def _given(*arguments: str) -> SandboxOptions:
+    """The options of a container that a command line gives."""
     app, seen = new_app("test"), []
 
     def go(where: object) -> int:
@@ -34,10 +40,15 @@ def _host_config(*arguments: str) -> dict[str, Any]:
         seen.append(where)
         return 0
 
-    go.__annotations__["where"] = Annotated[SandboxOptions, {"attach", *RESOURCE_LIMITS}]
+    go.__annotations__["where"] = Annotated[SandboxOptions, {"attach", *RESOURCE_LIMITS, *CONTAINER_OPTIONS}]
     command(app)(go)
     app([*arguments], standalone_mode=False)
-    runtime = make_runtime(seen[0].checked())
+    return seen[0].checked()
+
+
+def _host_config(*arguments: str) -> dict[str, Any]:
+    """The part of the create call that bounds the container, of a command line."""
+    runtime = make_runtime(_given(*arguments))
     assert isinstance(runtime, DockerRuntime)
     limits = runtime._options.limits
     config = ContainerConfig(name="n", image="i", workdir="/", limits=limits, cpus=limits.cpus or 2.0)
@@ -61,6 +72,40 @@ def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
     supported = {name for backend in BACKENDS.values() for name in backend.options}
     assert declared - {"runtime", "workspace", "workspaces", "host_workdir"} == supported
     assert set(RESOURCE_LIMITS.values()) <= SandboxLimits.model_fields.keys()
+
+
+_OPTIONS: dict[str, tuple[Any, Callable[[DockerOptions, dict[str, Any]], object], object]] = {
+    "cache": ("mine", lambda asked, sent: (asked.cache, "PIP_CACHE_DIR" in str(sent["Env"])), ("mine", True)),
+    "platform": ("linux/arm64", lambda asked, _: asked.platform, "linux/arm64"),
+    "gpus": ("2", lambda _, sent: sent["HostConfig"]["DeviceRequests"][0]["Count"], 2),
+    "oci_runtime": ("runsc", lambda _, sent: sent["HostConfig"]["Runtime"], "runsc"),
+    "profile": ("strict", lambda _, sent: sent["HostConfig"]["ReadonlyRootfs"], True),
+    "accept_unenforced": (True, lambda asked, _: asked.limits.enforced, False),
+}
+"""By name a value, and where it is to arrive: in the create payload, or for what is not in that in `DockerOptions`."""
+
+
+@pytest.mark.parametrize("name", CONTAINER_OPTIONS)
+def test_an_option_of_a_container_arrives_from_flag_settings_and_conversation(name: str) -> None:
+    value, read, expected = _OPTIONS[name]
+    settings = Settings(**{name: value})
+    flag = f"--{name.replace('_', '-')}"
+    runtimes = [
+        make_runtime(_given(flag, *([] if value is True else [value])).with_settings(Settings())),
+        make_runtime(SandboxOptions().with_settings(settings)),
+        default_runtime(settings, conversation_id="c"),
+    ]
+    engine: Any = SimpleNamespace(
+        cpu_count=lambda: 2,
+        address=SimpleNamespace(is_local=True),
+        api=SimpleNamespace(info=lambda: {"Runtimes": {"runsc": {}}}),
+    )
+    facts = ImageFacts("sha256:0", None, "", [], None, "linux/amd64")
+    for runtime in runtimes:
+        assert isinstance(runtime, DockerRuntime)
+        asked = runtime._options
+        payload = create_payload(resolve(asked, facts, engine, name="n", labels={}))
+        assert read(asked, payload) == expected
 
 
 def test_a_limit_of_containers_need_not_be_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
