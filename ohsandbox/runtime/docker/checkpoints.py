@@ -41,10 +41,10 @@ _MAX_LABEL_CHARS = 200
 
 MAX_EACH = 20
 _MAX_EACH_BYTES = 4 * GIB
-"""Per owner. The first checkpoint is always kept: it is the base of all comparisons."""
+"""Limit for one owner. The first checkpoint is always kept: it is the base of all comparisons."""
 _MAX_ALL = 200
 MAX_ALL_BYTES = 20 * GIB
-"""For all owners of this state directory together."""
+"""Limit for all owners of this state directory together."""
 UNFINISHED_S = 3600.0
 """A record that has no image after this time belongs to a process that died while creating it."""
 _TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
@@ -230,7 +230,7 @@ def _write(record: CheckpointRecord) -> CheckpointRecord:
 
 
 def forget(record: CheckpointRecord) -> None:
-    """Remove only the record."""
+    """Remove the record; the image and its tag stay."""
     (subdirectory("checkpoints") / record.tag).unlink(missing_ok=True)
 
 

@@ -37,7 +37,7 @@ CONNECTOR_DIR = "/run/ohs-net"
 has it too."""
 _CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
 CACHE_DIR = "/var/cache/ohsandbox"
-"""Where the volume with the caches of package tools is."""
+"""Mount point of the volume with the caches of package tools."""
 TRUST_DIR = "/usr/local/share/ohsandbox"
 """Certificates that the sandbox trusts; with a read-only root file system, a tmpfs of root's."""
 MAPPED_HOME = "/home/ohsandbox"
@@ -46,7 +46,7 @@ _STRICT_WRITABLE = ("/tmp", "/var/tmp", MAPPED_HOME)  # noqa: S108 - in the cont
 _STRICT_SHARE = 10
 """Of the memory: the size of each tmpfs of `strict`. Four of them, /dev/shm and ours leave a third to processes."""
 ALL_GPUS = -1
-"""The engine's own word for all."""
+"""The value with which the engine's API requests all GPUs."""
 CONNECTOR_UID = "65534"
 """The program runs as nobody and with no capability, so that no other user's process can end it but root's."""
 
@@ -136,9 +136,9 @@ class ContainerConfig(BaseModel):
     image: str
     workdir: str
     user: str = ""
-    """User of each exec that names no other."""
+    """Default user of an exec."""
     env: dict[str, str] = {}
-    """Our variables and the caller's."""
+    """Environment variables that ohsandbox and the caller set."""
     unset: tuple[str, ...] = ()
     """Variables of the image that are removed."""
     network: NetworkMode = "none"

@@ -48,7 +48,7 @@ CA_VARIABLES = (
 )  # fmt: skip
 """Variables that point common tools to the CA bundle; the first serves OpenSSL, Go and Ruby."""
 CA_FILE_VARIABLES = {"WGETRC": f"{CA_PATH}.wgetrc", "APT_CONFIG": f"{CA_PATH}.apt"}
-"""Those of tools that take the bundle from a file of their configuration alone."""
+"""Variables of tools that read the CA bundle's path only from a configuration file."""
 _MAX_ENV_VARIABLES = 4096
 """Shells take time quadratic in their number: the first command took 0.6 s with 4,000 and 2.4 s with 8,000."""
 _MAX_ENV_BYTES = 512 * 1024
@@ -72,7 +72,7 @@ _MAX_LABEL_VALUE = 1024
 
 
 _NONE_WHERE_EMPTY = {"credentials", "expose_host", "runtime", "labels", "services", "setup_key"}
-"""Arguments that ask for nothing where they are empty."""
+"""Arguments for which an empty value means the same as None."""
 
 
 class DockerOptions(BaseModel):
@@ -85,9 +85,9 @@ class DockerOptions(BaseModel):
     user: str | None = None
     workdir: str | None = None
     workspaces: tuple[Mount, ...] = ()
-    """With their places; the first is the one that a person means by "the workspace"."""
+    """Bound workspaces and their paths in the sandbox; the first is "the workspace"."""
     same_path: bool = False
-    """Workspaces lie in the sandbox where they lie on this machine."""
+    """Bind each workspace at the path that it has on this machine."""
     mounts: tuple[Mount, ...] = ()
     copy_of: str | None = None
     """A directory whose files are copied to /workspace at the start; there are no workspaces then."""
@@ -97,9 +97,9 @@ class DockerOptions(BaseModel):
     allow: tuple[str, ...] = ()
     """Rules of the allowlist; of an open network, addresses that it leads to besides the public ones."""
     credentials: tuple[str, ...] = ()
-    """As `network.credentials` reads them: where each value is, never the value."""
+    """Credentials in the syntax of `network.credentials`: the location of each value, never the value."""
     expose_host: tuple[Annotated[int, Field(strict=True, ge=1, le=MAX_PORT)], ...] = ()
-    """Services of this machine that the sandbox reaches from its start on."""
+    """Ports of services on this machine that the sandbox can reach from its start."""
     profile: Profile | None = None
     """What the caller says; between `contained` and `mapped` what is bound read-write alone decides."""
     platform: str | None = None
@@ -119,28 +119,28 @@ class DockerOptions(BaseModel):
     build: Build | None = None
     """The image is built from it, and `image` is the name that it gets."""
     services: tuple[Service, ...] = ()
-    """In the order in which they start."""
+    """Services, in the order in which they start."""
     setup_key: str | None = None
     """What the files that a setup leaves depend on beside image and options; see `setups`."""
 
     @property
     def hardening(self) -> Hardening | None:
-        """The profile where it is more or less strict than the usual one."""
+        """The profile if it is `strict` or `trusted`, otherwise None."""
         return self.profile if self.profile in {"strict", "trusted"} else None
 
     @property
     def bound(self) -> tuple[Mount, ...]:
-        """All that is bound, the workspaces first."""
+        """All mounts, the workspaces first."""
         return (*self.workspaces, *self.mounts)
 
     @property
     def writable(self) -> tuple[str, ...]:
-        """The directories of this machine that the sandbox can write."""
+        """Directories of this machine that the sandbox can write to."""
         return tuple(one.source for one in self.bound if not one.read_only)
 
     @property
     def workspace(self) -> str | None:
-        """The first workspace."""
+        """Path of the first workspace on this machine; None if nothing is bound."""
         return self.workspaces[0].source if self.workspaces else None
 
     @property
@@ -217,7 +217,7 @@ def checked(**asked: object) -> DockerOptions:
 
 
 def _with_vetted(found: DockerOptions) -> DockerOptions:
-    """The same with real paths of this machine."""
+    """Return a copy of the options whose paths are checked and resolved on this machine."""
     copy_of = None if found.copy_of is None else mount_policy.check_directory(found.copy_of, copied=True)
     if not found.bound:
         return found.model_copy(update={"copy_of": copy_of})
@@ -235,7 +235,7 @@ def _check_bundle(path: str) -> None:
 
 
 def _check_joined(asked: Mapping[str, object]) -> None:
-    """Refuse what a running container cannot be given any more."""
+    """Refuse options that a running container can no longer be given."""
     given = next((name for name, value in asked.items() if value and name not in _OF_ANY_CONTAINER), None)
     if asked.get("keep") is False:
         raise UsageError("keep=False: a container that is joined is not ours to remove. Remedy: leave out keep=.")
@@ -265,10 +265,10 @@ def _with_network(found: DockerOptions, asked: Mapping[str, object]) -> DockerOp
 
 
 def checked_rules(network: NetworkMode, rules: Sequence[str]) -> tuple[str, ...]:
-    """The rules of an allowlist, or the addresses of an open network, each in its one spelling.
+    """Return the rules of an allowlist, or the addresses of an open network, in canonical spelling.
 
     Raises:
-        UsageError: one is none.
+        UsageError: an entry is not a valid rule or address.
     """
     if not rules or network == "none":
         return ()
@@ -280,10 +280,10 @@ def checked_rules(network: NetworkMode, rules: Sequence[str]) -> tuple[str, ...]
 
 
 def _addresses(rules: Sequence[str]) -> tuple[str, ...]:
-    """The addresses of rules; hosts are left out, since those that are public are reached anyway.
+    """Return the addresses among the rules; hosts are left out, since public ones are reachable anyway.
 
     Raises:
-        UsageError: one is neither.
+        UsageError: an entry is neither a host nor an address.
     """
     from ohsandbox.network.open_addresses import parse_exception  # noqa: PLC0415 - most sandboxes have no network
     from ohsandbox.network.policy import parse_rule  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Profiles, platforms and OCI runtimes: what of them is refused, and what follows from them for a container."""
+"""Profiles, platforms and OCI runtimes: validation, and their effect on a container."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OWN_KERNEL = re.compile(r"runsc|gvisor|kata|firecracker|krun", re.IGNORECASE)
 
 
 def checked_platform(platform: str) -> str:
-    """The platform with its operating system, which is Linux.
+    """Return the platform with its operating system, which must be Linux.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a Linux platform.
     """
     found = _PLATFORM.fullmatch(platform)
     if found is None:
@@ -78,7 +78,7 @@ def is_root(user: str) -> bool:
 
 
 def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: bool) -> str:
-    """The user of a strict sandbox, who is not root.
+    """Return the user of a strict sandbox, which is never root.
 
     Raises:
         UsageError: the bound directory belongs to root.
@@ -98,7 +98,7 @@ def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: 
 
 
 def oci_runtime(name: str, engine: Engine) -> dict[str, Any]:
-    """What is known of an OCI runtime of the engine; empty for its default.
+    """Return the engine's description of an OCI runtime; empty for the default runtime.
 
     Raises:
         UsageError: the engine has no such runtime.

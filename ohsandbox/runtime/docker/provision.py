@@ -184,7 +184,7 @@ def _image(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> tuple[DockerOptions, images.ImageFacts, setups.Setup | None]:
-    """The options with the name of an image that is built, the facts of image or checkpoint, and the image's setup."""
+    """Return the options with the built image's name, the facts of image or checkpoint, and the image's setup."""
     if checkpoint is not None:
         return options, checkpoints.facts(engine, checkpoint), None
     if options.build is not None:
@@ -199,7 +199,7 @@ def _image(
 def _config(
     engine: Engine, options: DockerOptions, facts: images.ImageFacts, held: lease.Lease, *, network_owner: str
 ) -> ContainerConfig:
-    """The configuration of a new container, with our labels."""
+    """Return the configuration of a new container, with our labels."""
     labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}
     if options.writable:
         labels[WORKSPACE_LABEL] = " ".join(map(workspace_digest, options.writable))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ServiceImage(NamedTuple):
-    """What of a service's image matters."""
+    """Facts of a service's image that its container is created from."""
 
     facts: images.ImageFacts
     ports: tuple[int, ...]

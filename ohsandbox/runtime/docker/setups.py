@@ -1,4 +1,4 @@
-"""Setup checkpoints: the files of a sandbox right after its setup, for the next one of which everything is the same.
+"""Setup checkpoints: the files of a sandbox right after its setup, reused by later sandboxes with the same inputs.
 
 What a setup gives depends on the image, on the options of the sandbox and on what the caller says (`setup_key`: the
 commands, and a hash of the files that they read). All of it goes into the name of a directory below the state
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import Checkpoint
 
 MAX_AGE_S = 14 * 24 * 3600.0
-"""Packages that were installed two weeks ago have vulnerabilities that have been fixed since."""
+"""Maximum age of a setup checkpoint: older packages lack the security fixes released since."""
 _NOT_OF_FILES = {"name", "conversation", "keep", "limits", "labels", "checkpoint", "attach", "image", "build"}
 """Options that change no file of the sandbox, or that the id of its image stands for."""
 _RECORD = "setup.json"
@@ -57,13 +57,13 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     checkpoint: str
-    """Its id."""
+    """Id of the checkpoint."""
     engine: str
     made_at: float
     workspace: str | None
-    """Bound; without it nothing that setup left in it can be there."""
+    """The bound workspace. If it is gone, so is everything that the setup left in it."""
     traces: dict[str, Stamp]
-    """What setup left in it."""
+    """Files that the setup left in the workspace."""
 
 
 class Setup(NamedTuple):
@@ -74,10 +74,10 @@ class Setup(NamedTuple):
     checkpoint: str | None
     """The id of the checkpoint that holds it."""
     before: dict[str, Stamp] | None = None
-    """The workspace before the setup."""
+    """State of the workspace before the setup."""
 
     def begun(self) -> Setup:
-        """The same with the workspace as it is now, right before the commands of the setup."""
+        """Return a copy that records the workspace as it is now, right before the setup commands run."""
         has_workspace = self.workspace is not None and self.checkpoint is None
         return self._replace(before=traces.scan(str(self.workspace)) if has_workspace else {})
 
@@ -94,7 +94,7 @@ class Setup(NamedTuple):
         )
 
     def keep(self, engine: Engine, made: Checkpoint, found: dict[str, Stamp]) -> None:
-        """Have the checkpoint found from now on, and release one that was found before."""
+        """Register the checkpoint so that `find` returns it, and release the one registered before."""
         record = _Record(
             checkpoint=made.id, engine=engine.address.url, made_at=time.time(), workspace=self.workspace, traces=found
         )
@@ -106,7 +106,7 @@ class Setup(NamedTuple):
 
 
 def find(engine: Engine, options: DockerOptions, facts: ImageFacts) -> Setup:
-    """The setup of a sandbox with these options and this image.
+    """Return the setup of a sandbox with these options and this image.
 
     Raises:
         UsageError: the directory to copy cannot be read, or the state directory not written.
@@ -149,7 +149,7 @@ def _is_over(record: _Record) -> bool:
 
 
 def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
-    """The name for all that the files depend on."""
+    """Return a digest of everything that the files depend on."""
     said = options.model_dump(mode="json", exclude=_NOT_OF_FILES)
     place = options.workspace or options.copy_of
     owner = None if place is None else Path(place).stat()[4:6]
