@@ -123,7 +123,7 @@ class Agent:
         self.name, self.description = name, description
         self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
         self.takes_runtime_tools = tools is None
-        """Whether it gets the runtime's own, unregistered tools without naming them."""
+        """Whether the agent gets the runtime's own, unregistered tools without naming them."""
         self.mcp_config = _checked(mcp_config)
         self.condenser = condenser or SummarizingCondenser()
         self.microagents = tuple(microagents or ())
@@ -290,7 +290,7 @@ class Agent:
 
 
 Entry = str | Tool | AnyTool | Agent
-"""What an agent keeps of each of its tools."""
+"""The form in which an agent stores each of its tools."""
 
 
 def _check_switches(switches: Mapping[str, object], tools: object) -> None:

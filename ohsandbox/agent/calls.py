@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     AnyTool = ToolDefinition[Any, Any]
 
 FunctionCallValidationError = ToolArgumentsError
-"""The field's name for it."""
+"""The name of `ToolArgumentsError` in other agent frameworks."""
 FunctionCallNotExistsError = UnknownToolError
-"""The field's name for it."""
+"""The name of `UnknownToolError` in other agent frameworks."""
 
 RISK_LEVELS: list[str] = list(SECURITY_RISK_SCHEMA["enum"])
 """The values that a model may give as `security_risk`."""
 SECURITY_RISK_DESC: str = SECURITY_RISK_SCHEMA["description"]
-"""Their description for the model."""
+"""The description of `security_risk` for the model."""
 
 _MAX_SHOWN_ARGUMENTS_CHARS = 200
 """The part of an unknown tool's arguments that is quoted back: enough to repeat the call with another tool."""
@@ -59,7 +59,7 @@ class ActionSecurityRisk(Enum):
     MEDIUM = "MEDIUM"
     HIGH = "HIGH"
     UNKNOWN = "UNKNOWN"
-    """The model gave none."""
+    """The model gave no risk."""
 
 
 class MessageAction(Action):
@@ -118,7 +118,7 @@ class ActionEvent(NamedTuple):
 
     @property
     def hint(self) -> CallHint:
-        """What its tool says of the call; nothing without a tool."""
+        """The tool's description of this call; an empty hint if there is no tool."""
         return CallHint() if self.tool is None else self.tool.call_hint(json.loads(self.arguments))
 
     @property

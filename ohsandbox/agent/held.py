@@ -61,7 +61,7 @@ class HeldCall(NamedTuple):
     fault: str | None = None
     """Why it cannot run in any case."""
     approved: bool | None = None
-    """None: not decided."""
+    """The user's decision; None before it."""
     reason: str = ""
     approval: int | None = None
     """The standing approval that allows it."""

@@ -51,7 +51,7 @@ class History:
         """The response whose calls are being answered, and its message."""
         self._unanswered: dict[str, str] = {}
         self.held = HeldCalls()
-        """Those of its calls that wait, or waited, for approval."""
+        """The calls of that response that wait, or waited, for approval."""
         self._shown: list[dict[str, Any]] = []
         """Images of its calls; a tool message may hold only text (OpenAI's API), so they follow as user messages."""
         self._image_places: list[int] = []
@@ -70,13 +70,13 @@ class History:
         self.prompt_tokens = 0
         """Tokens of the last request, as counted by the provider; 0 after a condensation."""
         self.is_planning = False
-        """The model was told last that it is to plan."""
+        """Whether the last plan-mode notice told the model to plan."""
         self.condensation_requested = False
         """The model has called `request_condensation` since the last condensation."""
 
     @classmethod
     def from_events(cls, events: Iterable[SDKEvent]) -> Self:
-        """The history of a whole log."""
+        """Build the history of a whole log."""
         history = cls()
         for event in events:
             history.add(event)

@@ -82,7 +82,7 @@ def read_workspace_instructions(runtime: Runtime) -> str | None:
 
 @lru_cache(maxsize=1)
 def prompt_template() -> jinja2.Template:
-    """Ours, made once for all conversations."""
+    """Return the package's prompt template, compiled once for all conversations."""
     import jinja2  # noqa: PLC0415 - takes 30 ms, and only a run needs it
 
     source = resources.files("ohsandbox.agent").joinpath("prompts", "system_prompt.j2").read_text(encoding="utf-8")

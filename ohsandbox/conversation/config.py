@@ -1,4 +1,4 @@
-"""`ConversationConfig`: what the caller of a conversation asked for; where nothing, what the settings say."""
+"""`ConversationConfig`: the caller's options for a conversation; the settings give those that are not set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _TOOL_CHOICES = ("auto", "required", "none")
-"""Beside a function by name, in OpenAI's form."""
+"""Accepted words; a tool choice may also be a function by name, in OpenAI's form."""
 
 
 class ConversationConfig:
@@ -76,14 +76,14 @@ class ConversationConfig:
         self.agent = agent or Agent()
         self.limits = limits or RunLimits()
         self.settings = settings
-        """None until they are given or read."""
+        """The settings; None until they are given or read."""
         self.user_id = user_id
         self.tool_choice = tool_choice
         self.depth = depth
         self.confirmation = policy_given(confirmation)
         """May be replaced at any time, for the next answer of the model. None is that of the settings, else "never"."""
         self.security_analyzer = security_analyzer
-        """None is the default one."""
+        """The security analyzer; None selects the default."""
         self.given_secrets = secrets
         self.secrets = secrets or Secrets()
         self.outside: Mapping[str, str] = {}
@@ -189,7 +189,7 @@ class ConversationConfig:
         self.secrets = self.secrets.hiding({**host_keys(), **self.outside, **own}, never=own.values())
 
     def check_prices(self, limits: RunLimits) -> None:
-        """Check that a limit on cost can be kept, by the agent and by those that it has as tools."""
+        """Check that a cost limit can be enforced, for the agent and for the agents that it has as tools."""
         helpers = [entry.llm for entry in self.agent.tools if isinstance(entry, Agent)]
         for model in (self.agent.llm, *helpers):
             if model is not None:
@@ -240,7 +240,7 @@ def limits_of(settings: Settings) -> RunLimits:
 
 
 def keys_of(llm: ChatModel) -> dict[str, str]:
-    """The model's own key, where it is known and long enough for a real one."""
+    """The model's API key by name, if it is known and long enough to be a real key."""
     config: Any = getattr(llm, "config", None)
     if config is None:
         return {}

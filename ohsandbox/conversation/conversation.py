@@ -1,4 +1,4 @@
-"""`Conversation`: an agent at work for a user. What it does is in its parts; here is what one can ask of it."""
+"""`Conversation`: an agent at work for a user; this class is the interface, other modules do the work."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
     def _subagent_conversation(
         self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: RunLimits
     ) -> Conversation:
-        """A conversation for a sub-agent, which asks, and has secrets, as this one does."""
+        """Create a sub-agent's conversation with the confirmation policy and secrets of this one."""
         return Conversation(
             agent,
             runtime,

@@ -21,17 +21,17 @@ class Cost(NamedTuple):
 
     requests: int = 0
     prompt_tokens: int = 0
-    """All that was read, `cached_tokens` included."""
+    """Tokens of all prompts, `cached_tokens` included."""
     completion_tokens: int = 0
     cached_tokens: int = 0
     cost_usd: float = 0.0
     """US dollars of the requests that have a price."""
     unpriced: int = 0
-    """Requests whose price is not known: cost_usd is too low by theirs."""
+    """Number of requests without a known price; `cost_usd` does not include them."""
 
     @property
     def tokens(self) -> int:
-        """Of prompts and answers together."""
+        """Tokens of prompts and answers together."""
         return self.prompt_tokens + self.completion_tokens
 
     def plus(self, other: Cost) -> Cost:
@@ -49,7 +49,7 @@ class ContextUse(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; None where the window is not known."""
+        """The used share of the window, from 0 to 1; None if the window is not known."""
         return self.tokens / self.window if self.window else None
 
 
@@ -57,7 +57,7 @@ class _TurnCost(NamedTuple):
     """What one message of the user has cost."""
 
     number: int
-    """From 1, as `undo` counts them; 0 is what came before the first."""
+    """The number of the turn, from 1, as `undo` counts them; 0 is everything before the first message."""
     title: str
     """The beginning of the message."""
     began_at: datetime
@@ -73,7 +73,7 @@ class ConversationCost(NamedTuple):
 
     @property
     def total(self) -> Cost:
-        """Of all turns."""
+        """The cost of all turns."""
         total = Cost()
         for turn in self.turns:
             total = total.plus(turn.cost)
@@ -110,7 +110,7 @@ def cost_of(directory: Path) -> ConversationCost:
 
 
 def _cost_in(event: SDKEvent) -> Cost | None:
-    """What an event says of requests; None for most."""
+    """Return the cost of the requests that an event reports; None for most events."""
     usage = event.data.get("usage")
     requests = event.data.get("requests", 1 if usage else 0)
     if not requests:

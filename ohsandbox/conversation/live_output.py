@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ohsandbox.tool import ToolDefinition
 
 LOOK_EVERY_S = 0.1
-"""A person sees no more often than that; most calls end sooner and are never looked at."""
+"""Seconds between looks at a call's output; most calls end sooner and are never looked at."""
 
 _logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class OutputEvent(BaseModel):
     type: Literal["output"] = "output"
     tool_call_id: str
     name: str
-    """The tool's."""
+    """The name of the tool."""
     text: str
     """Whole lines but for the last, LAST_OUTPUT_BYTES at most; secrets are masked, and no control is in it but line
     feeds and tabs. A line that the program rewrites, as a progress bar, has its last state."""
@@ -48,7 +48,7 @@ class LiveOutput:
     """
 
     def __init__(self, log: ConversationLog, tool: Callable[[str], ToolDefinition[Any, Any] | None]) -> None:
-        """Tool finds a tool of the conversation by name; None where it has none."""
+        """`tool` is a function that returns the conversation's tool of a name, or None."""
         self._log, self._tool = log, tool
         self._listeners: Listeners[OutputEvent] = Listeners()
         self._changed = threading.Condition()
@@ -83,7 +83,7 @@ class LiveOutput:
             self._thread.start()
 
     def _watch(self) -> None:
-        """In a thread of its own, while a run is on."""
+        """Watch the running calls, in a thread of its own, while a run is in progress."""
         told: dict[str, OutputEvent] = {}
         while True:
             with self._changed:

@@ -61,7 +61,7 @@ class Listeners(Generic[T]):
             self._callbacks.append(callback)
 
     def unregister(self, callback: Callable[[T], None]) -> None:
-        """Call callback no more."""
+        """Stop calling the callback."""
         with self._lock:
             self._callbacks.remove(callback)
 
@@ -93,7 +93,7 @@ class Listeners(Generic[T]):
 
 
 class _Lock:
-    """A reentrant lock; after its outermost release it calls what was given."""
+    """A reentrant lock that calls a given function after its outermost release."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._lock = threading.RLock()
@@ -117,7 +117,7 @@ class ConversationLog:
     """Stores each event, then updates the projections (history, spending, checkpoints...), then tells the listeners."""
 
     def __init__(self, directory: Path, *, conversation_id: str) -> None:
-        """Open nothing yet."""
+        """Create the log object; nothing is opened yet."""
         self.directory = directory
         self.conversation_id = conversation_id
         self.listeners: Listeners[SDKEvent] = Listeners()
@@ -184,16 +184,16 @@ class ConversationLog:
 
     @property
     def has_events(self) -> bool:
-        """Whether anything happened yet."""
+        """Whether the log has any event."""
         return self.position.seq > 0
 
     @property
     def position(self) -> LogPosition:
-        """The end of the log so far; its beginning where it was not opened."""
+        """The current end of the log; its beginning if it was not opened."""
         return LogPosition(0, 0) if self._log is None else self._log.position
 
     def close(self) -> None:
-        """Close the log. Twice is fine."""
+        """Close the log. A second call does nothing."""
         if self._log is not None:
             self._log.close()
 

@@ -26,16 +26,16 @@ LOW, MEDIUM, HIGH, UNKNOWN = ActionSecurityRisk
 _LEVELS = {UNKNOWN: -1, LOW: 0, MEDIUM: 1, HIGH: 2}
 
 _PATHS = ("path", "file_path")
-"""Arguments by which our tools and most of others name a file."""
+"""Names of arguments that hold a path, in the built-in tools and in most others."""
 
 DEFAULT_WORKDIR = "/workspace"
 
 
 class _Assessment(NamedTuple):
-    """A risk, and for a person what makes it so."""
+    """A risk level, with the reasons for it as a person reads them."""
 
     risk: ActionSecurityRisk
-    """UNKNOWN: no opinion."""
+    """The risk; UNKNOWN if the analyzer has no opinion."""
     why: tuple[str, ...] = ()
 
 
@@ -50,7 +50,7 @@ class ModelsWord:
     """The `security_risk` that the model gave."""
 
     def assess(self, call: ActionEvent) -> _Assessment:
-        """UNKNOWN where it gave none."""
+        """Return the model's rating; UNKNOWN if it gave none."""
         if call.security_risk is None or call.security_risk is UNKNOWN:
             return _Assessment(UNKNOWN)
         return _Assessment(call.security_risk, (f"The model calls it {call.security_risk.value}.",))
@@ -67,7 +67,7 @@ _TEXT_RULES: dict[str, Callable[[str, str], Iterable[Finding]]] = {
 
 
 class _CommandRules:
-    """Rules on commands, code, addresses and paths, of the tools that take some."""
+    """Applies rules to the commands, code, addresses and paths that a call's arguments hold."""
 
     def __init__(self, workdir: str | None = None, *, keeps_files: bool = True) -> None:
         """Paths outside workdir are outside the workspace; None is /workspace.
@@ -124,13 +124,13 @@ class AnnotationRules:
 
 
 class _Highest:
-    """Several together: the highest risk counts, so that no good word takes back a bad one."""
+    """Combines several analyzers: the highest risk counts, so no analyzer can lower another's rating."""
 
     def __init__(self, *analyzers: SecurityAnalyzer) -> None:
         self.analyzers = analyzers
 
     def assess(self, call: ActionEvent) -> _Assessment:
-        """UNKNOWN only where none has an opinion."""
+        """Return the highest risk; UNKNOWN only if no analyzer has an opinion."""
         found = [analyzer.assess(call) for analyzer in self.analyzers]
         risk = max((each.risk for each in found), key=level, default=UNKNOWN)
         return _Assessment(risk, tuple(word for each in found if each.risk is risk for word in each.why))
@@ -143,7 +143,7 @@ class RaisedByModel:
         self.analyzer = analyzer
 
     def assess(self, call: ActionEvent) -> _Assessment:
-        """The analyzer's, or the model's where that is higher."""
+        """Return the analyzer's rating, or the model's if it is higher."""
         found, said = self.analyzer.assess(call), ModelsWord().assess(call)
         if found.risk is UNKNOWN:
             return said if said.risk is HIGH else found
@@ -164,7 +164,7 @@ def default_analyzer(workdir: str | None = None, *, keeps_files: bool = True) ->
 
 
 def level(risk: ActionSecurityRisk) -> int:
-    """For comparison; UNKNOWN is the lowest."""
+    """Return the risk as a number to compare by; UNKNOWN is the lowest."""
     return _LEVELS[risk]
 
 

@@ -42,7 +42,7 @@ class Decision(NamedTuple):
 
     approved: bool
     reason: str = ""
-    """Told to the model where the calls are rejected."""
+    """The reason that the model is told if the calls are rejected."""
     tool_call_ids: Sequence[str] | None = None
     """None is all that wait; rejecting all also stops the calls of the same response that would not have asked."""
     scope: CallScope | None = None
@@ -67,13 +67,13 @@ class Approvals:
             raise wrong_type("confirm", ask, "a function that is given the calls that wait", policy)
         self._log = log
         self.callback = ask
-        """Asks a person; None where nobody can be asked at once."""
+        """Asks a person; None if nobody can be asked during the run."""
         self.standing = StandingApprovals()
-        """Follows the events of the log as it is opened, and those that are added here."""
+        """The approvals in force, kept up to date with the events of the log."""
 
     @property
     def pending(self) -> list[PendingCall]:
-        """The calls that wait, in order."""
+        """The pending calls, in the order of the response."""
         with self._log.lock:
             return pending_of(self._log.history)
 

@@ -33,7 +33,7 @@ POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium", "plan"
 
 
 _WORDS = frozenset({"thought", "question", "answer"})
-"""Kinds of calls without an effect."""
+"""Kinds of calls that have no effect."""
 
 
 class ConfirmationPolicy(Protocol):
@@ -44,10 +44,10 @@ class ConfirmationPolicy(Protocol):
 
 
 class _NeverConfirm:
-    """Everything runs at once."""
+    """Never asks: every call runs at once."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
-        """No."""
+        """Return False."""
         return False
 
 
@@ -55,7 +55,7 @@ class _AlwaysConfirm:
     """Every call asks, except `think`, `finish` and `ask_human`, which have no effect."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
-        """Yes, except for actions without an effect."""
+        """Return True, except for actions without an effect."""
         return call.hint.kind not in _WORDS
 
 

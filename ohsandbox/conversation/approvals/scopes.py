@@ -36,7 +36,7 @@ set -f; set -- $(ls -ld -- "$f"); [ "$2" = 1 ]
 
 
 _LOOK_TIMEOUT_S = 10.0
-"""Time for a few system calls in a busy sandbox."""
+"""Seconds that a few system calls may take in a busy sandbox."""
 
 
 class _Scope(BaseModel):
@@ -74,7 +74,7 @@ class EditsUnder(_Scope):
 
     kind: Literal["edits"] = "edits"
     directory: str
-    """Absolute, without `.` and `..`."""
+    """The directory as an absolute path without `.` and `..`."""
     tools: tuple[str, ...] = _BUILT_IN_EDITORS
     """Their names; a call of one counts only where the tool says that it edits (`CallHint.kind`)."""
 
@@ -87,10 +87,10 @@ class StartServers(_Scope):
 
     kind: Literal["servers"] = "servers"
     directory: str
-    """Of the repository: on this machine where it is bound, else in the sandbox."""
+    """The directory of the repository: its path on this machine if it is mounted, else in the sandbox."""
     names: tuple[str, ...]
     sha256: str
-    """Of the definitions, the directory and the place where they run, in hex."""
+    """SHA-256 in hex of the definitions, the directory and the place where the servers run."""
 
     def __str__(self) -> str:
         names = ", ".join(self.names)
@@ -107,7 +107,7 @@ class Approval(NamedTuple):
     """A scope that a person allowed."""
 
     number: int
-    """From 1 in each conversation; never reused."""
+    """The number of the approval, from 1 in each conversation; never reused."""
     scope: AnyScope
     by: str
 
@@ -117,13 +117,13 @@ class PendingCall(NamedTuple):
 
     tool_call_id: str
     name: str
-    """The tool's."""
+    """The name of the tool."""
     arguments: dict[str, Any]
     risk: ActionSecurityRisk
     why: tuple[str, ...]
     """The reasons for the risk, each a sentence."""
     hint: CallHint = CallHint()
-    """What its tool says of the call."""
+    """The tool's description of this call."""
 
 
 class StandingApprovals:
@@ -135,7 +135,7 @@ class StandingApprovals:
 
     @property
     def in_force(self) -> list[Approval]:
-        """In order."""
+        """The approvals in force, in the order they were granted."""
         return list(self._in_force.values())
 
     def add(self, event: SDKEvent) -> None:
@@ -160,12 +160,12 @@ class StandingApprovals:
 
 
 def _scope_from(data: Mapping[str, Any]) -> AnyScope:
-    """The scope that `model_dump` made data of."""
+    """Rebuild the scope from data made by `model_dump`."""
     return _SCOPES.validate_python(dict(data))
 
 
 def _approval_from(data: Mapping[str, Any]) -> Approval | None:
-    """The approval of an event's data; None where it is none that `Approvals.grant` could have stored."""
+    """Read an approval from an event's data; None if `Approvals.grant` could not have stored it."""
     number, by = data.get("number"), data.get("by")
     if not (isinstance(number, int) and number > 0 and isinstance(by, str)):
         return None
@@ -242,5 +242,5 @@ def goes_through_link(runtime: Runtime, path: str) -> bool:
 
 
 def _normal(path: str) -> str:
-    """POSIX lets two slashes at the beginning mean something else; Linux does not."""
+    """Normalise a path, with two leading slashes as one: POSIX allows a special meaning, Linux has none."""
     return posixpath.normpath(f"/{path.lstrip('/')}")

@@ -55,16 +55,16 @@ class ResumeState:
         self.workdirs: dict[str, str] = {}
         """Working directory of each shell session, by its name."""
         self.checkpoints: list[str] = []
-        """Ids, newest first."""
+        """Ids of the checkpoints, newest first."""
         self.has_worked = False
-        """Whether a tool was called: then the sandbox has something to lose."""
+        """Whether a tool was called, so that losing the sandbox may lose work."""
         self.is_finished = False
         """Whether the last call was a successful `finish`, also where the status after it was not stored."""
         self.was_moved = False
-        """Whether nothing was called since a fork, undo or redo: the sandbox is to be a new one."""
+        """Whether no tool was called since a fork, undo or redo, in which case a new sandbox is made."""
 
     def add(self, event: SDKEvent) -> None:
-        """Follow the next event."""
+        """Update the state with the next event of the log."""
         if event.type in {"user_message", "tool_call"}:
             self.is_finished = False
         if event.type == "tool_result":
@@ -100,7 +100,7 @@ class Environment:
         """
         expect("runtime", runtime, Runtime, "Make one: DockerRuntime(image=...).")
         self.runtime = runtime
-        """None until there is one; may be replaced until `prepare`."""
+        """The runtime, or None before there is one. It may be replaced until `prepare`."""
         self.resume_state = ResumeState()
         """What the log says of the sandbox so far."""
         self._config = config
@@ -154,7 +154,7 @@ class Environment:
         return self._skill_servers.waiting if self._config.skill_servers == "ask" else None
 
     def _look_at_skills(self, runtime: Runtime, servers: ConversationServers) -> None:
-        """A sub-agent has its parent's servers."""
+        """Find the MCP servers of the workspace's skills; a sub-agent uses those of its parent instead."""
         if self._config.depth == 0 and self._config.skill_servers != "never":
             self._skill_servers.look(runtime, taken=[*servers.configured, *list_registered_tools()])
         self._has_looked = True
@@ -221,11 +221,11 @@ class Environment:
             self.read_servers().refresh(self._tools)
 
     def tool(self, name: str) -> ToolDefinition[Any, Any] | None:
-        """The tool that is called so, once the tools are made; from any thread."""
+        """Return the tool of this name, or None before the tools are made. May be called from any thread."""
         return (self._tools or {}).get(name)
 
     def interrupt(self, names: Iterable[str]) -> None:
-        """End what these tools do; from any thread."""
+        """Interrupt the named tools. May be called from any thread."""
         for name in set(names):
             tool = self.tool(name)
             if tool is not None and tool.executor is not None:
@@ -233,7 +233,7 @@ class Environment:
                     tool.executor.interrupt()
 
     def close(self) -> None:
-        """Close the tools, the servers, and the runtime where it was started here. Twice is fine."""
+        """Close the tools, the servers, and the runtime if it was started here. A second call does nothing."""
         for tool in (self._tools or {}).values():
             tool.close()
         if self._mcp is not None:

@@ -33,15 +33,15 @@ come later are offered with a later request, which the provider's prompt cache p
 _LOOK_EVERY_S = 0.1
 
 MAX_REASON_CHARS = 500
-"""Of a server's own words about its end, in the prompt and in a notice."""
+"""Maximum length of a server's own explanation of its end, in the prompt and in a notice."""
 
 _MOST_TOOLS = 128
-"""In one request (OpenAI's API, 2025); some take more."""
+"""Maximum number of tools in one request (OpenAI's API, 2025); some providers accept more."""
 
 _FEWER = "Leave some out by `include` and `exclude` of a server, or by `disabled`."
 
 CODE = "MCP"
-"""Of the notice events."""
+"""The code of notice events about MCP servers."""
 
 _UNASKED = frozenset({"ready", "failed", "off", "withheld", "tools_changed"})
 """What the model is told when it happens during the conversation; the ends of a server it hears from its calls."""
@@ -78,7 +78,7 @@ class ConversationServers:
         """
         self._log = log
         self.is_lent = isinstance(source, MCPServers)
-        """Whether they run already, and are their owner's."""
+        """Whether the servers were passed in running; then their owner closes them."""
         self._config: MCPConfig | None = None
         self.servers: MCPServers | None = None
         if isinstance(source, MCPServers):
@@ -162,7 +162,7 @@ class ConversationServers:
         self._tell_news(to_model=True)
 
     def missing(self) -> str:
-        """A paragraph for the prompt about servers that are not there; empty where all are."""
+        """Return a paragraph for the prompt about unavailable servers; empty if all are available."""
         if self.servers is None:
             return ""
         absent = [one for one in self.servers.status() if one.state not in {ServerState.READY, ServerState.DISABLED}]
@@ -180,7 +180,7 @@ class ConversationServers:
             self.servers, self._config = None, None
 
     def _refill(self, tools_map: ToolsMap) -> None:
-        """In place: a run that goes on has the same dict."""
+        """Update the dict in place, because a run in progress holds the same one."""
         assert self.servers is not None  # noqa: S101 - both callers look
         self._version = self.servers.version
         for name in self._offered:
@@ -193,7 +193,7 @@ class ConversationServers:
     # --- words ----------------------------------------------------------------------------------
 
     def _hear(self, event: MCPEvent) -> None:
-        """On the servers' own thread: nothing here waits for anything."""
+        """Handle an event on the servers' own thread, without blocking."""
         if event.kind in PASSING:
             self._say(f"{event.server}: {one_line(event.message, limit_chars=200)}")
         else:
@@ -222,7 +222,7 @@ def _shown(tools_map: ToolsMap) -> list[dict[str, Any]]:
 
 
 def _short(text: str) -> str:
-    """Its beginning and its end: the cause is what a program says last."""
+    """Shorten the text to its beginning and end, because a program prints the cause last."""
     line = one_line(text, limit_chars=10 * MAX_REASON_CHARS)
     if len(line) <= MAX_REASON_CHARS:
         return line

@@ -33,25 +33,25 @@ class SharedRuntime(Runtime):
 
     @property
     def id(self) -> str:
-        """The lender's."""
+        """Return the id of the shared sandbox."""
         return self._lender.id
 
     @property
     def workdir(self) -> str:
-        """The lender's."""
+        """Return the working directory of the shared sandbox."""
         return self._lender.workdir
 
     def start(self) -> Self:
-        """Start the lender."""
+        """Start the shared sandbox."""
         self._lender.start()
         return self
 
     def is_alive(self) -> bool:
-        """Whether the lender is."""
+        """Whether the shared sandbox is alive."""
         return self._lender.is_alive()
 
     def describe(self) -> dict[str, str]:
-        """The lender's facts, and who the user is here."""
+        """Return the facts about the shared sandbox, and the user of this runtime."""
         return self._lender.describe() | ({} if self._user is None else {"user": str(self._user)})
 
     def open_channel(
@@ -69,45 +69,45 @@ class SharedRuntime(Runtime):
 
     @property
     def generation(self) -> int:
-        """The lender's."""
+        """Return the generation of the shared sandbox."""
         return self._lender.generation
 
     def recover(self, failure: SandboxUnavailable, generation: int | None = None) -> str:
-        """Bring the sandbox back for the lender as well."""
+        """Recover the sandbox, which its owner uses too."""
         notice = self._lender.recover(failure, generation)
         self._forget()
         return notice
 
     def restart(self, failure: SandboxUnavailable) -> str:
-        """Restart it for the lender as well."""
+        """Restart the sandbox, which its owner uses too."""
         notice = self._lender.restart(failure)
         self._forget()
         return notice
 
     def ran_out_of_memory(self) -> bool:
-        """Since this was last asked, by the lender or here: the sandbox has one count of it."""
+        """Whether the sandbox ran out of memory since its owner or this runtime last asked; they share the count."""
         return self._lender.ran_out_of_memory()
 
     def hold(self) -> None:
-        """Keep the lender's sandbox from being stopped as idle."""
+        """Keep the shared sandbox from being stopped as idle."""
         self._lender.hold()
 
     def connect_proxy(self) -> socket.socket | None:
-        """To the lender's."""
+        """Connect to the proxy of the shared sandbox."""
         return self._lender.connect_proxy()
 
     def prepare_browser(self) -> None:
-        """The lender knows the sandbox's network."""
+        """Let the owner prepare the browser, because it knows the sandbox's network."""
         self._lender.prepare_browser()
 
     def get_tools(self) -> list[dict[str, Any]]:
-        """The lender's."""
+        """Return the tools of the shared sandbox."""
         return self._lender.get_tools()
 
     def execute_tool(
         self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
     ) -> Observation:
-        """Run the common tools in sessions of its own, and others by the lender."""
+        """Run the common tools in this runtime's own sessions; the owner of the sandbox runs all others."""
         ours = {tool["name"] for tool in super().get_tools()}
         if name in ours:
             return super().execute_tool(name, arguments, cancel=cancel)
@@ -117,10 +117,10 @@ class SharedRuntime(Runtime):
         return self._lender._loss()  # noqa: SLF001 - a runtime asks its like
 
     def _close(self) -> None:
-        """Leave the sandbox to the lender."""
+        """Leave the sandbox running for its owner."""
 
     def __getattr__(self, name: str) -> Any:
-        """What only the lender's kind of runtime has."""
+        """Look up attributes that only the owner's kind of runtime has."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._lender, name)

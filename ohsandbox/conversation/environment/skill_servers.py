@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 CODE = "SkillServers"
-"""Of the notice events."""
+"""The code of notice events about the servers of skills."""
 POLICIES = ("ask", "allow", "never")
 _HOW_TO_ALLOW = (
     "Look at the definitions, then answer yes at a terminal, or allow them: --skill-servers allow, the setting "
@@ -28,16 +28,16 @@ _HOW_TO_ALLOW = (
 
 
 class ProposedServers(NamedTuple):
-    """What a person says yes or no to."""
+    """MCP servers of the workspace's skills that a person is asked to allow or refuse."""
 
     servers: tuple[SkillServer, ...]
-    """At least one."""
+    """The proposed servers, at least one."""
     directory: str
-    """Of the repository: on this machine where it is bound, else in the sandbox."""
+    """The directory of the repository: its path on this machine if it is mounted, else in the sandbox."""
     is_isolated: bool
     """False where they would run on this machine, with the user's rights."""
     network: str
-    """What the sandbox says of its network."""
+    """The sandbox's description of its network."""
     scope: StartServers
     """The approval that lets them start: `conversation.approve(proposed.scope)`."""
 
@@ -47,7 +47,7 @@ SkillServersPolicy = Literal["ask", "allow", "never"] | Callable[[ProposedServer
 
 
 def check_policy(policy: object) -> None:
-    """Pass if it is None or a policy.
+    """Check that the policy is valid or None.
 
     Raises:
         UsageError: it is neither.
@@ -58,7 +58,7 @@ def check_policy(policy: object) -> None:
 
 
 class SkillServersGate:
-    """Finds them once, asks about them once, and knows whether they may run."""
+    """Finds the servers of skills once, asks about them once, and records whether they may run."""
 
     def __init__(self, log: ConversationLog, approvals: Approvals) -> None:
         self._log, self._approvals = log, approvals
@@ -68,7 +68,7 @@ class SkillServersGate:
 
     @property
     def waiting(self) -> ProposedServers | None:
-        """What waits for a person's word."""
+        """The servers that wait for a person's decision; None if none do."""
         return None if self._is_decided or self._number is not None else self._proposed
 
     @property
@@ -80,7 +80,7 @@ class SkillServersGate:
 
     @property
     def revoked(self) -> Collection[str]:
-        """The names of servers that no approval lets run any more."""
+        """The names of the servers that no approval in force lets run."""
         found = () if self._proposed is None or self._number is not None else self._proposed.servers
         return [one.name for one in found]
 
@@ -125,7 +125,7 @@ class SkillServersGate:
                 self._tell(f"MCP servers of this repository's skills start by approval {self._number}: {listed}.")
 
     def refuse(self, reason: str) -> None:
-        """Start none, and tell why where there is something to start."""
+        """Start no server; report the reason if there was one to start."""
         if not self._is_decided and self._proposed is not None:
             self._tell(f"MCP servers of this repository's skills are not started: {reason}")
         self._is_decided, self._proposed = True, None

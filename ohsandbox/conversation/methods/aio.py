@@ -1,4 +1,4 @@
-"""The async face of a conversation: its methods awaited, and a run as a stream of events."""
+"""The async methods of a conversation, and a run as a stream of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one can see of a conversation while it works: its events, cost, context, tools and servers, and callbacks."""
+"""What a caller can observe of a conversation: events, cost, context, tools, servers, and callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `Conversation.autoresume` is given, and how it can be called of the class and of a conversation."""
+"""The options of `Conversation.autoresume`, and the descriptor that makes it callable on class and instance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class ResumeOptions(TypedDict, total=False):
-    """What a resumed conversation may be given, as a new one."""
+    """Options of a resumed conversation; a new one takes the same."""
 
     agent: Agent | None
     runtime: Runtime | None
@@ -48,7 +48,7 @@ class ResumeOptions(TypedDict, total=False):
 
 
 class class_or_instance(Generic[P, R]):  # noqa: N801 - a decorator, as classmethod is
-    """A method whose first argument is the instance, or the class where it is called of the class."""
+    """A method whose first argument is the instance, or the class if it is called on the class."""
 
     def __init__(self, function: Callable[Concatenate[Any, P], R]) -> None:
         functools.update_wrapper(self, function)  # type: ignore[arg-type]
