@@ -68,7 +68,7 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - an option's callback
 
 
 def _commit(package: Path) -> str:
-    """The beginning of the commit that the build wrote down, or of the clone that the package lies in; "" for none."""
+    """Return the beginning of the commit of this build, or of the clone with the package; "" if neither is known."""
     import subprocess
 
     try:

@@ -1,4 +1,4 @@
-"""The groups of commands, `ohsandbox GROUP COMMAND`, and their arguments. What one does is imported when it runs."""
+"""The command groups, `ohsandbox GROUP COMMAND`, and their arguments. A command's module is imported when it runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Shell completion: what Tab offers for a conversation or a sandbox, and `ohsandbox completion`.
+"""Shell completion: the candidates for conversations and sandboxes, and `ohsandbox completion`.
 
-Whoever presses Tab waits: only files of ours are read, with the standard library, and no engine is asked.
+It must be fast: it reads only our own files, with the standard library, and does not contact an engine.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     import typer
 
 VARIABLE = "_OHSANDBOX_COMPLETE"
-"""The shell's function sets it: typer makes its name of the command's."""
+"""Variable that the shell's completion function sets; typer derives its name from the command's."""
 MAX_OFFERED = 50
-"""The newest: a list that is longer than the screen helps nobody."""
+"""Largest number of candidates, newest first."""
 MAX_BYTES = 64 * 1024
-"""Of a file that is read."""
+"""Bytes read from one file."""
 MAX_TITLE_CHARS = 50
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _UNQUOTED = re.compile(r"[^\w .,/+-]")
-"""Zsh evaluates what it is given as the description of a word (`_arguments`), so of a title only this much is kept."""
+"""Characters removed from a title, because zsh evaluates the description of a candidate (`_arguments`)."""
 
 Shell = Literal["bash", "zsh", "fish"]
 
 
 def conversation_ids(incomplete: str) -> list[tuple[str, str]]:
-    """`last` and the ids of conversations, newest first, each with its title."""
+    """Return `last` and the ids of conversations, newest first, each with its title."""
     found = _newest("conversations", lambda name: name.startswith(incomplete))
     return [("last", "the newest, of this directory first"), *((name, _title(path)) for name, path in found)]
 
 
 def sandbox_names(incomplete: str) -> list[tuple[str, str]]:
-    """The names of this user's sandboxes, by their leases."""
+    """Return the names of this user's sandboxes, read from their leases."""
     leases = (_read(path) for _, path in _newest("leases", lambda _: True))
     named = ((str(lease.get("container", "")), _plain(lease.get("image"))) for lease in leases)
     return [(name, image) for name, image in named if _NAME.fullmatch(name) and name.startswith(incomplete)]
@@ -59,7 +59,7 @@ def answer(app: Callable[..., Any]) -> None:
 
 
 def show(ctx: typer.Context, shell: Shell | None) -> None:
-    """Print the script for the shell; None is the person's own."""
+    """Print the completion script; shell None is the user's own."""
     from typer.completion import show_callback  # noqa: PLC0415 - as above
 
     with contextlib.suppress(SystemExit):  # its way to return
@@ -67,7 +67,7 @@ def show(ctx: typer.Context, shell: Shell | None) -> None:
 
 
 def install(ctx: typer.Context, shell: Shell | None) -> None:
-    """Write the script to where the shell reads it, and for bash and zsh a line into its start-up file."""
+    """Write the script to the place where the shell reads it; for bash and zsh, add a line to the start-up file."""
     from typer.completion import install_callback  # noqa: PLC0415 - as above
 
     with contextlib.suppress(SystemExit):
@@ -82,7 +82,7 @@ def _own_shell() -> str:
 
 
 def _newest(directory: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """Names and paths of the entries of a state directory, the newest first."""
+    """Yield names and paths of the entries of a state directory, newest first."""
     with contextlib.suppress(OhsandboxError, OSError), os.scandir(state_dir() / directory) as entries:
         found = [(entry.stat().st_mtime, entry.name, entry.path) for entry in entries if wanted(entry.name)]
         yield from (

@@ -1,4 +1,4 @@
-"""The process around a command: its standard streams, its signals, and the error line and exit code that it ends with.
+"""The process around a command: its standard streams, its signals, its error line and its exit code.
 
 0 success · 1 run failed · 2 usage error · 3 conversation open in another process · 4 engine or sandbox unavailable
 5 model or provider error · 6 calls wait for confirmation
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 FAILED, WAITING, INTERRUPTED, TERMINATED = 1, 6, 130, 143
 PASSED, NOT_REACHED, BAD_INPUT, INFRASTRUCTURE, MODEL = 0, 1, 2, 4, 5
-"""Of an evaluation."""
+"""The exit codes of an evaluation."""
 _SIGNALED = 128
-"""The shells' convention: above it a signal's number."""
+"""Added to a signal's number to make an exit code, as shells do."""
 DEBUG_VARIABLE = "OHSANDBOX_DEBUG"
 MAX_VALUE_CHARS = 100
-"""Of a wrong value so much is quoted."""
+"""Longest part of an invalid value that a message quotes."""
 _PERMISSION = "Make it writable for you, or set HOME to a directory that is."
 _ROOM = "Make room on the disk (of ~/.ohsandbox, or where the output goes), and try again."
 _REMEDIES = {
@@ -46,9 +46,9 @@ _REMEDIES = {
     errno.EDQUOT: _ROOM,
     errno.EMFILE: "Raise the limit with `ulimit -n`.",
 }
-"""What the system refuses is not our fault, and often none of the command's."""
+"""Remedies for errors of the system, which are neither our fault nor the command's."""
 _NEW_OBJECTS = 50_000
-"""So many make the garbage collector look; with Python's 700 it takes another 0.03 s of a `run`."""
+"""Threshold of the garbage collector; with Python's default of 700 it takes another 0.03 s of a `run`."""
 _INVALID = "Invalid value for"
 _EXPECTED = {
     "int_parsing": "a whole number",
@@ -56,7 +56,7 @@ _EXPECTED = {
     "greater_than_equal": "{ge} or more",
     "less_than_equal": "{le} or less",
 }
-"""By pydantic's type of the error, whose own words speak of inputs and integers."""
+"""Our words by pydantic's error type; pydantic's own speak of inputs and integers."""
 
 closed_streams: set[int] = set()
 """Descriptors of stdin, stdout and stderr that were closed (`>&-`) when this process began."""
@@ -64,9 +64,9 @@ closed_streams: set[int] = set()
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Keep the garbage collector from imports, then and later: of 150,000 objects that stay none is garbage.
+    """Keep imported objects away from the garbage collector: of 150,000 objects that stay, none is garbage.
 
-    Looked at again and again, they take 0.17 of the 0.83 s of processor time of a `run`, and 0.13 s at its end.
+    Scanning them takes 0.17 of the 0.83 s of processor time of a `run`, and 0.13 s at its end.
     """
     gc.set_threshold(_NEW_OBJECTS)
     gc.disable()
@@ -78,7 +78,7 @@ def importing() -> Iterator[None]:
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP. A BaseException, as KeyboardInterrupt is: no handler of errors may swallow it."""
+    """SIGTERM or SIGHUP arrived. It is a BaseException, like KeyboardInterrupt: no error handler may swallow it."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
@@ -86,7 +86,7 @@ class Terminated(BaseException):
 
 
 def prepare_streams() -> None:
-    """Open /dev/null for the closed ones of stdin, stdout and stderr; have stdout print `?` for what it cannot encode.
+    """Open /dev/null for closed standard streams, and make stdout print `?` for characters that it cannot encode.
 
     Otherwise the next file that is opened gets a closed one's number, and what is printed reaches a log or a socket.
     """
@@ -104,13 +104,13 @@ def prepare_streams() -> None:
 
 
 def set_debug(value: bool) -> None:  # noqa: FBT001 - an option's callback
-    """Let errors show their traceback from now on."""
+    """Make errors print their traceback from now on."""
     if value:
         os.environ[DEBUG_VARIABLE] = "1"
 
 
 def exit_code_of(command: Callable[[], Any]) -> int:
-    """Run the command to its end and say how it went: its own code, or that of what it raised, explained on stderr."""
+    """Run the command; return its exit code, or that of its error, which is explained on stderr."""
     try:
         with _terminating_signals():
             code = command()
@@ -121,13 +121,13 @@ def exit_code_of(command: Callable[[], Any]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, without the interpreter's search for garbage in all that was imported: 0.05 s."""
+    """Exit without the interpreter's final garbage collection of all imported objects, which takes 0.05 s."""
     gc.freeze()
     sys.exit(code)
 
 
 def explain(error: BaseException) -> int:
-    """Print the error's one line (and its traceback, with --debug) to stderr; returns its exit code."""
+    """Print the error's line (with --debug, its traceback too) to stderr; return its exit code."""
     from ohsandbox.cli.rendering.text import safe  # noqa: PLC0415 - `--help` does without
 
     with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ def explain(error: BaseException) -> int:
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code of an error."""
+    """Return the exit code of an error."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
     code = getattr(error, "code" if isinstance(error, SystemExit) else "exit_code", FAILED)
@@ -146,7 +146,7 @@ def code_of(error: BaseException) -> int:
 
 
 def line_of(error: BaseException) -> str:
-    """Fact, value and remedy on one line that is safe to print."""
+    """Return fact, value and remedy on one line that is safe to print."""
     from ohsandbox.cli.rendering.text import masked  # noqa: PLC0415 - as above
     from ohsandbox.review_text import visible  # noqa: PLC0415 - as above
 
@@ -173,7 +173,7 @@ def _sentences(error: BaseException) -> str:
 
 
 def _with_value(message: str, cause: Any) -> str:
-    """Typer says what a value should be; what it is stands in the validation error that it caught."""
+    """Add the invalid value to typer's message; the value is in the validation error that typer caught."""
     if not message.startswith(_INVALID) or not hasattr(cause, "errors"):
         return message
     error = cause.errors()[0]
@@ -185,14 +185,14 @@ def _with_value(message: str, cause: Any) -> str:
 
 
 def _is_closed_output(error: BaseException) -> bool:
-    """Typer turns a BrokenPipeError into a SystemExit of 1, whether it is standalone or not."""
+    """Return whether the error is a BrokenPipeError, or the SystemExit(1) that typer makes of one."""
     return isinstance(error, BrokenPipeError) or (
         isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
     )
 
 
 def _output_closed() -> int:
-    """Whoever read our output has gone. What is buffered goes nowhere, so that the interpreter's own flush passes."""
+    """Handle a reader that has gone: discard buffered output, so that the interpreter's flush succeeds."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -202,7 +202,7 @@ def _output_closed() -> int:
 
 @contextlib.contextmanager
 def _terminating_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Terminated, once: what comes during the clean-up must not cut it short."""
+    """Raise Terminated on the first SIGTERM or SIGHUP; later signals must not interrupt the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""`--branch` and `ohsandbox branches`: agents on branches of one repository, each in a tree of its own."""
+"""`--branch` and `ohsandbox branches`: agents that work on branches of one repository, each in its own work tree."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ohsandbox.runtime.workspace import branches
 from ohsandbox.text import counted
 
 MAX_SHOWN_LINES = 2_000
-"""Of a diff at a question: more than that is read in a pager or an editor."""
+"""Longest diff, in lines, that a question shows; a longer one is read in a pager or an editor."""
 
 if TYPE_CHECKING:
     from ohsandbox.cli.options.shared import SandboxOptions
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def on_branch(where: SandboxOptions) -> SandboxOptions:
-    """The options with the branch's tree as workspace, and the objects that it borrows to be read.
+    """Return the options with the branch's work tree as workspace, and with read access to the git objects it borrows.
 
     Raises:
-        UsageError: the repository or the name does not do.
+        UsageError: the repository or the branch name cannot be used.
     """
     assert where.branch is not None  # noqa: S101 - only asked then
     branch = branches.open_branch(where.workspace or Path.cwd(), where.branch)
@@ -46,7 +46,7 @@ def on_branch(where: SandboxOptions) -> SandboxOptions:
 
 
 def list_branches(directory: Path | None, *, as_json: bool) -> int:
-    """Print the branches with a tree: of a repository, or all."""
+    """Print the branches that have a work tree: those of one repository, or all."""
     rows = []
     for branch in branches.find_branches(directory):
         try:
@@ -65,7 +65,7 @@ def list_branches(directory: Path | None, *, as_json: bool) -> int:
 
 
 def show_branch(name: str, directory: Path | None, *, stat: bool) -> int:
-    """Print what was changed on a branch since it began, committed or not, as a patch."""
+    """Print the changes on a branch since it began, committed or not, as a patch."""
     branch = _find(name, directory)
     with branches.work_of(branch) as work:
         if sys.stdout.isatty() or stat:
@@ -76,7 +76,7 @@ def show_branch(name: str, directory: Path | None, *, stat: bool) -> int:
 
 
 def _print_diff(branch: Branch, work: BranchWork, *, stat_only: bool = False, limit_lines: float = math.inf) -> None:
-    """For a person; of more lines than limit_lines it is said where the others are."""
+    """Print the diff for a person; past the line limit, say where to read the rest."""
     count, decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
 
     def tell(line: str) -> None:
@@ -98,7 +98,7 @@ def _print_diff(branch: Branch, work: BranchWork, *, stat_only: bool = False, li
 
 
 def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
-    """Bring a branch to its repository, and merge it into what is checked out there."""
+    """Fetch a branch into its repository and merge it into the branch that is checked out there."""
     branch = _find(name, directory)
     with branches.work_of(branch) as work:
         if work.commit == branch.base:
@@ -123,7 +123,7 @@ def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
 
 
 def drop_branch(name: str, directory: Path | None, *, yes: bool) -> int:
-    """Remove the tree of a branch; a person agrees where work would be lost."""
+    """Remove the work tree of a branch; ask first if work would be lost."""
     branch = _find(name, directory)
     try:
         with branches.work_of(branch) as work:

@@ -1,4 +1,4 @@
-"""`ohsandbox config`: what is set, by whom; one key changed, all else of the file kept; the file in an editor."""
+"""`ohsandbox config`: show the settings and their sources, change one key of the file, open the file in an editor."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -28,36 +28,36 @@ from ohsandbox.settings_file import object_of, read_object, write_object
 from ohsandbox.text import did_you_mean
 
 SIZES = frozenset(name for name, field in Settings.model_fields.items() if ByteSize in get_args(field.annotation))
-"""Settings whose text is kept as it was written: 2g says more than 2147483648."""
+"""Settings whose text is stored as it was typed: 2g is clearer than 2147483648."""
 HIDDEN = "***"
 _SECRET_NAMES = frozenset({"api_key", "env", "headers", "auth", "token", "authorization", "password"})
-"""Keys of MCP servers below which any text may be a secret."""
+"""Keys of an MCP server's configuration whose text may contain a secret."""
 _IN_QUERY = re.compile(r"((?:^\w+://[^?#\s]*\?|&)[^=&#\s]*=)[^&#\s]+")
-"""The values in an address of a server: some take a token there."""
+"""The values in the query of a server's address: some servers take a token there."""
 _SECRET_WORD = re.compile(r"(?i)key|token|secret|passw|passphrase|pwd|pat\b|auth|cred|bearer|header|dsn|\A-[Hpu]\Z")
-"""In the name of an option, variable or header; whose short form is -H, -p or -u in most programs."""
+"""Matches the name of an option, variable or header that holds a secret; short options are -H, -p and -u."""
 _RANDOM = re.compile(r"\b(?=[A-Za-z_]*+[0-9])(?=[0-9_]*+[A-Za-z])\w{16,}+")
-"""A word as keys and tokens are made of; a name that is as long and has a digit is hidden as well."""
+"""A word that looks like a key or token. A name of that length with a digit in it is hidden as well."""
 _EDITORS = ("VISUAL", "EDITOR")
 
 
 class _Setting(NamedTuple):
-    """A setting as it holds now."""
+    """The current value of a setting and its source."""
 
     name: str
     value: Any
-    """As JSON; secrets are hidden."""
+    """The value as JSON, with secrets hidden."""
     source: str
 
 
 def load(file: Path | None) -> tuple[Settings, UsedProject | None]:
-    """The settings that a command takes here, with those of the project's file that are used without a question."""
+    """Read the settings that a command uses here, including those of the project file that need no confirmation."""
     project = use_project(SandboxOptions(), file, person=False)
     return Settings.load(file, project=project.layer if project else None), project
 
 
 def _settings_now(settings: Settings) -> list[_Setting]:
-    """Every setting with its value and where that is from, in the order of their declaration."""
+    """Return every setting with its value and its source, in declaration order."""
     sources = settings.sources
     return [_Setting(name, shown(settings, name), sources.get(name, "default")) for name in type(settings).model_fields]
 
@@ -83,7 +83,7 @@ def list_settings(file: Path | None, *, as_json: bool) -> int:
 
 
 def get_setting(file: Path | None, name: str) -> int:
-    """Print the value of one setting, or of a key in it (`output.max_chars`); nothing for one that is not set."""
+    """Print the value of one setting, or of a key in it (`output.max_chars`); print nothing if it is not set."""
     settings, _ = load(file)
     top, *below = _path_of(name)
     value = shown(settings, top, with_defaults=True)
@@ -97,7 +97,7 @@ def get_setting(file: Path | None, name: str) -> int:
 
 
 def set_setting(name: str, text: str | None, file: Path | None) -> int:
-    """Check a value and write it into the settings file; a key is asked for, and put where keys are kept.
+    """Check a value and write it to the settings file. An API key is prompted for and stored in the key store.
 
     Raises:
         UsageError: the name is unknown or the value wrong, with what is expected; nothing is written.
@@ -118,7 +118,7 @@ def set_setting(name: str, text: str | None, file: Path | None) -> int:
 
 
 def unset_setting(name: str, file: Path | None) -> int:
-    """Take a key out of the settings file."""
+    """Remove a key from the settings file."""
     path, values = file_to_change(file)
     *above, last = _path_of(name)
     place: Any = values
@@ -136,7 +136,7 @@ def unset_setting(name: str, file: Path | None) -> int:
 
 
 def edit_file(file: Path | None) -> int:
-    """Open a copy of the settings in the person's editor; it takes the file's place once it is valid.
+    """Open a copy of the settings in the user's editor, and replace the file with the copy once it is valid.
 
     Raises:
         UsageError: no editor is named, it fails, or the text is not valid and nobody is there to be asked again.
@@ -167,10 +167,10 @@ def edit_file(file: Path | None) -> int:
 
 
 def checked(values: dict[str, Any], where: str) -> Settings:
-    """The settings of these values.
+    """Validate these values and return them as settings.
 
     Raises:
-        UsageError: one is unknown or wrong; where begins the message.
+        UsageError: a value is unknown or invalid; the message starts with `where`.
     """
     try:
         return Settings(**values)
@@ -179,7 +179,7 @@ def checked(values: dict[str, Any], where: str) -> Settings:
 
 
 def shown(settings: Settings, name: str, *, with_defaults: bool = False) -> Any:
-    """A setting's value as JSON, with every key and what may be one hidden."""
+    """Return a setting's value as JSON, with keys and possible secrets hidden."""
     value = getattr(settings, name)
     if isinstance(value, SecretStr):
         text = value.get_secret_value()
@@ -208,7 +208,7 @@ def _hidden(value: Any, *, secret: bool = False) -> Any:
 
 
 def _hidden_arguments(words: list[Any]) -> list[Any]:
-    """A program's arguments. What follows an option, `=` or `:` of a secret's name is hidden, and random words are."""
+    """Hide secrets in arguments: values after an option, `=` or `:` with a secret's name, and random words."""
     shown: list[Any] = []
     is_named = False
     for word in words:
@@ -232,7 +232,7 @@ def _text(value: Any) -> str:
 
 
 def _short(source: str) -> str:
-    """A source without the path, which stands below the table; of a variable its name."""
+    """Shorten a source: a variable becomes its name; a path is dropped, because it is printed below the table."""
     kind, _, rest = source.partition(" file ")
     return f"{kind} file" if rest else source.removeprefix("environment variable ")
 
@@ -250,7 +250,7 @@ def _path_of(name: str) -> list[str]:
 
 
 def file_to_change(file: Path | None) -> tuple[Path, dict[str, Any]]:
-    """The file and what it holds. What was read from OpenHands' file so far comes along into ours."""
+    """Return the settings file and its values. If they come from OpenHands' file, they are written to our own file."""
     path = file or Settings.default_path()
     values = read_object(path, required=False)
     if file is None and not path.exists() and (theirs := Settings.file_in_use()) != path:
@@ -261,7 +261,7 @@ def file_to_change(file: Path | None) -> tuple[Path, dict[str, Any]]:
 
 
 def _with_value(values: dict[str, Any], top: str, below: list[str], text: str) -> dict[str, Any]:
-    """The values with one more: the text where the setting takes it so, else what it says as JSON."""
+    """Return the values with one more: as text if the setting takes text, otherwise parsed as JSON."""
     where = "Nothing is written"
     try:
         parsed = [json.loads(text)]
@@ -295,14 +295,14 @@ def _put(values: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
 
 
 def _choices(name: str) -> list[str]:
-    """The words of a setting that takes one of a few."""
+    """Return the allowed words of a setting that takes one of a few."""
     kinds = [Settings.model_fields[name].annotation]
     kinds += [*get_args(kinds[0])]
     return [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
 
 
 def _key_reference(text: str | None, values: dict[str, Any]) -> str:
-    """Where the key is: as said, or where the one that is typed now is put."""
+    """Return a reference to the key: the given one, or the place where a key typed now is stored."""
     if text is not None and is_reference(text):
         return text
     if text is not None:
@@ -319,7 +319,7 @@ def _key_reference(text: str | None, values: dict[str, Any]) -> str:
 
 
 def tell_what_is_above(name: str) -> None:
-    """Say that a variable stands above the file's value."""
+    """Warn if an environment variable overrides the file's value."""
     variable = Settings.variables().get(name)
     if variable and os.environ.get(variable):
         say(f"warning: environment variable {variable} stands above it. `unset {variable}` to use the file's.")

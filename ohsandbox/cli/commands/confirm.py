@@ -1,4 +1,4 @@
-"""What the agent may do: `ohsandbox confirm` and the question of a run, `ohsandbox approvals` and `/approvals`."""
+"""What the agent may do: `ohsandbox confirm`, the questions during a run, `ohsandbox approvals` and `/approvals`."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.scopes import Approval
 
 _POLICY_NAME = "confirm"
-"""Beside the log."""
+"""Name of the file, beside the log, that holds the confirmation policy."""
 COMMAND = "/approvals"
 _MAX_APPROVAL_CHARS = 1000
 MAX_FILE_BYTES = 1024 * 1024
-"""A longer file is not compared with what is written over it."""
+"""Largest file, in bytes, that is compared with the text that would replace it."""
 
 
 # --- the question ---------------------------------------------------------------------------------
 
 
 def answer_at_terminal(conversation: Conversation) -> bool:
-    """Show what waits and ask until each call has its answer; whether the run goes on.
+    """Show the pending calls and ask until each has an answer; return whether the run continues.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; what has no answer goes on waiting.
+        KeyboardInterrupt: Ctrl-C; calls without an answer stay pending.
     """
 
     def waiting() -> frozenset[str]:
@@ -89,7 +89,7 @@ def settle(
     read: Callable[[str], Typed] = answer_to,
     read_file: ReadFile = lambda _: None,
 ) -> bool:
-    """Ask until nothing of what waits now does; False where the person leaves some open.
+    """Ask until no call that is pending now is left; return False if the person leaves some open.
 
     Once the last one is answered the run goes on in its own thread, and may come to wait for other calls at any moment:
     those have not been shown, so they are not asked about here, and a yes names what it is for.
@@ -113,7 +113,7 @@ def settle(
 
 
 def tell_waiting(conversation: Conversation) -> None:
-    """Say how to answer, if something waits."""
+    """Print how to answer, if calls are pending."""
     if conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
         count = len(conversation.pending)
         verb = "waits" if count == 1 else "wait"
@@ -121,13 +121,13 @@ def tell_waiting(conversation: Conversation) -> None:
 
 
 def keep_policy(directory: Path, name: str) -> None:
-    """Keep the policy's name with the conversation, so that who resumes it is asked about the same."""
+    """Save the policy's name with the conversation, so that a resumed run asks about the same calls."""
     if name != (kept_policy(directory) or "never"):
         write_atomically(directory / _POLICY_NAME, f"{name}\n".encode())
 
 
 def kept_policy(directory: Path) -> str | None:
-    """The name that was kept; None where none was. One that cannot be read asks about everything."""
+    """Return the saved policy name; None if none was saved. If it cannot be read, the policy asks about everything."""
     try:
         name = (directory / _POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
     except FileNotFoundError:
@@ -141,10 +141,10 @@ def kept_policy(directory: Path) -> str | None:
 
 
 def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
-    """Show what waits in a conversation on disk, and store the answer that options give or the person at the terminal.
+    """Show the pending calls of a stored conversation, and store the answer from the options or from the terminal.
 
     Returns:
-        The conversation's id where the run can go on; else the exit code: 0 nothing more to do, 6 it waits still.
+        The conversation's id if the run can continue; else the exit code: 0 nothing to do, 6 calls are pending.
     """
     if options.yes and options.no:
         raise UsageError("--yes and --no exclude each other. Use one of them.")
@@ -171,7 +171,7 @@ def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
 
 
 def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
-    """The answer that options give, or the person's. What is piped into stdin answers nothing."""
+    """Store the answer from the options or from the person at the terminal. Piped stdin is not an answer."""
     if not (options.yes or options.no) and person_present():
         settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()))
         return
@@ -198,7 +198,7 @@ def _opened(directory: Path) -> Iterator[tuple[ConversationLog, Approvals]]:
 
 
 def user() -> str:
-    """The person, for the log."""
+    """Return the user's name for the log."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # no such user id, no variable
@@ -209,7 +209,7 @@ def user() -> str:
 
 
 def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], revoke_all: bool, as_json: bool) -> int:
-    """Print the approvals of a stored conversation, or revoke some."""
+    """Print the approvals of a stored conversation, or revoke some of them."""
     if revoke_all and revoke:
         raise UsageError("--revoke and --revoke-all exclude each other. Use one of them.")
     directory = find_stored(root or conversations_dir(), wanted)
@@ -229,7 +229,7 @@ def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], rev
 
 
 def list_or_revoke_live(conversation: Conversation, arguments: Sequence[str], tell: Callable[[str], None]) -> None:
-    """What a person typed behind `/approvals`."""
+    """Run `/approvals` with the arguments that a person typed."""
     match arguments:
         case []:
             _list(conversation.approvals, tell)
@@ -264,14 +264,14 @@ def _fields(one: Approval) -> dict[str, Any]:
 
 
 class Mode(NamedTuple):
-    """How a policy is told."""
+    """How a confirmation policy is described to the user."""
 
     short: str
-    """For the bottom line."""
+    """Text for the bottom line."""
     asks: str
-    """Behind "asks about"."""
+    """Text that follows "asks about"."""
     told: str
-    """When it has begun."""
+    """Text that is shown when the mode becomes active."""
 
 
 MODES: dict[PolicyName, Mode] = {
@@ -291,7 +291,7 @@ _CYCLE: tuple[PolicyName, ...] = ("never", "risky", "always", "plan")
 
 
 def next_mode(now: PolicyName, *, isolated: bool) -> PolicyName:
-    """The mode after this one. On this host none runs everything unasked by a key alone: `/mode never` does."""
+    """Return the mode after this one. On the host, no key alone leads to `never`; that takes `/mode never`."""
     names: Sequence[PolicyName] = [name for name in _CYCLE if isolated or name != "never"]
     if now not in names:
         return "always" if now == "medium" else names[0]

@@ -1,4 +1,4 @@
-"""`ohsandbox conversations`, `cost` and `view`: list, show, export, repair, delete what is stored here."""
+"""`ohsandbox conversations`, `cost` and `view`: list, show, export, repair and delete stored conversations."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
 
 POLL_S = 0.2
-"""How often a followed log is looked at."""
+"""Interval, in seconds, at which a followed log is read."""
 MAX_TITLE_CHARS = 80
-"""Enough to know it again; `show` has the whole message."""
+"""Longest title in the list; `show` prints the whole message."""
 ENGINE_WAIT_S = 1.0
-"""An engine that takes longer to list its containers is not waited for: the list is of files."""
+"""How long, in seconds, the list waits for the engine's containers. The conversations themselves are files."""
 MAX_AGE_S = 100 * 365 * 86400
-"""The calendar of Python ends 2000 years ago."""
+"""Largest accepted age, in seconds; Python's calendar cannot represent dates much further back."""
 _SECRETS_NOTE = (
     "It holds all that the agent was told and has seen, files and outputs among them. "
     "Look for keys and passwords in it before you pass it on."
@@ -65,7 +65,7 @@ _SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
-    """Print what is in root; limit 0 is all, and JSON is always all."""
+    """Print the conversations in root; limit 0 prints all, and JSON always contains all."""
     found = list_stored(root or conversations_dir())
     containers = _containers() if found else {}
     if as_json:
@@ -100,7 +100,7 @@ def _fields(one: StoredConversation, container: str | None) -> dict[str, Any]:
 
 
 def _status(one: StoredConversation) -> str:
-    """One word on where a conversation stands: also that a process died with it."""
+    """Return the conversation's state in one word, also if its process died."""
     if one.fault is not None:
         return "unreadable"
     status = one.metadata.status
@@ -115,7 +115,7 @@ def _cost(one: StoredConversation) -> str:
 
 
 def show_cost(wanted: str, root: Path | None, *, as_json: bool) -> int:
-    """Print what a conversation has cost, by turn and in all."""
+    """Print the cost of a conversation, by turn and in total."""
     cost = cost_of(find_stored(root or conversations_dir(), wanted))
     if as_json:
         print(json.dumps(cost_fields(cost), indent=2))
@@ -125,7 +125,7 @@ def show_cost(wanted: str, root: Path | None, *, as_json: bool) -> int:
 
 
 def _containers() -> dict[str, str]:
-    """The state of each conversation's container, as far as an engine says so at once."""
+    """Return the state of each conversation's container, if the engine answers in time."""
     found: dict[str, str] = {}
 
     def ask() -> None:
@@ -150,7 +150,7 @@ def _containers() -> dict[str, str]:
 
 
 def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: bool, no_tui: bool) -> int:
-    """Print the events of a conversation; follow goes on until no process has it open."""
+    """Print the events of a conversation; with follow, continue until no process has it open."""
     directory = find_stored(root or conversations_dir(), wanted)
     if as_json:
         _read(directory, lambda event: print(json_line(event)), follow=follow)
@@ -187,7 +187,7 @@ def _read(directory: Path, take: Callable[[SDKEvent], None], *, follow: bool) ->
 
 
 def print_schema() -> int:
-    """Print the JSON Schema of an event, and of the result of a run."""
+    """Print the JSON Schema of an event and of a run's result."""
     print(json.dumps(line_schema(), indent=2))
     return 0
 
@@ -239,17 +239,17 @@ def _heading(one: StoredConversation) -> str:
 def _opened_output(
     output: Path | None, one: StoredConversation, *, force: bool, within: bool = False
 ) -> Iterator[BinaryIO]:
-    """Where to write. A file appears when it is whole, or holds what a damaged log had before the damage.
+    """Open the output. A file appears once it is complete, or with the readable part of a damaged log.
 
     Args:
         output: None is stdout.
-        one: what is written.
-        force: a file that is there is replaced.
+        one: the conversation that is written.
+        force: replace an existing file.
         within: the file may lie in the conversation's own directory.
 
     Raises:
-        UsageError: nothing may, or can, be written there.
-        LogCorruptError: what raised it in the block, after the file was written.
+        UsageError: the output may not, or cannot, be written.
+        LogCorruptError: the block raised it; the file has been written.
     """
     if output is None:
         yield sys.stdout.buffer
@@ -279,7 +279,7 @@ def _opened_output(
 
 
 def repair_conversation(wanted: str, root: Path | None) -> int:
-    """Cut a damaged log, and say what was lost."""
+    """Truncate a damaged log and report what was lost."""
     directory = find_stored(root or conversations_dir(), wanted)
     done = repair_log(directory, conversation_id=directory.name)
     if done.copy is None:
@@ -297,7 +297,7 @@ def repair_conversation(wanted: str, root: Path | None) -> int:
 def delete_conversations(
     wanted: Sequence[str], root: Path | None, *, older_than: str | None, everything: bool, yes: bool
 ) -> int:
-    """Delete what was named, or what is old, or all; those that a process has open are left, and told at the end."""
+    """Delete the named, the old, or all conversations; skip and finally report those that a process has open."""
     root = root or conversations_dir()
     if sum((bool(wanted), older_than is not None, everything)) != 1:
         raise UsageError("Say which to delete: give ids, or --older-than AGE, or --all.")
@@ -352,14 +352,14 @@ def _age(text: str) -> timedelta:
 # --- ohsandbox view -------------------------------------------------------------------------------
 
 _PAGE_NAME = "view.html"
-"""In the conversation's directory: it is removed with the conversation."""
+"""Name of the page in the conversation's directory; it is deleted with the conversation."""
 MAX_PATH_CHARS = 5000
 
 
 def view_conversation(
     wanted: str, root: Path | None, *, output: Path | None, serve: bool | None, port: int, opens: bool | None
 ) -> int:
-    """Write the page to output (mode 0600), or into the conversation's directory, and print where it is; or serve it.
+    """Write the page to output (mode 0600) or the conversation's directory and print its path, or serve it.
 
     Args:
         wanted: the conversation.
@@ -385,7 +385,7 @@ def view_conversation(
 
 
 def _serve(directory: Path, *, port: int, opens: bool | None) -> int:
-    """Serve the page until Ctrl-C; where a run with `--view` has the conversation open, name the page of that run."""
+    """Serve the page until Ctrl-C. If a run with `--view` has the conversation open, print its address instead."""
     from ohsandbox.cli.viewer.control import PageControl  # noqa: PLC0415 - a file needs no server
     from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
 
@@ -404,7 +404,7 @@ def _serve(directory: Path, *, port: int, opens: bool | None) -> int:
 
 
 def _open(open_it: Callable[[], bool], *, opens: bool | None) -> None:
-    """None opens it where a person and a browser with a window are there."""
+    """Open the page; with opens=None, only if a person and a browser with a window are there."""
     if not (opens or (opens is None and sys.stdout.isatty() and has_browser())):
         return
     if not open_it() and opens:

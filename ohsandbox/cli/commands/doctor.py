@@ -1,4 +1,4 @@
-"""`ohsandbox doctor`: what is here, what is missing, what is weak, and what to do about it."""
+"""`ohsandbox doctor`: check what is installed, missing or weak, and say what to do about it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ohsandbox.runtime.docker.doctor import Check, checks
 from ohsandbox.settings import Settings
 
 PACKAGES = ("docker", "litellm", "pydantic")
-"""Those whose version a report of a fault should name."""
+"""Packages whose version belongs in a bug report."""
 _MIN_TABLE_COLUMNS = 60
-"""Narrower than that what was found stands below its name."""
+"""On narrower terminals each finding is printed below its name."""
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def examine(*, as_json: bool) -> int:
-    """Print every check; 0 unless one failed, then 4."""
+    """Print every check; return 0, or 4 if one failed."""
     found = [_versions(), *_own_state(), *_project(), _bubblewrap(), *checks()]
     if as_json:
         print_json(check._asdict() for check in found)
@@ -54,7 +54,7 @@ def _versions() -> Check:
 
 
 def _own_state() -> list[Check]:
-    """The settings, the model and the key. A missing model is a warning: `demo` and `exec` need none."""
+    """Check the settings, the model and the key. A missing model is a warning: `demo` and `exec` need none."""
     try:
         path = Settings.default_path()
         settings = Settings.load()
@@ -69,7 +69,7 @@ def _own_state() -> list[Check]:
 
 
 def _model(settings: Settings) -> Check:
-    """The model's name, without asking it."""
+    """Check the model's name without a request to the model."""
     if not settings.model:
         return Check("model", "warn", "none named", "run `ohsandbox init`, or use --model")
     value = f"{settings.model} ({settings.sources.get('model', 'default')})"
@@ -82,7 +82,7 @@ def _keyring() -> Check:
 
 
 def _project() -> list[Check]:
-    """The project's file of the current directory, and how many directories are trusted."""
+    """Check the project file of the current directory and count the trusted directories."""
     try:
         found, known = look_for_project(Path.cwd()), trusted()
     except OhsandboxError as error:
@@ -100,7 +100,7 @@ def _project() -> list[Check]:
 
 
 def _key(settings: Settings) -> Check:
-    """Whether there is a key and where it comes from; never the key."""
+    """Check that a key is set and say where it comes from; the key itself is never printed."""
     try:
         settings.resolved_api_key()
     except OhsandboxError as error:
@@ -119,7 +119,7 @@ def _key(settings: Settings) -> Check:
 
 
 def _bubblewrap() -> Check:
-    """Only --runtime cli uses it."""
+    """Check bubblewrap, which only --runtime cli uses."""
     if (found := shutil.which("bwrap")) is None:
         return Check("bubblewrap", "warn", "not here: --runtime cli works with no walls at all", "install bubblewrap")
     what = "--runtime cli can write in its working directory and /tmp only (not as root)"

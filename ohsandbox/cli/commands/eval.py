@@ -1,4 +1,4 @@
-"""`ohsandbox eval`: an agent on every task of a directory, in isolated sandboxes; `eval validate` proves the tasks."""
+"""`ohsandbox eval`: run an agent on every task of a directory in isolated sandboxes; `eval validate` checks tasks."""
 
 # ruff: noqa: T201 - a verdict for each task is printed
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_tasks(paths: Sequence[Path]) -> list[Task]:
     """Read tasks, strictly.
 
     Raises:
-        UsageError: there is a problem; all problems have been told.
+        UsageError: a task is invalid; all problems have been printed.
     """
     loaded = load_tasks(paths)
     if loaded.problems:
@@ -63,7 +63,7 @@ def read_tasks(paths: Sequence[Path]) -> list[Task]:
 
 
 def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
-    """Run them, and say what came of it."""
+    """Run the trials of these tasks and report the results."""
     tasks = read_tasks(paths)
     agent = make_agent(how, what)
     hide(agent.secrets.masker)
@@ -111,7 +111,7 @@ def _executor(how: EvalOptions) -> TrialExecutor | None:
 
 
 def _ca_bundle(how: EvalOptions, what: RunOptions) -> str | None:
-    """The flag, else the setting, as `run` has it."""
+    """Return the CA bundle of the flag, or else of the settings, as `run` does."""
     bundle = how.ca_bundle or Settings.load(what.settings).ca_bundle
     return None if bundle is None else str(bundle)
 
@@ -120,14 +120,14 @@ def _ca_bundle(how: EvalOptions, what: RunOptions) -> str | None:
 
 AGENTS = ("oracle", "nop", "ohsandbox", "command", "predictions", "replay:DIR")
 _FLAGS = {"secrets": "--secret"}
-"""Of the options that are not named as their fields are."""
+"""Flags whose name differs from the field's name."""
 
 
 def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
-    """The agent that the options name; one that does not fit to it is refused, never ignored.
+    """Make the agent that the options name. An option that does not fit the agent is refused, never ignored.
 
     Raises:
-        UsageError: there is no such agent, an option is not one of its, or what it needs is missing.
+        UsageError: the agent is unknown, does not have an option, or lacks something it needs.
     """
     default = RunOptions()
     for_model = [one.name for one in fields(RunOptions) if one.name in EVALUATED_MODEL]
@@ -163,7 +163,7 @@ def make_agent(how: EvalOptions, what: RunOptions) -> EvaluatedAgent:
 
 
 def _take_credentials(agent: EvaluatedAgent, flags: Sequence[str], network: str | None) -> None:
-    """Have the agent's sandboxes use these; their values are in no file of the results.
+    """Pass these credentials to the agent's sandboxes; their values appear in no result file.
 
     Raises:
         UsageError: one is none, has no value here, or is given to the agent besides; or the network is another one.
@@ -179,10 +179,10 @@ def _take_credentials(agent: EvaluatedAgent, flags: Sequence[str], network: str 
 
 
 def _take_network(agent: EvaluatedAgent, how: EvalOptions | ValidateOptions) -> None:
-    """Give the agent the network that the options say.
+    """Give the agent the network that the options name.
 
     Raises:
-        UsageError: a host is not a rule of an allowlist, or they say two things.
+        UsageError: a host is not a valid allowlist rule, or the options contradict each other.
     """
     if how.agent_allow and how.agent_network == "none":
         raise UsageError(f"--agent-allow and --agent-network {how.agent_network} exclude each other. Leave one out.")
@@ -234,7 +234,7 @@ def _command(how: EvalOptions) -> CommandAgent:
 
 
 def _variables(flags: Iterable[str]) -> Secrets:
-    """The variables of `NAME=VALUE`, and of `NAME` with its value here.
+    """Read variables given as `NAME=VALUE`, or as `NAME` with the value from our environment.
 
     Raises:
         UsageError: a name is invalid, or given twice, or its value is missing.
@@ -256,19 +256,19 @@ _VALID = "valid"
 
 
 class _Proof(NamedTuple):
-    """What was found of a task."""
+    """The two check trials of a task."""
 
     task: str
     oracle: str
-    """The reward of its solution, or the trial's outcome where there is none."""
+    """Reward of the task's solution, or the trial's outcome if there is no reward."""
     nop: str
-    """The same of doing nothing."""
+    """The same for the agent that does nothing."""
     finding: str
     code: int
 
 
 def validate_tasks(paths: Sequence[Path], how: ValidateOptions) -> int:
-    """Read the tasks, prove each, and say what was found."""
+    """Read the tasks, validate each one, and report the findings."""
     tasks = select(read_tasks(paths), patterns=how.filters or ())
     if how.static:
         print(f"{counted(len(tasks), 'task')} read: no problem")
@@ -291,14 +291,14 @@ def validate_tasks(paths: Sequence[Path], how: ValidateOptions) -> int:
 
 
 def print_schema() -> int:
-    """Print the JSON Schema of a task in our own lists."""
+    """Print the JSON Schema of a task in our own task lists."""
     schema = InlineTask.model_json_schema()
     print(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=2))
     return PASSED
 
 
 def prove(task: Task, oracle: TrialResult | None, nop: TrialResult | None) -> _Proof:
-    """Judge a task by its two trials; of a trial that was not carried out, None."""
+    """Validate a task by its two trials; None stands for a trial that was not carried out."""
     findings, code = list[str](), PASSED
     for result, what in ((oracle, "the solution"), (nop, "doing nothing")):
         if result is not None and result.outcome not in COUNTED:

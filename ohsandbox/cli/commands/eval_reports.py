@@ -1,4 +1,4 @@
-"""What `ohsandbox eval` tells of results: reports in files, a summary on stdout, the exit code, `report`, `compare`."""
+"""Results of `ohsandbox eval`: report files, the summary on stdout, the exit code, `report` and `compare`."""
 
 # ruff: noqa: T201 - a summary is printed
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.reports.report import Report
 
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""A file that GitHub Actions names; what is appended to it is shown with the job."""
+"""Variable that names a file of GitHub Actions; text appended to the file is shown with the job."""
 MAX_NAMED = 8
-"""Flaky tasks in the summary."""
+"""Largest number of flaky tasks that the summary names."""
 _SHOWN_CHANGES = frozenset({"broken", "worsened", "fixed", "improved", "changed_task", "no_verdict"})
 
 
 def exit_code(report: Report, min_pass_rate: float) -> int:
-    """The exit code of a run.
+    """Return the exit code of a run.
 
     Where several hold, the first of these: 4, the infrastructure failed in a trial; 5, the model did; 2, a task is
     invalid; 1, the pass rate is below min_pass_rate, no trial counts, or not all are finished. After 4 and 5 the same
@@ -51,11 +51,11 @@ def exit_code(report: Report, min_pass_rate: float) -> int:
 
 
 def report_results(paths: list[Path], output: Path | None = None, *, is_whole: bool = False) -> Report:
-    """Write the reports of one results directory, or of shards, into output; print the summary.
+    """Write the reports of one results directory, or of several shards, to output, and print the summary.
 
     Args:
-        paths: of the results.
-        output: None is the first of paths.
+        paths: the results directories.
+        output: where the reports go; None is the first of paths.
         is_whole: see `read_results`.
     """
     source, directory = read_results(paths, is_whole=is_whole), output or paths[0]
@@ -68,7 +68,7 @@ def report_results(paths: list[Path], output: Path | None = None, *, is_whole: b
 
 
 def compare_runs(a: Path, b: Path, how: CompareOptions) -> int:
-    """Compare two runs; 1 where B is worse."""
+    """Compare two runs; return 1 if B is worse."""
     made = compare(load_report(a).report, load_report(b).report, names=(str(a), str(b)))
     if how.html is not None:
         how.html.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`ohsandbox exec` and `shell`: a program in a sandbox, its streams or our terminal for it, its exit code ours."""
+"""`ohsandbox exec` and `shell`: run a program in a sandbox with our streams or terminal, and return its exit code."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import PullProgress
 
 TIMED_OUT = 124
-"""As timeout(1) of coreutils has it."""
+"""Exit code of a timeout, as in timeout(1) of coreutils."""
 _PIPES_SCRIPT = 'exec "$@"'
-"""A shell in between makes a missing program exit code 127 on every backend."""
+"""A shell around the command makes the exit code of a missing program 127 on every backend."""
 
 
 def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOptions) -> int:
-    """Run the command; its exit code, or 124 if options.timeout_s ended it.
+    """Run the command; return its exit code, or 124 if options.timeout_s ended it.
 
     Our stdin is its stdin unless that is a terminal. With a terminal of its own it owns ours, as with ssh; without one,
     what it prints reaches a terminal cleaned of escapes, and a file or pipe byte by byte.
@@ -78,7 +78,7 @@ def run_command(command: Sequence[str], options: ExecOptions, where: SandboxOpti
 
 
 def _tell_steps() -> Callable[[PullProgress], None]:
-    """Say each step of a build once; what a pull does is not told between a command's own lines."""
+    """Print each step of a build once; the progress of a pull is not printed between a command's own lines."""
     told = 0
 
     def tell(progress: PullProgress) -> None:
@@ -99,7 +99,7 @@ def _feed(channel: Channel) -> None:
 
 
 def _relay(channel: Channel, timeout_s: float | None) -> int:
-    """Copy input and output until the command ends; its exit code, or TimeoutError."""
+    """Copy input and output until the command ends and return its exit code; raise TimeoutError after timeout_s."""
     if sys.stdin.isatty():  # it would be typed text that nobody asked for
         channel.close_stdin()
     else:
@@ -118,7 +118,7 @@ def _relay(channel: Channel, timeout_s: float | None) -> int:
 
 
 class _StreamWriter:
-    """One of our output streams."""
+    """Writes a program's output to one of our output streams."""
 
     def __init__(self, stream: Stream) -> None:
         self._descriptor = int(stream)
@@ -126,7 +126,7 @@ class _StreamWriter:
         self._held = b""
 
     def write(self, data: bytes) -> None:
-        """All of data, or what of it can be shown already."""
+        """Write data, except for a trailing part that cannot be shown yet."""
         if self._is_cleaned:
             data = self._held + data
             count = whole_prefix(data)
@@ -134,7 +134,7 @@ class _StreamWriter:
         write_all(self._descriptor, data)
 
     def finish(self) -> None:
-        """What was held back."""
+        """Write the part that was held back."""
         write_all(self._descriptor, _cleaned(self._held))
 
 
@@ -145,22 +145,22 @@ def _cleaned(data: bytes) -> bytes:
 # --- ohsandbox shell ------------------------------------------------------------------------------
 
 _QUIET = "PAGER GIT_PAGER GIT_TERMINAL_PROMPT DEBIAN_FRONTEND PIP_NO_INPUT"
-"""Variables by which a sandbox keeps commands of an agent from asking and paging; here a person answers."""
+"""Variables that keep an agent's commands from asking and paging; they are unset when a person is at the terminal."""
 _PREPARE = """
 unset {quiet}
 [ -n "$SHELL" ] || SHELL=$(command -v bash || echo /bin/sh)
 export SHELL
 """
 _A_SHELL = ("/bin/sh", "-c", 'exec "$SHELL"')
-"""Not a login shell: the /etc/profile of Debian and Alpine replaces the PATH that the image sets."""
+"""Not a login shell, because /etc/profile of Debian and Alpine replaces the image's PATH."""
 
 
 def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxOptions) -> int:
-    """Run the program, or a shell, at our terminal until it ends; its exit code.
+    """Run the program, or a shell, at our terminal until it ends; return its exit code.
 
     Raises:
         UsageError: our stdin or stdout is not a terminal, or an option is wrong; nothing ran.
-        SandboxUnavailable: the sandbox does not start, or went away.
+        SandboxUnavailable: the sandbox does not start, or it is gone.
     """
     if missing := [name for name in ("stdin", "stdout") if not getattr(sys, name).isatty()]:
         raise UsageError(
@@ -194,7 +194,7 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
 
 
 def _tell_terms(full: SandboxOptions, secrets: Secrets) -> None:
-    """What a person should know before the program has the screen."""
+    """Print what a person should know before the program takes over the screen."""
     if secrets.names:
         say(
             f"Secrets in its environment: {', '.join(secrets.names)}. What prints one shows it: a screen is not masked."
@@ -216,7 +216,7 @@ def _tell_setup(line: str) -> None:
 
 
 def _status(text: str) -> None:
-    """What goes on, on a line of our terminal that the next one replaces."""
+    """Show the current step on a line of our terminal, which the next step overwrites."""
     if sys.stderr.isatty():
         columns, _ = terminal_size()
         os.write(sys.stderr.fileno(), f"\r\x1b[K{safe_line(text, limit_chars=columns - 1)}".encode())

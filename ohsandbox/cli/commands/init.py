@@ -1,4 +1,4 @@
-"""`ohsandbox init`: provider, key, model, image and network, each asked once, checked, shown and written."""
+"""`ohsandbox init`: ask once for provider, key, model, image and network; check, show and write the answers."""
 
 # ruff: noqa: T201 - it talks to a person
 from __future__ import annotations
@@ -38,31 +38,31 @@ USUAL_MODELS = {
     "groq": "openai/gpt-oss-120b",
     "xai": "grok-4.5",
 }
-"""What is offered for Enter. Good at calling tools, and on litellm's list, which a test holds."""
+"""Default model of each provider. All of them call tools well and are on litellm's list, which a test checks."""
 _OWN_SERVER = "server"
-"""In the place of a provider: an OpenAI-compatible server, of which the address is asked."""
+"""The word, in place of a provider, for an OpenAI-compatible server whose address is asked for."""
 MAX_NAMED = 40
-"""Of a provider's models so many are listed for `?`."""
+"""Largest number of a provider's models that `?` lists."""
 
 
 class Answers(NamedTuple):
-    """What init knows so far. None: not asked yet."""
+    """The answers that init has so far; None means not asked yet."""
 
     provider: str | None = None
     base_url: str | None = None
     key: str | None = None
     """A key that was typed or piped in; it is stored at the end."""
     reference: str | None = None
-    """Where the key is, in its place."""
+    """Where the key is stored, if no key itself was given."""
     model: str | None = None
-    """With its provider: openai/gpt-5.1."""
+    """The model with its provider, as in openai/gpt-5.1."""
     native_tools: bool | None = None
-    """Whether it calls tools, where that had to be tried."""
+    """Whether the model calls tools, if that had to be tried."""
     is_checked: bool = False
-    """It answered, or the person keeps it unchecked."""
+    """True if the model answered, or the person keeps it unchecked."""
 
     def settings(self, values: dict[str, Any]) -> Settings:
-        """The settings that are written, with the key itself for the check."""
+        """Return the settings that will be written, with the key itself for the check."""
         given = {"model": self.model, "base_url": self.base_url, "api_key": self.key or self.reference}
         kept = {name: value for name, value in values.items() if name not in given}
         return checked(kept | {name: value for name, value in given.items() if value is not None}, "The settings")
@@ -98,7 +98,7 @@ def init(how: InitOptions) -> int:
 
 
 def _tell(text: object) -> None:
-    """A line of ours, of text that is not made safe yet, folded between words."""
+    """Print text, made safe for the terminal and wrapped between words."""
     open_console().print(safe_line(text, limit_chars=1000))
 
 
@@ -106,7 +106,7 @@ def _tell(text: object) -> None:
 
 
 def _model_answers(how: InitOptions, values: dict[str, Any], *, person: bool) -> Answers:
-    """Provider, key and model, which answered, unless the person keeps what could not be checked."""
+    """Return provider, key and model that answered a request, or that the person keeps unchecked."""
     answers = _given(how)
     while True:
         if person:
@@ -124,7 +124,7 @@ def _model_answers(how: InitOptions, values: dict[str, Any], *, person: bool) ->
 
 
 def _checked(settings: Settings, answers: Answers, *, person: bool) -> Answers:
-    """The answers, checked, or without what has to be asked again."""
+    """Check the answers; return them, without those that must be asked again."""
     if person:
         print(f"Asking {safe_line(answers.model)} for one word ...", end=" ", flush=True)
     try:
@@ -157,7 +157,7 @@ def _after_no_answer(answers: Answers) -> Answers:
 
 
 def _given(how: InitOptions) -> Answers:
-    """What the options say."""
+    """Return the answers that the options give."""
     provider, base_url = how.provider, how.base_url
     if provider is not None:
         provider, base_url = _provider(provider, base_url)
@@ -184,7 +184,7 @@ def _given(how: InitOptions) -> Answers:
 
 
 def _asked(answers: Answers, values: dict[str, Any]) -> Answers:
-    """The answers with what is still missing, asked of the person."""
+    """Ask the person for the missing answers."""
     if answers.provider is None:
         provider, base_url = _ask_provider(values)
         answers = answers._replace(provider=provider, base_url=answers.base_url or base_url)
@@ -211,7 +211,7 @@ def _ask_provider(values: dict[str, Any]) -> tuple[str, str | None]:
 
 
 def _provider(named: str, base_url: str | None) -> tuple[str, str | None]:
-    """A provider and an address, of what was named: either, or `server`, whose address is asked for."""
+    """Return provider and address for the given word; for `server`, ask for the address."""
     if ADDRESS.fullmatch(named):
         return _OWN_SERVER, named
     if named == _OWN_SERVER:
@@ -226,7 +226,7 @@ def _provider(named: str, base_url: str | None) -> tuple[str, str | None]:
 
 
 def _ask_key(provider: str, *, has_server: bool) -> dict[str, str | None]:
-    """`key` or `reference`; neither where the provider needs none, or takes what it needs from elsewhere."""
+    """Return `key` or `reference`; neither if the provider needs no key or takes its credentials from elsewhere."""
     found = None if has_server else _reference_of_environment(f"{provider}/")
     if found and ask_with_default_yes(f"Use the key in the environment variable {found.removeprefix('env:')}?"):
         return {"reference": found}
@@ -252,7 +252,7 @@ def _ask_model(provider: str, *, has_server: bool) -> str:
 
 
 def _with_provider(model: str, provider: str) -> str:
-    """As litellm names it; a server of one's own speaks OpenAI's format."""
+    """Return the model's name as litellm expects it; the user's own server uses OpenAI's format."""
     prefix = "openai" if provider == _OWN_SERVER else provider
     return model if model.startswith(f"{prefix}/") and provider != "openrouter" else f"{prefix}/{model}"
 
@@ -292,7 +292,7 @@ def _tell_engine() -> None:
 
 
 def _values(values: dict[str, Any], answers: Answers, image: str | None, network: str | None) -> dict[str, Any]:
-    """What the file will hold; the key's place follows. What equals a default is written only where it stood before."""
+    """Return the file's new values without the key's place. A default is written only if the file had that key."""
     defaults = Settings()
     written = {name: value for name, value in values.items() if name not in {"api_key", "base_url"}}
     written["model"] = answers.model
@@ -315,7 +315,7 @@ def _values(values: dict[str, Any], answers: Answers, image: str | None, network
 
 
 def _shown(written: dict[str, Any], answers: Answers) -> str:
-    """The file as JSON, inert, with the place where the key will be, and no key."""
+    """Return the file as JSON that is safe to print, with the place of the key and never the key."""
     shown = {"model": written["model"], **written}
     literal = shown.get("api_key")
     if isinstance(literal, str) and not is_reference(literal):
@@ -338,7 +338,7 @@ def _write(path: Path, written: dict[str, Any], answers: Answers) -> None:
 
 
 def ask_for_model(settings: Settings, file: Path | None) -> Settings:
-    """The settings with a model and its key, asked for as `init` does; they are saved where the person says so."""
+    """Ask for a model and its key as `init` does; save them if the person agrees. Return the new settings."""
     path, values = file_to_change(file)
     _tell("No model is set up yet. Ctrl-C leaves; `ohsandbox demo` shows a run that needs none.")
     answers = _model_answers(InitOptions(settings=file), values, person=True)
@@ -349,7 +349,7 @@ def ask_for_model(settings: Settings, file: Path | None) -> Settings:
 
 
 def ask_for_key(settings: Settings, file: Path | None) -> Settings:
-    """The settings with a key that the person typed and the model took; it is saved where the person says so.
+    """Ask for a key, which the model must accept; save it if the person agrees. Return the new settings.
 
     Raises:
         UsageError: none was typed.
@@ -374,7 +374,7 @@ def ask_for_key(settings: Settings, file: Path | None) -> Settings:
 
 
 def _offer_to_save(settings: Settings, key: str, file: Path | None) -> None:
-    """Ask whether to save the key; where the file names no model yet, this one comes into it as well.
+    """Ask whether to save the key; if the file names no model yet, the model is saved as well.
 
     The file's model may be another provider's: then the file stays, and the key is found by its provider's name.
     """

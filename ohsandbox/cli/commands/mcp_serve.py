@@ -1,4 +1,4 @@
-"""`ohsandbox mcp serve`: the sandbox's tools for any MCP client. Nothing but the protocol reaches stdout."""
+"""`ohsandbox mcp serve`: the sandbox's tools for any MCP client. Stdout carries only the protocol."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from ohsandbox.tool_flags import ToolFlags
 
 _MIN_IDLE_S = 1.0
-"""A client pauses between two calls."""
+"""Lower limit of the idle time in seconds: clients pause between calls."""
 _MIN_TOKEN_CHARS = 16
-"""A shorter one could be guessed."""
+"""Shortest accepted token; a shorter one could be guessed."""
 
 
 def serve(what: ServeOptions, where: SandboxOptions) -> int:
-    """Serve until the client goes, or a signal comes."""
+    """Serve until the client disconnects or a signal arrives."""
     if what.idle_timeout_s < _MIN_IDLE_S:
         raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {_MIN_IDLE_S:g} second or more.")
     person = what.http is not None and person_present()
@@ -71,10 +71,10 @@ def _tools(usual: ToolFlags, what: ServeOptions) -> list[str]:
 
 
 def _warm_pool(full: SandboxOptions, size: int) -> SandboxPool:
-    """Sandboxes that are started, and have run the project's setup, before their session calls.
+    """Return a pool of started sandboxes in which the project's setup has run before a session needs one.
 
     Raises:
-        UsageError: they cannot be made before it is known whose they are.
+        UsageError: an option needs to know the session before the sandbox is made.
     """
     if full.workspace is not None:
         raise UsageError(
@@ -107,7 +107,7 @@ def _factory(full: SandboxOptions, pool: SandboxPool | None) -> SandboxFactory:
 
 
 def _instructions(full: SandboxOptions) -> str:
-    """What a client may tell its model of all tools together."""
+    """Return what a client may tell its model about all tools together."""
     if not full.backend.isolated:
         return f"Tools that work on the user's machine itself, in {full.workspace or Path.cwd()}. All share its files."
     if full.attach:
@@ -168,7 +168,7 @@ def _token(reference: str | None) -> str:
 
 
 def _run(work: Callable[[], Awaitable[None]]) -> None:
-    """Run it until it ends, or until a signal has come and it has cleaned up."""
+    """Run work until it ends, or until a signal has arrived and work has cleaned up."""
     if (number := anyio.run(_until_signal, work)) is not None:
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 

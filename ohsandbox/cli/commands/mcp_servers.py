@@ -1,4 +1,4 @@
-"""`ohsandbox mcp list` and `approve`, which MCP servers a run has, and the question whether those of skills start."""
+"""`ohsandbox mcp list` and `approve`, the MCP servers of a run, and the question whether skills' servers may start."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from ohsandbox.settings import Settings
 
 _DIFF_CONTEXT_LINES = 3
-"""As git has it."""
+"""Context lines of a diff, as in git."""
 
 
 def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
-    """The settings with the servers of file as well; one of the same name takes the place of the settings' own."""
+    """Add the servers of a file to the settings; a server of the same name replaces the settings' own."""
     config = MCPConfig.parse(settings.mcp_config or {})
     if file is None:
         return settings
@@ -53,7 +53,7 @@ def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
 
 
 def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Path | None, as_json: bool) -> int:
-    """Start them, print a table or JSON, end them. 1 where one that is not disabled is not ready."""
+    """Start the servers, print them as a table or JSON, and stop them. Return 1 if an enabled one is not ready."""
     loaded = with_mcp_file(read_settings(settings), mcp_config)
     config = MCPConfig.parse(loaded.mcp_config or {})
     if not config.servers:
@@ -76,7 +76,7 @@ def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Pa
 
 
 def approve_tool(server: str, tool: str) -> int:
-    """Pin the tool as it was last seen. At a terminal the person is shown what changed first, and asked."""
+    """Pin the tool's latest definition. At a terminal, show the change first and ask."""
     pins = Pins(pins_path())
     shown = next((one for one in pins.changed() if (one.server, one.tool) == (server, tool)), None)
     what = f"Tool {tool!r} of MCP server {server!r}"
@@ -96,7 +96,7 @@ def approve_tool(server: str, tool: str) -> int:
 
 
 def _show_change(changed: ChangedTool) -> None:
-    """The difference of the definitions, a character that cannot be seen spelt out; all of it where none is kept."""
+    """Print how the definitions differ, invisible characters spelled out; the whole new one if no old one is kept."""
     if not changed.before:
         print("Its definition was not kept when it was first seen. Its server says of it now:")
         print(safe(changed.now or changed.description))
@@ -124,7 +124,7 @@ def _tools(one: ServerStatus) -> str:
 
 
 def ask_about_servers(conversation: Conversation) -> None:
-    """Show the servers that wait for a word, if any, and ask the person at the terminal; a yes is an approval.
+    """Show the servers that wait for approval, if any, and ask the person at the terminal; yes approves all of them.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; nothing is allowed.
@@ -155,7 +155,7 @@ def _row(label: str, text: str) -> list[str]:
 
 
 def _fields(server: SkillServer, proposed: ProposedServers) -> Iterator[tuple[str, str]]:
-    """What the definition says: the command line or URL first, then each other key, and where it runs."""
+    """Yield the fields of the definition: the command line or URL first, then the other keys and where it runs."""
     said = server.definition
     if server.config.command is not None:
         yield "command", server.command_line

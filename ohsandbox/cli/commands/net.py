@@ -1,4 +1,4 @@
-"""`ohsandbox net`: what a sandbox asked the network for, and what was decided, by host, the newest first."""
+"""`ohsandbox net`: a sandbox's network requests and the decisions on them, grouped by host, newest first."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from ohsandbox.network.audit import NetworkDecision
 
 _KEPT_S = 7 * 86400.0
-"""So long after its last decision the log of a sandbox without a conversation is kept, for who asks why it failed."""
+"""How long after its last decision, in seconds, the log of a sandbox without a conversation is kept for inspection."""
 
 
 def show_network(wanted: str, *, as_json: bool) -> int:
-    """Print what a conversation's sandbox, or a sandbox by its name, asked for.
+    """Print the network decisions of a conversation's sandbox, or of a sandbox given by name.
 
     Raises:
         UsageError: nothing of that name is known.
@@ -52,7 +52,7 @@ def show_network(wanted: str, *, as_json: bool) -> int:
 
 
 def _find_log(wanted: str) -> str:
-    """The name of what is kept of a conversation or a sandbox: this one, the only one that begins so, or "last".
+    """Return the name of the log of a conversation or sandbox, given its name, a unique prefix of it, or "last".
 
     Raises:
         UsageError: there is none, or several begin so.
@@ -74,7 +74,7 @@ def _find_log(wanted: str) -> str:
 
 
 def _conversation_of(sandbox: str) -> str | None:
-    """The conversation whose sandbox has this name; None where there is none, or no engine answers."""
+    """Return the conversation whose sandbox has this name; None if there is none or no engine answers."""
     try:
         with open_inventory() as inventory:
             return next((one.conversation for one in inventory.list_sandboxes() if one.name == sandbox), None)
@@ -83,19 +83,19 @@ def _conversation_of(sandbox: str) -> str | None:
 
 
 def _stored(wanted: str) -> str | None:
-    """The conversation that is meant, whose sandbox has asked for nothing."""
+    """Return the stored conversation of this name, for one whose sandbox has made no request."""
     with contextlib.suppress(UsageError):
         return find_stored(conversations_dir(), wanted).name
     return None
 
 
 def _fields_of(decision: NetworkDecision) -> dict[str, Any]:
-    """A decision as JSON."""
+    """Return a decision as JSON."""
     return asdict(decision) | {"time": datetime.fromtimestamp(decision.time, UTC).isoformat()}
 
 
 def decision_table(decisions: Iterable[NetworkDecision], *, with_age: bool = True) -> Text:
-    """A row for each host and what was decided on it, the newest first; with_age: and how long ago."""
+    """Return a table with a row for each host and its decision, newest first; with_age adds the age."""
     rows: list[tuple[str, ...]] = [("HOST", "DECISION", "TIMES", "SENT", "RECEIVED", "WHY", "AGO")]
     rows += [_row(group) for group in grouped(decisions)]
     rows = [(*row[:5], *(row[6:] if with_age else ()), row[5]) for row in rows]
@@ -103,7 +103,7 @@ def decision_table(decisions: Iterable[NetworkDecision], *, with_age: bool = Tru
 
 
 def grouped(decisions: Iterable[NetworkDecision]) -> list[list[NetworkDecision]]:
-    """Decisions of the same host, port and reason, the group with the newest first."""
+    """Group decisions by host, port and reason, the group with the newest decision first."""
 
     def key(one: NetworkDecision) -> tuple[str, int, str, bool, str, str]:
         return one.host, one.port, one.protocol, one.allowed, one.reason, one.rule
@@ -127,14 +127,14 @@ def _row(group: Sequence[NetworkDecision]) -> tuple[str, ...]:
 
 
 def old_logs() -> list[str]:
-    """The names of those that are of no conversation, and were not written for KEPT_S seconds."""
+    """Return the names of logs that belong to no conversation and are older than _KEPT_S."""
     before = time.time() - _KEPT_S
     conversations = conversations_dir()
     return [name for name, at in audit_logs().items() if at < before and not (conversations / name).exists()]
 
 
 def remove_old_logs() -> list[str]:
-    """Remove these; returns their names."""
+    """Remove the old logs and return their names."""
     names = old_logs()
     for name in names:
         remove_audit_log(name)

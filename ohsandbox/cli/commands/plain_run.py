@@ -1,4 +1,4 @@
-"""`ohsandbox run` without the interactive screen: a task or a talk, in blocks or lines one below the other."""
+"""`ohsandbox run` without the interactive screen: a task or a conversation, printed block by block or line by line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def work_plainly(run: RunRequest) -> int:
-    """The run itself; what is resumed ends with its run where it does not talk."""
+    """Run the task. A resumed conversation ends after its run unless the person is prompted for messages."""
     what = run.what
     person = person_present(no_tui=what.headless)
     code = 0
@@ -38,7 +38,7 @@ def work_plainly(run: RunRequest) -> int:
 
 
 def _open_view(what: RunOptions) -> View:
-    """At a terminal the screen. Else stdout is for the answer, which another program reads, and stderr for the rest."""
+    """Open the view: blocks at a terminal. Otherwise stdout carries only the answer, stderr the rest."""
     if what.as_json:
         return JsonView()
     if what.quiet:
@@ -47,7 +47,7 @@ def _open_view(what: RunOptions) -> View:
 
 
 def _talk(session: RunSession, ask: Callable[[], str]) -> int:
-    """Messages until the person leaves; the code of the last run, where stopping one is not a failure."""
+    """Send the person's messages until they leave; return the last run's exit code. Stopping a run is not a failure."""
     context = CommandContext(session)
     if sys.stdin.isatty():
         context.show(HELP_LINE)

@@ -1,4 +1,4 @@
-"""`ohsandbox run` and `demo`: a task, or a talk, for an agent in a sandbox, which starts while this process imports."""
+"""`ohsandbox run` and `demo`: an agent in a sandbox; the sandbox starts while this process still imports."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _DEMO_TASK = "Write a small Python module that merges overlapping intervals. Tes
 
 
 class RunRequest(NamedTuple):
-    """What `run` was asked for, with settings that are complete."""
+    """The arguments of `run`, with complete settings."""
 
     what: RunOptions
     settings: Settings
     where: SandboxOptions
     resumed: ResumedConversation | None = None
     begun: EarlyStart | None = None
-    """The sandbox, where it starts already."""
+    """The sandbox, if it is starting already."""
 
 
 def run_task(what: RunOptions, where: SandboxOptions, *, work: Callable[[RunRequest], int] | None = None) -> int:
-    """Run the task, or ask for messages until the person leaves; the exit code of the last run.
+    """Run the task, or ask for messages until the person leaves; return the exit code of the last run.
 
-    work is what does it on the interactive screen; None prints blocks or lines, one below the other.
+    work runs it on the interactive screen; None prints it block by block or line by line.
     """
     if what.autoresume and what.resume is not None:
         raise UsageError("--resume names a conversation, and --autoresume takes the newest. Give one of them.")
@@ -87,7 +87,7 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Callable[[RunRequ
 
 
 def _settings_of_resumed(settings: Settings, what: RunOptions, resumed: ResumedConversation) -> Settings:
-    """With the model that it asked last, and what it was asked about, where nothing else is said now."""
+    """Return the settings with the model and the policy of the resumed conversation, unless options name others."""
     if what.model is None:
         given = {"api_key": what.api_key, "base_url": what.base_url, "price": what.price}
         settings = with_model_of(settings, resumed.model).with_flags(**given)
@@ -100,7 +100,7 @@ def _settings_of_resumed(settings: Settings, what: RunOptions, resumed: ResumedC
 
 
 def _chosen(what: RunOptions) -> str:
-    """The id of the conversation that a person chooses from a list.
+    """Let the person choose a conversation from a list; return its id.
 
     Raises:
         UsageError: nobody is there to choose, nothing can be resumed, or the person left.
@@ -118,7 +118,7 @@ def _chosen(what: RunOptions) -> str:
 
 
 def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Callable[[RunRequest], int] | None = None) -> int:
-    """Work the script through in a fresh sandbox; 0 only if everything in it went as it says. work is as in a run."""
+    """Run the script in a fresh sandbox; return 0 only if each step gives the expected result. work: see `run_task`."""
     own = read_settings(None)
     settings = Settings(model="scripted:demo", image=own.image, ca_bundle=own.ca_bundle, network="none")
     with tempfile.TemporaryDirectory(prefix="ohsandbox-demo-") as directory:
@@ -139,14 +139,14 @@ _ASKED_S = 0.2
 """At most so long nothing else is done: until the engine is asked to start the container each import here delays that,
 as threads take turns; from then on it works alone, for some 0.25 s."""
 _PROGRESS_S = 0.1
-"""How often what a pull has done is shown."""
+"""Interval, in seconds, at which the progress of a pull is shown."""
 
 
 class EarlyStart:
-    """A `with` block around the sandbox of a new conversation: at its end one that nobody took over is removed."""
+    """A `with` block that starts the sandbox of a new conversation; an unclaimed sandbox is removed at the end."""
 
     def __init__(self, options: SandboxOptions) -> None:
-        """Ask no engine yet. options have what the settings say."""
+        """Store the options, already completed from the settings; the engine is not contacted yet."""
         self.began = time.monotonic()
         self.options = options
         self.conversation_id = new_id()
@@ -174,9 +174,9 @@ class EarlyStart:
         self.runtime.close()
 
     def finish(self, show: Callable[[PullProgress], None]) -> None:
-        """Return once its first process runs; from then on it is the caller's to close.
+        """Wait until the first process of the sandbox runs; the caller must close the sandbox from then on.
 
-        show is called in this thread with what a pull has done.
+        show is called in this thread with the progress of a pull.
 
         Raises:
             OhsandboxError: as `Runtime.start`.
@@ -205,13 +205,13 @@ class EarlyStart:
 
 
 def begin_early(what: RunOptions, settings: Settings, where: SandboxOptions) -> EarlyStart | None:
-    """The sandbox of a new conversation, to be entered; None where something can still be found wrong before it starts.
+    """Return the sandbox of a new conversation, to be entered; None if a later check could still refuse the run.
 
     So it is for a task alone, in a new container of an image that ends with the run, without what is read or checked
     later: secrets, instructions, MCP servers, a choice of tools, a limit on cost, a script in a model's place.
 
     Raises:
-        UsageError: the workspace and the conversation's directory lie in one another.
+        UsageError: one of the workspace and the conversation's directory contains the other.
     """
     full = where.with_settings(settings)
     given = (

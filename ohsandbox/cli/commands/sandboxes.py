@@ -1,4 +1,4 @@
-"""What ohsandbox has in the engine: `ps` and `gc`, `services`, `images` and `cache`."""
+"""Objects that ohsandbox made in the engine: `ps` and `gc`, `services`, `images` and `cache`."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import PullProgress
 
 _COPIES_KEPT_S = 30 * 24 * 3600.0
-"""They are made again from the project, in milliseconds."""
+"""How long, in seconds, unused copies are kept; making one again from the project takes milliseconds."""
 _UNUSED_COPY = f"nobody used it for {_COPIES_KEPT_S / 86400:.0f} days"
 
 
 def list_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
-    """Print every sandbox of the engine, or those that have all of the labels, NAME=VALUE each."""
+    """Print every sandbox of the engine, or those that have all of the labels, each NAME=VALUE."""
     if wrong := [label for label in labels if "=" not in label[1:]]:
         raise UsageError(f"Invalid --label {wrong[0]!r}: expected NAME=VALUE.")
     with open_inventory() as inventory:
@@ -55,7 +55,7 @@ def list_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
 
 
 def collect_garbage(*, dry_run: bool, kept: bool) -> int:
-    """Remove sandboxes without an owner, and say which; kept takes those that were to be kept, too."""
+    """Remove sandboxes without an owner and print their names; kept includes those that were to be kept."""
     with open_inventory() as inventory:
         if dry_run:
             found = [info for info in inventory.list_sandboxes() if info.ours and not info.owner_alive]
@@ -83,7 +83,7 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
 
 
 def _unused_copies(*, remove: bool = False) -> list[Path]:
-    """Copies of projects' files, and what their features are built from, that nobody used and no conversation names."""
+    """Return copies of project files and feature build directories that are unused and belong to no conversation."""
     before = time.time() - _COPIES_KEPT_S
     there = (path for name in (COPIES, STAGED) for path in subdirectory(name).iterdir())
     if not (old := [path for path in there if path.stat().st_mtime < before]):
@@ -111,7 +111,7 @@ def _owner(info: SandboxInfo) -> str:
 # --- ohsandbox images -----------------------------------------------------------------------------
 
 MAX_STEP_CHARS = 160
-"""Of a step: a RUN of twenty commands is known by its first."""
+"""Longest text of a build step that is shown; the first commands of a long RUN identify it."""
 _KINDS = {
     "shipped": "made by `images build`",
     "built": "of a Dockerfile, for --build",
@@ -121,7 +121,7 @@ _KINDS = {
 
 
 def build_images(names: Sequence[str], *, base: str | None) -> int:
-    """Build shipped images, on the base where one is named; else each on the one before, which is built as well."""
+    """Build shipped images on the given base; without one, each on its predecessor, which is built as well."""
     wanted = list(names or SHIPPED_IMAGES)
     if base is None and set(wanted) <= {*SHIPPED_IMAGES}:
         wanted = list(SHIPPED_IMAGES[: max(map(SHIPPED_IMAGES.index, wanted)) + 1])
@@ -135,7 +135,7 @@ def build_images(names: Sequence[str], *, base: str | None) -> int:
 
 
 def list_images(*, as_json: bool) -> int:
-    """Print what ohsandbox made in the engine."""
+    """Print the images that ohsandbox made."""
     with open_inventory() as inventory:
         found = inventory.list_made_images()
     if as_json:
@@ -159,7 +159,7 @@ def list_images(*, as_json: bool) -> int:
 
 
 def prune_images() -> int:
-    """Remove what was built and is not used."""
+    """Remove built images that no sandbox uses."""
     removed, failed = 0, []
     with open_inventory() as inventory:
         for one in inventory.prune_images():
@@ -173,7 +173,7 @@ def prune_images() -> int:
 
 
 def _steps_told() -> Callable[[PullProgress], None]:
-    """Say each step once, and what else is new."""
+    """Return a function that prints each build step once, and other progress when it changes."""
     told: set[str] = set()
 
     def tell(progress: PullProgress) -> None:
@@ -192,7 +192,7 @@ _CACHE_ID_CHARS = 8
 
 
 def list_caches(*, as_json: bool) -> int:
-    """Print the caches of this user, the largest first."""
+    """Print the caches of this user, largest first."""
     with open_inventory() as inventory:
         found = inventory.list_caches()
     if as_json:
@@ -218,7 +218,7 @@ def list_caches(*, as_json: bool) -> int:
 
 
 def prune_caches(names: Sequence[str], *, yes: bool) -> int:
-    """Remove the caches of these names, or all that no sandbox has, after a person's yes."""
+    """Remove the named caches, or all that no sandbox uses, once a person has agreed."""
     with open_inventory() as inventory:
         found = [*inventory.list_caches(), *inventory.orphaned_caches()]
         named = {name: [one for one in found if _is_cache_meant(name, one)] for name in names}
@@ -245,12 +245,12 @@ def prune_caches(names: Sequence[str], *, yes: bool) -> int:
 
 
 def _cache_id(cache: CacheInfo) -> str:
-    """The beginning of the word in its volume's name."""
+    """Return a short id from the cache's volume name."""
     return cache.name.rpartition("-")[2][:_CACHE_ID_CHARS]
 
 
 def _is_cache_meant(name: str, cache: CacheInfo) -> bool:
-    """Whether a person means the cache: by its directory or name, its id, or its volume."""
+    """Return whether name means this cache: its directory or name, its id, or its volume."""
     return name in {cache.scope, _cache_id(cache), cache.name} or str(Path(name).resolve()) == cache.scope
 
 
@@ -270,7 +270,7 @@ def list_services(sandbox: str | None, *, as_json: bool) -> int:
     """Print the services of all sandboxes, or of one.
 
     Raises:
-        UsageError: no sandbox with services is called so, or belongs to a conversation of that id.
+        UsageError: no sandbox with services has this name or belongs to a conversation with this id.
     """
     with open_inventory() as inventory:
         found = _services_of(inventory, sandbox)
@@ -295,7 +295,7 @@ def list_services(sandbox: str | None, *, as_json: bool) -> int:
 
 
 def print_log(name: str, sandbox: str | None, *, tail: int) -> int:
-    """Print what a service has printed; tail: only so many lines, 0 for all.
+    """Print a service's output; tail limits it to the last lines, 0 prints all.
 
     Raises:
         UsageError: there is no such service, or one in several sandboxes.

@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
 MAX_LINES = 20
 _MAX_BAR = 50
-"""Signs for the file that changed most."""
+"""Length of the bar, in characters, of the file with the most changes."""
 _BINARY_BYTES = 8000
-"""Where git looks for a NUL."""
+"""Length of the prefix, in bytes, that is searched for a NUL byte, as git does."""
 _OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
-"""Names in a `.git` that decide what git runs."""
+"""Names in a `.git` directory that control what git runs."""
 _MAX_TURNS_DIGITS = 3
-"""A longer number is the beginning of an id: those begin with the date."""
+"""A longer number is the prefix of a conversation id, which begins with a date."""
 _MAX_EVENT_DIGITS = 6
-"""As above, for the number of an event."""
+"""As above, for an event number."""
 _STYLES = (
     (("diff --git", "index ", "old mode", "new mode", "deleted file", "new file", "--- ", "+++ "), "bold"),
     (("@@ ",), "cyan"),
@@ -71,7 +71,7 @@ _STYLES = (
 
 
 def undo_turns(wanted: str, turns: str | None, root: Path | None, *, yes: bool) -> int:
-    """Fork the conversation before its last turns, and take the agent's changes back from a bound workspace."""
+    """Fork the conversation before its last turns, and revert the agent's changes in a bound workspace."""
     if turns is None and wanted.isdecimal() and len(wanted) <= _MAX_TURNS_DIGITS:
         wanted, turns = LAST, wanted
     if turns is not None and not (turns.isdecimal() and int(turns)):
@@ -91,7 +91,7 @@ def undo_turns(wanted: str, turns: str | None, root: Path | None, *, yes: bool) 
 
 
 def redo_undone(wanted: str, root: Path | None, *, yes: bool) -> int:
-    """Bring back what an undo took, and go back to the conversation of before."""
+    """Restore what an undo removed and return to the original conversation."""
     plan = undo.plan_redo(_closed(wanted, root))
     if not _agreed(plan, "`ohsandbox undo` takes it away again.", yes=yes):
         print("Nothing was changed.")
@@ -109,7 +109,7 @@ def _closed(wanted: str, root: Path | None) -> Path:
 
 
 def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path | None) -> int:
-    """Make a conversation of the first events of another, with the files at that event."""
+    """Create a conversation from the first events of another, with the files at that event."""
     directory = find_stored(root or conversations_dir(), wanted)
     seq = stream_events(directory, lambda _: None).records - 1 if at is None else at
     bound = Workspaces.recorded(find_checkpoint(directory, seq).data.get("workspace"))
@@ -131,7 +131,7 @@ def fork_at(wanted: str, at: int | None, root: Path | None, *, workspace: Path |
 
 
 def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
-    """A person's word on what is done to their directory."""
+    """Ask the person to agree to the changes in their directory."""
     if plan.workspace is None:
         return True
     _tell("not kept, so not brought back", plan.left_out.items())
@@ -148,7 +148,7 @@ def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
 
 
 def change_lines(changes: Sequence[FileChange]) -> list[str]:
-    """A line for each change outside `.git` and of what git obeys in it, that first, and one for all else in `.git`."""
+    """Return a line for each change to what git obeys, one for each outside `.git`, and one for the rest of `.git`."""
     verbs = {"new": "comes back", "changed": "is put back", "gone": "is removed"}
     plain = [one for one in changes if not is_git(one.path)]
     obeyed = [one for one in changes if is_git(one.path) and _OBEYED & {*one.path.split("/")}]
@@ -176,7 +176,7 @@ def _told(
 def show_diff(
     wanted: str, a: int | None, b: int | None, root: Path | None, *, stat: bool, everything: bool = False
 ) -> int:
-    """Print what changed in the workspace: coloured at a terminal, a page at a time, else the bytes of a patch."""
+    """Print the workspace's changes: coloured and paged at a terminal, otherwise as the bytes of a patch."""
     if wanted.isdecimal() and len(wanted) <= _MAX_EVENT_DIGITS and b is None:  # `diff 3 7`, without an id
         wanted, a, b = LAST, int(wanted), a
     with diff_workspace(find_stored(root or conversations_dir(), wanted), a, b, ignored=everything) as work:
@@ -200,7 +200,7 @@ def show_diff(
 
 
 def split_binaries(work: WorkspaceDiff) -> tuple[list[FileChange], list[FileChange]]:
-    """The changes of texts, and those of files that are none: git, too, takes a NUL near the beginning for the sign."""
+    """Separate changes of text files from those of binaries, which have a NUL near the beginning, as in git."""
     found: dict[bool, list[FileChange]] = {False: [], True: []}
     for change in work.changes:
         found[any(_is_binary(entry, work) for entry in (change.old, change.new))].append(change)
@@ -212,14 +212,14 @@ def _is_binary(entry: FileEntry | None, work: WorkspaceDiff) -> bool:
 
 
 def sizes_of(change: FileChange) -> str:
-    """`new, 12 kB`, `changed, 12 kB before, 13 kB now`, `gone, 12 kB before`."""
+    """Describe a binary's change: `new, 12 kB`, `changed, 12 kB before, 13 kB now`, `gone, 12 kB before`."""
     old = f"{size(change.old.size)} before" if change.old is not None else ""
     new = f"{size(change.new.size)}{' now' if old else ''}" if change.new is not None else ""
     return ", ".join(filter(None, [change.word, old, new]))
 
 
 def stat_lines(work: WorkspaceDiff, *, columns: int) -> Iterator[Text]:
-    """A line a file with a bar of what is added and removed, and one for all of it."""
+    """Yield a line for each file with a bar of added and removed lines, and a total."""
     texts, binaries = split_binaries(work)
     counts: dict[str, tuple[int, int]] = {}
     for part in patch_of(texts, work.store.content):
@@ -248,7 +248,7 @@ def stat_lines(work: WorkspaceDiff, *, columns: int) -> Iterator[Text]:
 
 
 def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool) -> int:
-    """Show what the agent changed and, when the person agrees, bring it to a directory; all of it or nothing."""
+    """Show the agent's changes and, if the person agrees, apply all of them to a directory, or none."""
     directory = find_stored(root or conversations_dir(), wanted)
     target = (to or copied_workspace(directory) or Path.cwd()).resolve()
     if not target.is_dir():
@@ -288,7 +288,7 @@ def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool)
 
 
 def _tell_cut_off(directory: Path) -> None:
-    """A checkpoint is taken before a turn, so it has nothing of a turn that was killed."""
+    """Warn about a turn that was killed: the checkpoint was taken before it, so its changes are missing."""
     stored = read_stored(directory)
     if stored.holder is None and stored.metadata is not None and stored.metadata.status is ConversationStatus.RUNNING:
         say(
@@ -298,14 +298,14 @@ def _tell_cut_off(directory: Path) -> None:
 
 
 def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
-    """The patch for a person, who may be about to agree to it."""
+    """Print the patch for a person to read before they agree."""
     console = open_console()
     for line in coloured_patch(changes, work):
         console.print(line, soft_wrap=True)
 
 
 def coloured_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> Iterator[Text]:
-    """The lines of the patch, coloured; nothing in them is hidden."""
+    """Return the lines of the patch, coloured, with nothing in them hidden."""
     for part in patch_of(changes, work.store.content):
         for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:
             style = next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
@@ -317,13 +317,13 @@ def _these(count: int) -> str:
 
 
 def _tell(heading: str, left_out: Iterable[tuple[str, str]]) -> None:
-    """Paths, and why they were left out, worst first."""
+    """Print the paths that were left out and the reasons, most serious first."""
     for line in shortened([f"{path}: {why}" for path, why in left_out], "{} more"):
         say(f"{heading}: {line}")
 
 
 def shortened(lines: Sequence[str], more: str) -> list[str]:
-    """The first lines, and how many more there are."""
+    """Return the first lines and the number of the rest."""
     return [*lines[:MAX_LINES], *([more.format(len(lines) - MAX_LINES)] if len(lines) > MAX_LINES else [])]
 
 
@@ -342,7 +342,7 @@ def _tell_left_out(work: WorkspaceDiff) -> None:
 
 
 def offer_changes(conversations: Iterable[str]) -> None:
-    """Ask a person whether what each changed on a copy, its engine being elsewhere, shall come to their directory."""
+    """Ask whether changes that conversations made in a copy, for an engine elsewhere, are applied to the directory."""
     for conversation in dict.fromkeys(conversations) if person_present() else ():
         try:
             apply_changes(conversation, None, to=None, yes=False)

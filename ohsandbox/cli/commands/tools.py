@@ -1,4 +1,4 @@
-"""`ohsandbox tools`: the tools that an agent can have, those of installed plugins included."""
+"""`ohsandbox tools`: the tools that an agent can use, including those of installed plugins."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_NAME_CHARS = 100
 
 
 class _Listed(NamedTuple):
-    """A tool, and where it comes from."""
+    """A tool and its origin."""
 
     tool: ToolDefinition[Any, Any]
     origin: Origin
@@ -57,7 +57,7 @@ class _Listed(NamedTuple):
 
 
 def list_tools(*, as_json: bool) -> int:
-    """Print every tool. One that cannot be made is a line on stderr, and the others are printed."""
+    """Print every tool. A tool that cannot be made is reported on stderr."""
     found = _all()
     if as_json:
         print_json(one.fields for one in found)
@@ -71,7 +71,7 @@ def list_tools(*, as_json: bool) -> int:
 
 
 def show_tool(name: str, *, as_json: bool) -> int:
-    """Print what a model is told of the tool: its description and the schema of its arguments."""
+    """Print what the model is told about the tool: its description and the schema of its arguments."""
     listed = next((one for one in _all(quiet=True) if name in {one.tool.name, *one.tool.aliases}), None)
     if listed is None:
         if not name:
@@ -89,7 +89,7 @@ def show_tool(name: str, *, as_json: bool) -> int:
 
 
 def _all(*, quiet: bool = False) -> list[_Listed]:
-    """Each tool once, by its own name; plugins after those that ship."""
+    """List each tool once by its own name, plugins last."""
     with _warnings_shown(quiet=quiet):
         names = list_registered_tools()
     found: dict[str, _Listed] = {}
@@ -105,7 +105,7 @@ def _all(*, quiet: bool = False) -> list[_Listed]:
 
 @contextlib.contextmanager
 def _warnings_shown(*, quiet: bool) -> Iterator[None]:
-    """What the registry says of plugins that do not load, in the form of our other warnings."""
+    """Print the registry's warnings about plugins that fail to load in our usual form."""
     handler = logging.NullHandler() if quiet else logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("ohsandbox: warning: %(message)s"))
     log = logging.getLogger("ohsandbox.tool")
@@ -117,7 +117,7 @@ def _warnings_shown(*, quiet: bool) -> Iterator[None]:
 
 
 def _nowhere() -> ConversationState:
-    """A conversation to make tools for, in which nothing runs: a tool starts nothing before its first call."""
+    """Return a conversation state to make tools with; a tool starts nothing before its first call."""
     runtime = CLIRuntime("/", quiet=True)
     return ConversationState(conversation_id="listing", runtime=runtime, ask_model=_nobody, delegate=_nobody)
 

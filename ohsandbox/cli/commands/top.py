@@ -1,6 +1,6 @@
-"""`ohsandbox top`: what all sandboxes and conversations of this machine do now, as a table or as JSON.
+"""`ohsandbox top`: current activity of all sandboxes and conversations of this machine, as a table or JSON.
 
-Each look costs a bounded time and reads a bounded amount, however long the logs are.
+Each refresh takes bounded time and reads a bounded amount, however long the logs are.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.inventory import Inventory, SandboxInfo, SandboxUsage
 
 ENGINE_WAIT_S = 6.0
-"""Of a single look: an engine that takes longer is told, and not waited for."""
+"""How long, in seconds, a single sample waits for the engine; a slower engine is reported."""
 _BETWEEN_SAMPLES_S = 1.0
-"""The engine samples once a second; a processor's share is between two samples."""
+"""Seconds between two samples. The engine samples once a second, and a processor share needs two samples."""
 _MAX_PRINTED_CHARS = 100
 HEADINGS = ("NAME", "STATE", "CPU", "MEMORY", "NET IN", "NET OUT", "COST", "AGE", "TITLE", "DOES")
 
 
 def show_top(root: Path | None, *, once: bool, as_json: bool) -> int:
-    """The live table at a terminal; a plain one, or JSON, where that is asked for or nobody is there."""
+    """Show the live table at a terminal; a plain table or JSON if asked for, or if nobody is there."""
     survey = Survey(root or conversations_dir())
     if not (once or as_json) and person_present() and os.environ.get("TERM", "dumb") != "dumb":
         from ohsandbox.cli.commands.top_screen import TopScreen  # noqa: PLC0415 - prompt_toolkit is slow to import
@@ -64,7 +64,7 @@ def show_top(root: Path | None, *, once: bool, as_json: bool) -> int:
 
 
 def _look(survey: Survey) -> None:
-    """Two samples of the engine, as far as it answers."""
+    """Take two samples from the engine, if it answers."""
 
     def ask() -> None:
         survey.ask_engine()
@@ -79,7 +79,7 @@ def _look(survey: Survey) -> None:
 
 
 def fields(row: TopRow) -> dict[str, Any]:
-    """A row as JSON."""
+    """Return a row as JSON."""
     usage, sandbox = row.usage, row.sandbox
     return {
         "conversation": row.conversation,
@@ -113,14 +113,14 @@ def _cells(row: TopRow) -> tuple[str, ...]:
 # --- what is known --------------------------------------------------------------------------------
 
 _MAX_CONVERSATIONS = 100
-"""The newest, besides those whose sandbox is there."""
+"""Largest number of conversations without a sandbox that are shown, newest first."""
 TAIL_BYTES, OPEN_TAIL_BYTES = 16 * 1024, 256 * 1024
-"""So much of a log is read, and of one that a process has open: what it spent since its metadata was saved is there."""
+"""Bytes read from the end of a log; more for an open one, whose newest costs are only in the log."""
 _USAGE_TIMEOUT_S = 2.0
 _MAX_DOING_CHARS = 400
 _RANKS = {"waiting": 0, "running": 1}
 _OTHER, _NOT_OURS = 2, 3
-"""What needs a person stands first, then what is at work; last what another user or state directory owns."""
+"""Sort ranks: rows that need a person or are at work come first; those of another user or state directory come last."""
 _WORDS = {
     ConversationStatus.WAITING_FOR_CONFIRMATION: "waiting",
     ConversationStatus.RUNNING: "running",
@@ -132,36 +132,36 @@ _WORDS = {
 
 
 class TopRow(NamedTuple):
-    """A conversation with its sandbox, or one of them alone. Texts are printable."""
+    """A conversation with its sandbox, or either alone. All texts are safe to print."""
 
     key: str
-    """Stays the same from look to look."""
+    """Identifies the row across refreshes."""
     conversation: str | None
     sandbox: SandboxInfo | None
     state: str
     title: str
     doing: str
-    """What it does, or came to; empty where nothing is known."""
+    """The current activity or the outcome; empty if unknown."""
     since: datetime
-    """Of the last event, or when the sandbox was created."""
+    """Time of the last event, or of the sandbox's creation."""
     began: datetime
     holder: str | None
-    """The process that has it open, or that owns the sandbox."""
+    """The process that has the conversation open or owns the sandbox."""
     model: str
     cost_usd: float | None
     cpu: float | None
-    """Processors, 1.0 for one."""
+    """Processors in use; 1.0 is one full processor."""
     usage: SandboxUsage | None
     blocked: int = 0
-    """Hosts that its allowlist refused."""
+    """Number of hosts that the allowlist refused."""
 
     @property
     def is_at_work(self) -> bool:
-        """A process works on it."""
+        """True if a process works on the conversation."""
         return self.state == "running" and self.holder is not None
 
     def cells(self) -> dict[str, str]:
-        """What tables show of it, by their headings; empty for what is not known."""
+        """Return the table cells by heading; empty for unknown values."""
         usage = self.usage
         received, sent = ("", "") if usage is None else (size(usage.received_bytes), size(usage.sent_bytes))
         return {
@@ -180,7 +180,7 @@ class TopRow(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What was read of a conversation, and the sizes for which it holds."""
+    """Data read from a conversation, and the file sizes for which it is valid."""
 
     log_bytes: int
     metadata: ConversationMetadata
@@ -191,10 +191,10 @@ class _Look(NamedTuple):
 
 
 class Survey:
-    """What is known now. `ask_engine` and `read_logs` bring news, each from a thread of its own."""
+    """The current data. `ask_engine` and `read_logs` update it, each from its own thread."""
 
     def __init__(self, root: Path, *, opener: Callable[[], Inventory] = open_inventory) -> None:
-        """Look at nothing yet. root has the conversations."""
+        """Prepare a survey of the conversations below root; nothing is read yet."""
         self._root = root
         self._opener = opener
         self._inventory: Inventory | None = None
@@ -205,13 +205,13 @@ class Survey:
         self._looks: dict[str, _Look] = {}
         self._holders: dict[str, str] = {}
         self._blocked: dict[str, tuple[float, int]] = {}
-        """By the name of a network log: when it was written last, and the hosts that it says were refused."""
+        """By network log: its modification time and the number of hosts it says were refused."""
         self._asked_at: float | None = None
         self._fault = ""
 
     @property
     def fault(self) -> str:
-        """Why sandboxes are not known, in a sentence; empty where they are."""
+        """Why sandboxes are unknown, in a sentence; empty if they are known."""
         asked_at = self._asked_at
         if self._fault or asked_at is None or (waited := time.monotonic() - asked_at) < 2 * _USAGE_TIMEOUT_S:
             return self._fault
@@ -219,13 +219,13 @@ class Survey:
 
     @property
     def is_measuring(self) -> bool:
-        """A sandbox runs that was measured."""
+        """True if a running sandbox has been measured."""
         return bool(self._usage)
 
     # --- news -------------------------------------------------------------------------------------
 
     def ask_engine(self) -> None:
-        """List the sandboxes and measure those that run. An engine that fails is told by `fault`."""
+        """List the sandboxes and measure the running ones. If the engine fails, `fault` says why."""
         self._asked_at = time.monotonic()
         try:
             if self._inventory is None:
@@ -242,7 +242,7 @@ class Survey:
             self._asked_at = None
 
     def _measure(self, inventory: Inventory, running: list[str]) -> None:
-        """Those that were measured longest ago first: what there is no time for comes the next time."""
+        """Measure those measured longest ago first; the others follow in the next round."""
         never = datetime.fromtimestamp(0, UTC)
         order = sorted(running, key=lambda one: self._usage[one].measured_at if one in self._usage else never)
         for name, now in inventory.usage(order, timeout_s=_USAGE_TIMEOUT_S).items():
@@ -257,7 +257,7 @@ class Survey:
                 self._cpu.pop(name, None)
 
     def read_logs(self) -> None:
-        """Look at the newest conversations, and at those whose sandbox is there; only at what has changed."""
+        """Read the newest conversations and those with a sandbox, if they have changed."""
         with self._lock:
             wanted = {one.conversation for one in self._sandboxes}
         sizes = _logs(self._root)
@@ -272,7 +272,7 @@ class Survey:
         self._count_blocked([*looks, *lone])
 
     def _count_blocked(self, names: Iterable[str]) -> None:
-        """Of the logs that were written since the last look."""
+        """Count the refused hosts in logs written since the last round."""
         directory = subdirectory("network")
         for name in names:
             try:
@@ -294,7 +294,7 @@ class Survey:
         return None if metadata is None else _read(self._root / name, metadata, log_bytes, limit)
 
     def close(self) -> None:
-        """Close the connection to the engine. Twice is fine."""
+        """Close the connection to the engine. A second call does nothing."""
         inventory, self._inventory = self._inventory, None
         if inventory is not None:
             inventory.close()
@@ -302,7 +302,7 @@ class Survey:
     # --- rows -------------------------------------------------------------------------------------
 
     def rows(self) -> list[TopRow]:
-        """All that is known: what waits for a person, what is at work, the rest; the newest first."""
+        """Return all rows: those waiting for a person, those at work, then the rest; newest first in each group."""
         with self._lock:
             of_conversation = {one.conversation: one for one in self._sandboxes if one.conversation in self._looks}
             rows = [self._conversation_row(name, of_conversation.get(name)) for name in self._looks]
@@ -344,7 +344,7 @@ def _rank(row: TopRow) -> int:
 
 
 def _logs(root: Path) -> dict[str, tuple[float, int]]:
-    """When each conversation's log was written last, and its length in bytes."""
+    """Return the modification time and the length in bytes of each conversation's log."""
     found = {}
     try:
         with os.scandir(root) as entries:
@@ -361,7 +361,7 @@ def _logs(root: Path) -> dict[str, tuple[float, int]]:
 
 
 def _read(directory: Path, metadata: ConversationMetadata, log_bytes: int, limit_bytes: int) -> _Look:
-    """What its metadata says, and the end of its log beyond that."""
+    """Read the metadata and the end of the log that it does not cover yet."""
     events = tail_events(directory, limit_bytes=limit_bytes)
     later = [event for event in events if event.seq >= metadata.events]
     status, prices = metadata.status, [metadata.cost_usd]
@@ -379,7 +379,7 @@ def _read(directory: Path, metadata: ConversationMetadata, log_bytes: int, limit
 
 
 def _doing(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
-    """One printable line on what goes on, or what it came to."""
+    """Describe the current activity or the outcome on one printable line."""
     calls: dict[str, SDKEvent] = {}
     said = problem = ""
     for event in events:

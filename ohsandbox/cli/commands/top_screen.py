@@ -1,6 +1,6 @@
-"""The screen of `ohsandbox top`: a table that stays up to date, and what can be done with its rows.
+"""The screen of `ohsandbox top`: a live table and the actions on its rows.
 
-Each act is a command of ours, run at the terminal while the screen waits behind it: so questions, exit codes and what
+Each action runs one of our commands at the terminal while the screen waits: questions, exit codes and what
 is refused are those of the command line.
 """
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from ohsandbox.cli.commands.top import Survey, TopRow
 
 LOOK_S = 2.0
-"""How often the engine is asked; logs are looked at twice as often."""
+"""Interval, in seconds, of the engine's samples; logs are read twice as often."""
 _NARROW_COLUMNS = 64
-"""From here on there is room for numbers beside the title and what is done."""
+"""Width from which numbers fit beside the title and the activity."""
 _WIDE_COLUMNS = 120
-"""From here on there is room for the network and the names of sandboxes."""
+"""Width from which the network and the sandbox names fit."""
 _PAGE_ROWS = 10
 STYLE = Style.from_dict(
     {"head": "bold", "dim": "ansibrightblack", "waiting": "ansiyellow bold", "running": "ansigreen",
@@ -51,22 +51,22 @@ STYLE = Style.from_dict(
 )  # fmt: skip
 KEYS = "↑↓ choose  ⏎ go on  s shell  d diff  l log  x stop  r remove  q quit"
 _SHORT_KEYS = "↑↓⏎ s:shell d:diff l:log x:stop r:rm q"
-"""For 40 columns."""
+"""The list of keys for a terminal of 40 columns."""
 
 
 class TopScreen:
-    """Rows of a survey on the whole terminal."""
+    """The rows of a survey on the whole terminal."""
 
     def __init__(self, survey: Survey, root: Path | None) -> None:
-        """Show nothing yet. root is where the commands of ours look for conversations; None is the default."""
+        """Show nothing yet. root is where our commands look for conversations; None is the default."""
         self._survey = survey
         self._directory = () if root is None else ("--dir", str(root))
         self._rows: list[TopRow] = []
         self._chosen = ""
-        """The row's key."""
+        """Key of the selected row."""
         self._told = ""
         self._interrupted: set[str] = set()
-        """Processes that were told to stop."""
+        """Ids of the processes that have been interrupted once."""
         self._over = threading.Event()
         self._app: Application[None] = Application(
             layout=Layout(self._layout()), key_bindings=self._bindings(), full_screen=True, style=STYLE,
@@ -74,7 +74,7 @@ class TopScreen:
         )  # fmt: skip
 
     def run(self) -> int:
-        """Show it until the person leaves."""
+        """Show the screen until the person leaves; return the exit code."""
         for act, every_s in ((self._survey.ask_engine, LOOK_S), (self._survey.read_logs, LOOK_S / 2)):
             threading.Thread(target=self._repeat, args=(act, every_s), daemon=True).start()
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -88,7 +88,7 @@ class TopScreen:
         return 0
 
     def _exit_on(self, numbers: Iterable[int]) -> None:
-        """Signals end the loop from within: it would report what a handler raises, and wait for a key."""
+        """End the event loop on signals from within: it would report an exception of a handler and wait for a key."""
 
         def leave(number: int) -> None:
             with contextlib.suppress(Exception):  # prompt_toolkit's, of a loop that is ending already
@@ -134,7 +134,7 @@ class TopScreen:
         return self._rows[self._index] if self._rows else None
 
     def _take_rows(self) -> None:
-        """Before each frame, so that all parts of it show the same rows."""
+        """Take the rows before each frame, so that all parts of the frame show the same data."""
         index = self._index
         self._rows = self._survey.rows()
         if self._rows and self._chosen not in {row.key for row in self._rows}:
@@ -144,7 +144,7 @@ class TopScreen:
         return [("class:dim", KEYS if self._columns >= len(KEYS) else _SHORT_KEYS)]
 
     def _summary(self) -> StyleAndTextTuples:
-        """The first line."""
+        """Return the first line of the screen."""
         rows = self._rows
         waiting = sum(row.state == "waiting" for row in rows)
         memory = sum(row.usage.memory_bytes for row in rows if row.usage)
@@ -174,7 +174,7 @@ class TopScreen:
         return lines
 
     def _line(self, cells: dict[str, str]) -> str:
-        """Cells at their columns; the title and what is done share what is left."""
+        """Lay out the cells in their columns; the title and the activity share the remaining width."""
         columns = self._columns
         widths = _WIDE if columns >= _WIDE_COLUMNS else _NARROW if columns >= _NARROW_COLUMNS else _NARROWEST
         fixed = [_fit(cells[name], width) for name, width in widths.items()]
@@ -245,7 +245,7 @@ class TopScreen:
     # --- acts -------------------------------------------------------------------------------------
 
     def _go_on(self, row: TopRow) -> None:
-        """Go on with a conversation; one that is open elsewhere is watched."""
+        """Resume a conversation; follow it instead if another process has it open."""
         if row.conversation is None:
             self._shell(row)
         elif row.holder is not None:
@@ -274,7 +274,7 @@ class TopScreen:
             self._run("conversations", "show", *self._directory, row.conversation)
 
     def _stop(self, row: TopRow) -> None:
-        """Ctrl-C for the process that works on it; SIGTERM the second time: what runs behind a shell ignores Ctrl-C."""
+        """Send SIGINT to the row's process, and SIGTERM the second time: a program behind a shell ignores SIGINT."""
         holder = row.holder
         if holder is None or not holder.isdecimal() or not row.is_at_work:
             self._told = "No process of this machine is at work on it."
@@ -295,7 +295,7 @@ class TopScreen:
         self._in_terminal(stop)
 
     def _remove(self, row: TopRow) -> None:
-        """Remove the sandbox; where there is none, delete the conversation, whose command asks by itself."""
+        """Remove the sandbox; without one, delete the conversation, for which the command itself asks."""
         sandbox = row.sandbox
         if sandbox is None:
             self._run("conversations", *self._directory, "delete", row.conversation or "", pause=False)
@@ -312,7 +312,7 @@ class TopScreen:
         self._in_terminal(remove)
 
     def _run(self, *words: str, pause: bool = True) -> None:
-        """A command of ours at the terminal; pause: what it printed stays until Enter."""
+        """Run one of our commands at the terminal; with pause, its output stays until Enter."""
 
         def run() -> None:
             code = subprocess.run([sys.executable, "-m", "ohsandbox", *words], check=False).returncode
@@ -336,7 +336,7 @@ _HEADINGS = {
 _NARROWEST = {"STATE": 8}
 _NARROW = {"STATE": 11, "CPU": 4, "MEMORY": 7, "COST": 7, "AGE": 6}
 _WIDE = {"STATE": 11, "CPU": 5, "MEMORY": 7, "NET": 17, "COST": 8, "AGE": 6, "SANDBOX": 20}
-"""Columns of the terminal."""
+"""Width of each column in characters."""
 
 
 def _count(number: int, noun: str, ending: str) -> str:
@@ -344,7 +344,7 @@ def _count(number: int, noun: str, ending: str) -> str:
 
 
 def _fit(text: str, columns: int) -> str:
-    """The text in exactly so many columns; an ellipsis stands for what is cut off."""
+    """Return the text in exactly this many columns; an ellipsis marks a cut."""
     if cell_len(text) <= columns or columns < 1:
         return set_cell_size(text, max(0, columns))
     return set_cell_size(text, columns - 1) + "…"

@@ -1,4 +1,4 @@
-"""What goes to the agent with a message: files named with an `@`, and commands that the person ran with `!`."""
+"""Attachments of a message to the agent: files named with an `@`, and commands that the person ran with `!`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import CommandObservation
 
 MAX_FILE_BYTES = 64 * 1024
-"""About 16,000 tokens; a larger file is for the agent to read in parts."""
+"""Largest attached file: about 16,000 tokens. The agent reads a larger one in parts."""
 MAX_FILES = 20
-"""Of a message: each is looked for in the sandbox."""
+"""Largest number of files in a message; each is looked up in the sandbox."""
 _MAX_OUTPUT_CHARS = 10_000
-"""Of the end of a command's output, as the agent's own shell shows it."""
+"""Longest end of a command's output that is attached, as much as the agent's own shell shows."""
 MAX_IMAGE_BYTES = 8 * 1024 * 1024
-"""A larger image is cut off, and refused for its size."""
+"""Largest image; a larger one is cut off and refused for its size."""
 MAX_PATH_CHARS = 4096
 _MENTION = re.compile(r"(?:(?<=\s)|^)@((?:\\.|[^\s\\])+)")
 _ESCAPED = re.compile(r"\\(.)")
@@ -42,7 +42,7 @@ class Ran(NamedTuple):
     command: str
     output: str
     ending: str
-    """`exit 1`."""
+    """How the command ended, as in `exit 1`."""
 
     def __str__(self) -> str:
         shown = self.output if len(self.output) <= _MAX_OUTPUT_CHARS else f"…{self.output[-_MAX_OUTPUT_CHARS:]}"
@@ -51,24 +51,24 @@ class Ran(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What the agent is sent."""
+    """A message as it is sent to the agent."""
 
     text: str
     images: tuple[str, ...] = ()
-    """As data URLs."""
+    """Images as data URLs."""
 
 
 def with_attachments(
     text: str, ran: list[Ran], runtime: Runtime, tell: Callable[[str], None], *, typed: str | None = None
 ) -> Message:
-    """The message as the agent gets it: what the person ran, the text, and the files that it names with an `@`.
+    """Return the message for the agent: the commands that the person ran, the text, and the files it names with an `@`.
 
     Args:
-        text: all of it.
-        ran: what goes before it.
-        runtime: a path is one of this sandbox, or else of this machine.
-        tell: says what was attached, and what could not be.
-        typed: the part of the text in which files are named; None is all of it.
+        text: the whole message.
+        ran: commands that are put before the text.
+        runtime: the sandbox in which paths are looked up first, before this machine.
+        tell: is given a line about each attachment, also about those that failed.
+        typed: the part of the text that may name files; None is the whole text.
     """
     named = list(dict.fromkeys(_MENTION.findall(text if typed is None else typed)))[:MAX_FILES]
     files: list[str] = []
@@ -88,7 +88,7 @@ def with_attachments(
 
 
 def pasted_file(text: str) -> str | None:
-    """The mention of an image whose path was pasted, or dropped on the terminal; None for any other text."""
+    """Return the mention of an image whose path was pasted or dropped on the terminal; None for any other text."""
     try:
         [word] = shlex.split(text.strip().removeprefix("file://")) if len(text) <= MAX_PATH_CHARS else []
         path = Path(word).expanduser()
@@ -122,7 +122,7 @@ def _attached(path: str, data: bytes, place: str, tell: Callable[[str], None]) -
 
 
 def _read(path: str, runtime: Runtime) -> tuple[bytes, str] | None:
-    """The beginning of the file, and where it lies; None where it is not a file."""
+    """Return the beginning of the file and its location; None if it is not a file."""
     limit = MAX_IMAGE_BYTES if Path(path).suffix.lower() in _IMAGES else MAX_FILE_BYTES
     try:
         return runtime.read_bytes(path, limit_bytes=limit + 1), ""
@@ -138,19 +138,19 @@ def _read(path: str, runtime: Runtime) -> tuple[bytes, str] | None:
 # --- commands of the person -----------------------------------------------------------------------
 
 PERSON = "person"
-"""The shell of `!` commands: it has a directory of its own, and the agent's is left alone."""
+"""Session name of the shell for `!` commands; its directory is separate from the agent's."""
 MAX_LIVE_ROWS, MAX_LIVE_CHARS = 6, 4000
 
 
 class PersonCommand:
-    """It runs from the beginning until it has ended, or was canceled."""
+    """A `!` command, which runs from construction until it ends or is canceled."""
 
     def __init__(self, runtime: Runtime, command: str) -> None:
         self.command = command
         self.error: BaseException | None = None
-        """What `execute` raised; once it is over."""
+        """The error that `execute` raised, once the command is over."""
         self.seen: CommandObservation | None = None
-        """What it gave; None before it is over, or after an error."""
+        """The command's result; None before it is over or after an error."""
         self.seconds = 0.0
         self._began, self._cancel, self._over = time.monotonic(), threading.Event(), threading.Event()
         self._tail = ""
@@ -158,20 +158,20 @@ class PersonCommand:
 
     @property
     def is_over(self) -> bool:
-        """It has ended."""
+        """True once the command has ended."""
         return self._over.is_set()
 
     @property
     def live(self) -> str:
-        """The last rows that it has printed so far, safe to print."""
+        """Return the last rows of output so far, safe to print."""
         return "\n".join(output(self._tail).rstrip("\n").split("\n")[-MAX_LIVE_ROWS:])
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; whether it has come."""
+        """Wait up to timeout_s for the end; return whether it has come."""
         return self._over.wait(timeout_s)
 
     def cancel(self) -> None:
-        """Have it end."""
+        """Cancel the command."""
         self._cancel.set()
 
     def _run(self, runtime: Runtime) -> None:

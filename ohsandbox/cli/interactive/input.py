@@ -1,4 +1,4 @@
-"""What a person types into: history that outlives the session, pastes shown folded, keys, completion."""
+"""The input line: history that outlives the session, folded pastes, keys, completion."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 MAX_HISTORY_ENTRIES = 1000
 MAX_ENTRY_CHARS = 4000
-"""A longer text is kept with its pastes folded, and where it is longer still, not at all."""
+"""Longest text in the history; a longer one is stored with its pastes folded, or not at all if it is still too long."""
 FOLDED_LINES, FOLDED_CHARS = 5, 600
-"""A paste of more is shown by its number of lines."""
+"""A paste with more lines or characters is shown as its number of lines."""
 _MAX_COMPLETIONS = 200
 _LAST_WORD = re.compile(r"(?:^|\s)(\S*)$")
 
@@ -30,7 +30,7 @@ _LAST_WORD = re.compile(r"(?:^|\s)(\S*)$")
 class InputHistory(History):
     """The texts of all sessions, newest first, in a file that only its owner can read.
 
-    A line is a JSON string, so that a text may have several. What the masker knows as a secret is not stored, nor what
+    Each line is a JSON string, since a text may have several lines. Neither a known secret is stored nor a text that
     begins with a blank, as in a shell.
     """
 
@@ -39,11 +39,11 @@ class InputHistory(History):
         self._path, self._mask = path, mask
 
     def load_history_strings(self) -> Iterable[str]:
-        """The stored texts; a file that cannot be read is an empty one."""
+        """Yield the stored texts; none if the file cannot be read."""
         return reversed(self._stored())
 
     def store_string(self, string: str) -> None:
-        """Append it. That it cannot be stored is not a reason to stop a person's work."""
+        """Append a text. A failure is ignored, as it must not stop a person's work."""
         from ohsandbox.errors import OhsandboxError  # noqa: PLC0415 - nothing of ohsandbox before the first paint
         from ohsandbox.private_files import open_regular, write_all, write_atomically  # noqa: PLC0415 - as above
 
@@ -80,13 +80,13 @@ def _line(text: str) -> bytes:
 
 
 class Pastes:
-    """Long pastes: the input shows what `fold` gives for one, `unfold` puts the text back."""
+    """Long pastes: `fold` returns the mark that the input shows, `unfold` puts the text back."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     def fold(self, pasted: str) -> str:
-        """What the input shows for it: the text itself, or `[pasted 10,000 lines]`."""
+        """Return what the input shows for a paste: the text itself, or `[pasted 10,000 lines]`."""
         text = pasted.replace("\r\n", "\n").replace("\r", "\n")
         lines = text.count("\n") + (not text.endswith("\n"))
         if lines <= FOLDED_LINES and len(text) <= FOLDED_CHARS:
@@ -101,46 +101,46 @@ class Pastes:
         return mark
 
     def unfold(self, shown: str) -> str:
-        """The text with each mark replaced by what was pasted, once: a mark within a paste is its own text."""
+        """Return the text with each mark replaced by its paste, once: a mark inside a paste is left as it is."""
         if not self._texts:
             return shown
         marks = re.compile("|".join(map(re.escape, sorted(self._texts, key=len, reverse=True))))
         return marks.sub(lambda mark: self._texts[mark[0]], shown)
 
     def ending(self, before_cursor: str) -> str | None:
-        """The mark that the text before the cursor ends with: one key takes it away."""
+        """Return the mark at the end of the text before the cursor, which one key press deletes."""
         return next((mark for mark in self._texts if before_cursor.endswith(mark)), None)
 
 
 class CommandHelp(NamedTuple):
-    """A slash command, for completion."""
+    """A slash command that can be completed."""
 
     name: str
-    """With its slash."""
+    """The name with its slash."""
     text: str
 
 
 class Entry(NamedTuple):
-    """A file or a directory, for completion."""
+    """A file or directory that can be completed."""
 
     name: str
     is_directory: bool
 
 
 class InputCompleter(Completer):
-    """`/` at the beginning completes commands, `@` paths, and in a `!` command every word is a path."""
+    """Completes commands after a `/` at the beginning, paths after an `@`, and each word of a `!` command as a path."""
 
     def __init__(
         self, commands: Sequence[CommandHelp] = (), list_dir: Callable[[str], list[Entry]] | None = None
     ) -> None:
         self.commands = commands
         self.list_dir = list_dir
-        """The entries of a directory where the agent works; a relative path is below its working directory."""
+        """Lists a directory in the sandbox; a relative path is below the agent's working directory."""
         self.arguments: Callable[[str], list[str]] = lambda _: []
-        """What the last word may become, of a line that begins with a command and a blank."""
+        """Returns the candidates for the last word of a line that begins with a command and a blank."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Completions of the word before the cursor."""
+        """Yield completions of the word before the cursor."""
         before = document.text_before_cursor
         if before.startswith("/") and not any(one.isspace() for one in before):
             return [
@@ -178,7 +178,7 @@ class InputCompleter(Completer):
 
 
 def completes_itself(document: Document) -> bool:
-    """Completions are offered without Tab: of a command, and behind an `@`."""
+    """Return whether completions are offered without Tab: for a command, and after an `@`."""
     before = document.text_before_cursor
     if before.startswith("/"):
         return not any(one.isspace() for one in before)
@@ -187,7 +187,7 @@ def completes_itself(document: Document) -> bool:
 
 
 def accept_newline(buffer: Any) -> bool:
-    r"""Enter behind a backslash is a new line; whether it was one."""
+    r"""Turn Enter after a backslash into a line break; return whether it was one."""
     if not buffer.document.text_before_cursor.endswith("\\"):
         return False
     buffer.delete_before_cursor()

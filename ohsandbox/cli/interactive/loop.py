@@ -1,4 +1,4 @@
-"""The interactive session: a screen first, then all that takes time, then messages until the person leaves."""
+"""The interactive session: it shows the screen, does the slow work, then reads messages until the person leaves."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
     from ohsandbox.settings import Settings
 
 TICK_S = 0.1
-"""How often what a `!` command prints is shown."""
+"""Interval, in seconds, at which the output of a `!` command is redrawn."""
 SLOW_S = 0.3
-"""A slash command that takes longer is shown to be at work."""
+"""A slash command that takes longer, in seconds, gets a status line."""
 _KEYS_HELP = "? at an empty line shows the keys. Anything that begins with no sign goes to the agent."
 _PLANNED = "That is its plan. Shift-Tab leaves plan mode; then say what to do."
 
 
 class InteractiveSession:
-    """What `run` does at a terminal, on a screen that is there already."""
+    """Runs `ohsandbox run` at a terminal whose screen is already shown."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -64,7 +64,7 @@ class InteractiveSession:
         self._bar = StatusBar()
         self._ran: list[Ran] = []
         self._command: PersonCommand | None = None
-        """A `!` command that runs."""
+        """The `!` command that is running."""
         self._session: RunSession | None = None
         screen.region.bar = lambda columns: self._bar.line(columns, is_my_turn=screen.is_reading)
         screen.read_paste = pasted_file
@@ -80,7 +80,7 @@ class InteractiveSession:
         return [] if self._session is None else self._session.unapplied
 
     def work(self, run: RunRequest) -> int:
-        """Run the task, then talk where the person stopped it or has begun to write; the exit code of the last run."""
+        """Run the task, then prompt for messages if the person stopped it or is writing; return the last exit code."""
         what, where = run.what, run.where
         if what.task is None and run.resumed is None:
             where = _offer_repository(where)
@@ -146,17 +146,17 @@ class InteractiveSession:
                     self._view.info(_PLANNED)
 
     def _take_message(self, text: str) -> None:
-        """Have text that a person wrote elsewhere read as a line of theirs, also while a question is open.
+        """Read text that a person wrote elsewhere as a line of input, also while a question is open.
 
         Raises:
-            UsageError: it would be a command, which is for who sits here.
+            UsageError: it would be a command; those are accepted only from the terminal.
         """
         if text.startswith("!") or is_command(text):
             raise UsageError("Lines that begin with ! or a /command are for the terminal. Write it there.")
         self._screen.send(text)
 
     def _message(self, line: SentLine) -> Message:
-        """What the agent is sent for it."""
+        """Return the message for the agent that a line makes."""
         assert self._session is not None  # noqa: S101 - it talks
         ran, self._ran = self._ran, []
         runtime = self._session.runtime
@@ -165,7 +165,7 @@ class InteractiveSession:
         )
 
     def _do(self, line: SentLine) -> bool:
-        """A line that is not for the agent; whether the session goes on. What fails is told.
+        """Run a line that is not for the agent; return whether the session goes on. Failures are reported.
 
         Raises:
             SandboxUnavailable: the sandbox is gone.
@@ -185,7 +185,7 @@ class InteractiveSession:
 
     @contextlib.contextmanager
     def _shown_at_work(self, line: SentLine) -> Iterator[None]:
-        """A command that takes a while is seen to; while the agent works, the status is the agent's."""
+        """Show a status line while a slow command runs; while the agent works, the status is the agent's."""
         assert self._session is not None  # noqa: S101 - it talks
         if self._session.conversation.status() is ConversationStatus.RUNNING:
             yield
@@ -198,7 +198,7 @@ class InteractiveSession:
             self._screen.show_status("")
 
     def _change_mode(self) -> str:
-        """Go on to the next mode, and say which it is; in the screen's thread."""
+        """Switch to the next mode and return its description; runs in the screen's thread."""
         session = self._session
         if session is None or not session.is_open:
             return "What is asked can be changed once the sandbox is there."
@@ -208,7 +208,7 @@ class InteractiveSession:
         return f"From now on: {MODES[name].told}."
 
     def _run_command(self, command: str) -> None:
-        """Run it in the sandbox, show it, and tell the agent with the next message."""
+        """Run a command in the sandbox, show it, and attach it to the next message."""
         assert self._session is not None  # noqa: S101 - it talks
         if not command:
             raise UsageError("`!` runs a command in the sandbox, as in `!ls`. Write one behind it.")
@@ -223,7 +223,7 @@ class InteractiveSession:
             self._await_command()
 
     def _await_command(self) -> None:
-        """Show the command that runs until its end; a key stops it."""
+        """Show the running command until it ends; a key stops it."""
         if (command := self._command) is None:
             return
         self._screen.show_status(safe_line(command.command, limit_chars=60))
@@ -242,7 +242,7 @@ class InteractiveSession:
         self._show_command()
 
     def _show_command(self) -> None:
-        """Show what the command gave, if it has ended."""
+        """Show the command's result, if it has ended."""
         if (command := self._command) is None or not command.is_over:
             return
         self._command = None
@@ -256,7 +256,7 @@ class InteractiveSession:
         self._ran.append(Ran(command.command, shown, ending))
 
     def _told(self, act: Callable[[], None]) -> None:
-        """Do it; what fails is told, unless the sandbox is gone."""
+        """Call act and report its error, unless the sandbox is gone."""
         try:
             act()
         except SandboxUnavailable:
@@ -293,7 +293,7 @@ class InteractiveSession:
         print_wrapped(self._view.console, Text("  ? shows the keys, /help the commands", style="dim"))
 
     def _list_dir(self, path: str) -> list[Entry]:
-        """For completion: of the bound directory where there is one, else of the sandbox; empty until it is there."""
+        """List a directory for completion: the bound directory's, else the sandbox's; empty until there is one."""
         session = self._session
         if session is None or not session.is_open:
             return []
@@ -306,14 +306,14 @@ class InteractiveSession:
 
 
 def _workspaces_of(full: SandboxOptions) -> str:
-    """The directories that the agent works in, the first one first."""
+    """Return the directories that the agent works in, the main one first."""
     given = [parse_path(one) for one in full.workspaces or ()]
     listed = [f"{Path(one.path).resolve()}{' (read-only)' if one.read_only else ''}" for one in given]
     return f"{'a copy of ' if full.copies else ''}{', '.join(listed)}"
 
 
 def _offer_repository(where: SandboxOptions) -> SandboxOptions:
-    """Ask whether the agent may work in the repository that this is, where nothing else was said."""
+    """Ask whether the agent may work in the current repository, if no option says where it works."""
     if where.workspace is not None or where.attach is not None or not where.backend.isolated:
         return where
     here = Path.cwd()

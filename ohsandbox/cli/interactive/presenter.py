@@ -1,4 +1,4 @@
-"""A conversation shown on a `Screen`: blocks above the input, what is being written or printed now below them."""
+"""A conversation on a `Screen`: finished blocks above the input, the text being written or printed below them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from ohsandbox.network.audit import NetworkDecision
 
 MAX_LIVE_ROWS = 8
-"""Of what a running call prints."""
+"""Largest number of rows of a running call's output."""
 _WAITS_FOR_MODEL = "waits for the model"
 LONG_S = 15.0
-"""Who waits so long looks at something else: the bell rings."""
+"""After a run or wait of this many seconds the person may look elsewhere, so the bell rings."""
 _PAINT_S = 0.15
-"""An answer that is being written is laid out anew at most so often."""
+"""Shortest time, in seconds, between two layouts of an answer that is being written."""
 
 
 class ScreenView(RichView):
-    """Prints above the screen's input; the block that is being written stands right above the status."""
+    """Prints blocks above the screen's input; the block that is being written is right above the status."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(open_console(), line=_ScreenLine(screen))
@@ -53,7 +53,7 @@ class ScreenView(RichView):
         self._painted_at = 0.0
 
     def show_tail(self, text: str) -> None:
-        """Lay it out as Markdown, now or with the next tick."""
+        """Lay out the text as Markdown, now or at the next tick."""
         self._tail = text
         if not text:
             self._screen.show_live("")
@@ -61,18 +61,18 @@ class ScreenView(RichView):
             self._paint()
 
     def output(self, event: OutputEvent) -> None:
-        """The last lines of what runs, above the status."""
+        """Show the last lines of output above the status."""
         rows = Rows(Group(*tail(event.text, rows=MAX_LIVE_ROWS)), indent=INDENT)
         self._screen.show_live(_ansi(rows, self.console.width - 1))
 
     def show_block(self, block: Block) -> None:
-        """Print it. What a call printed meanwhile stands in its result."""
+        """Print a block. A call's live output is dropped, because the result holds it."""
         if isinstance(block, ResultBlock):
             self._screen.show_live("")
         super().show_block(block)
 
     def tick(self) -> None:
-        """Show what was written since the last time."""
+        """Show the text written since the last tick."""
         if self._tail and time.monotonic() - self._painted_at >= _PAINT_S:
             self._paint()
 
@@ -83,7 +83,7 @@ class ScreenView(RichView):
 
 
 class _ScreenLine:
-    """The screen's status, for a view."""
+    """Shows a view's status on the screen."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -92,17 +92,17 @@ class _ScreenLine:
         self._screen.show_status(text)
 
     def update(self, text: str) -> None:
-        """Nothing: the screen shows what a call prints above its status."""
+        """Do nothing: the screen shows a call's output above its status."""
 
     def draw(self) -> None:
-        """The screen does, with each frame."""
+        """Do nothing: the screen draws the status with each frame."""
 
     def clear(self) -> None:
-        """The screen makes room by itself."""
+        """Do nothing: the screen makes room by itself."""
 
 
 def rendered(text: str, columns: int) -> str:
-    """Markdown that is safe to print, as rows with colours."""
+    """Return Markdown, made safe to print, as rows with colours."""
     return _ansi(markdown(text), columns)
 
 
@@ -116,7 +116,7 @@ def _ansi(what: RenderableType, columns: int) -> str:
 
 
 class ScreenPresenter(Presenter):
-    """Also listens to the person while the agent works: a message reaches it with its next request."""
+    """A presenter that also reads input while the agent works: a message reaches the agent with its next request."""
 
     def __init__(
         self,
@@ -130,28 +130,28 @@ class ScreenPresenter(Presenter):
         message: Callable[[SentLine], Message],
         each_tick: Callable[[], None],
     ) -> None:
-        """Listen to the conversation, and to the person.
+        """Start listening to the conversation and the person.
 
         Args:
-            conversation: see `Presenter`, as for view and answer.
+            conversation: as in `Presenter`.
             view: shows it on screen.
-            answer: asks about calls that wait.
-            screen: what the person writes on it while the agent works is a message, or a command.
+            answer: asks about pending calls.
+            screen: a line typed on it while the agent works is a message or a command.
             bar: counts the events.
-            command: does what a line says that begins with `/` or `!`.
-            message: makes of any other line what the agent is sent.
-            each_tick: is called again and again while the agent works.
+            command: runs a line that begins with `/` or `!`.
+            message: turns any other line into a message for the agent.
+            each_tick: is called at each tick while the agent works.
         """
         self._screen, self._bar, self._command, self._message = screen, bar, command, message
         self._each_tick = each_tick
         self.rings = False
-        """Rings the terminal's bell when a question waits, or a run has ended, for which the person waited long."""
+        """Whether the terminal's bell rings when a question is asked, or a run ends, after a long wait."""
         self._since = time.monotonic()
-        """The person's last word to the agent."""
+        """Monotonic time of the person's last message to the agent."""
         super().__init__(conversation, view, echo=False, answer=answer)
 
     def tell(self, line: str) -> None:
-        """At once where the person's next line is awaited: nothing else is printed then."""
+        """Print a line, immediately if the prompt is waiting for input: nothing else would be printed then."""
         if self._screen.is_reading and not self._screen.is_suspended:
             self.view.info(line)
         else:

@@ -1,4 +1,4 @@
-"""What stands below the scrollback: live rows, the status, what is queued, the input, the bottom line."""
+"""The rows below the scrollback: live output, status, queued lines, input, bottom line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.widgets import SearchToolbar, TextArea
 
 TICK_S = 0.12
-"""How often the spinner turns."""
+"""Interval, in seconds, between two positions of the spinner."""
 _MAX_MENU_ROWS = 6
 _MAX_QUEUED_ROWS = 3
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -38,7 +38,7 @@ KEYS = (
     ("!", "runs it in the sandbox"),
     ("@", "attaches a file or image"),
 )
-"""What `?` shows at an empty line."""
+"""The keys that `?` lists at an empty line."""
 STYLE = Style.from_dict(
     {
         "bar": "fg:ansibrightblack",
@@ -57,35 +57,35 @@ STYLE = Style.from_dict(
 
 
 class SentLine(NamedTuple):
-    """What a person sent."""
+    """A line that a person sent."""
 
     text: str
     shown: str
-    """With long pastes folded."""
+    """The line with long pastes folded."""
 
 
 class Region:
-    """The rows around the input. Only text that is safe to print may be given; any thread may set what is shown."""
+    """The rows around the input. All text given must be safe to print; any thread may set what is shown."""
 
     def __init__(self, queued: Callable[[], list[SentLine]]) -> None:
-        """Queued gives the lines that nobody has read yet and that are shown; the oldest first."""
+        """Lay nothing out yet. queued returns the lines that are sent but not read yet, oldest first."""
         self.status = ""
-        """What is going on; empty while nothing is."""
+        """The current activity; empty for none."""
         self.live = ""
-        """Rows between what is printed and the status, with colours: what is being written or printed now."""
+        """Coloured rows between the scrollback and the status: the text being written or printed now."""
         self.bar: Callable[[int], str] = lambda _columns: ""
-        """The bottom line for a terminal of so many columns."""
+        """Returns the bottom line for a terminal of the given width."""
         self.can_stop = False
-        """Esc stops what is going on, as Ctrl-C does."""
+        """True if Esc stops the current activity, as Ctrl-C does."""
         self.hint = ""
-        """In the place of the bottom line."""
+        """Text shown instead of the bottom line."""
         self.shows_keys = False
-        """The keys are listed above the input."""
+        """True if the keys are listed above the input."""
         self._queued = queued
         self._since = self._shown_from = 0.0
 
     def show_status(self, text: str, *, after_s: float = 0.0) -> None:
-        """Show from now on, or after so long, what is going on, and for how long; an empty text for nothing."""
+        """Show an activity and its duration, now or after after_s seconds; an empty text clears it."""
         if not text or not self.status:
             self._since = time.monotonic()
         self._shown_from = time.monotonic() + after_s
@@ -93,16 +93,16 @@ class Region:
 
     @property
     def shows_status(self) -> bool:
-        """Something is going on, and for as long as it was to be."""
+        """Return whether an activity is due to be shown."""
         return bool(self.status) and time.monotonic() >= self._shown_from
 
     @property
     def columns(self) -> int:
-        """Short of the last one: a terminal that folds its rows folds none of ours as long as its width is the same."""
+        """The usable width, without the last column: such rows do not wrap while the terminal keeps its width."""
         return max(get_app().output.get_size().columns - 1, 1)
 
     def rows(self, typed: TextArea, search: SearchToolbar) -> HSplit:
-        """The layout, around the input and its search."""
+        """Return the layout around the input and its search."""
 
         def row(text: Callable[[], Any], *, when: Callable[[], object], **options: Any) -> ConditionalContainer:
             window = Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=False, **options)
@@ -158,7 +158,7 @@ class Region:
 
 
 def input_height() -> Dimension:
-    """The input takes at most half of the terminal."""
+    """Return the height of the input: at most half of the terminal."""
     return Dimension(min=1, max=max(get_app().output.get_size().rows // 2, 1))
 
 

@@ -1,4 +1,4 @@
-"""A region at the end of the terminal's own scrollback, with text printed above it: what prompt_toolkit draws with."""
+"""A region at the end of the terminal's own scrollback, with text printed above it: output and renderer."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class FrameOutput(Vt100_Output):
-    """A terminal that gets a frame in one write, so that it never shows half of one."""
+    """Writes a frame to the terminal in one piece, so that no half-drawn frame is visible."""
 
     is_region = False
-    """What is erased is the region, from its first row on."""
+    """True if the next erasure starts at the region's first row."""
     _held = False
 
     @property
     def responds_to_cpr(self) -> bool:
-        """The cursor's position is never asked for: the region is as high as what is in it, wherever it stands."""
+        """False: the cursor's position is never queried, since the region's height depends only on its content."""
         return False
 
     @contextlib.contextmanager
     def frame(self) -> Iterator[None]:
-        """What is written meanwhile is sent at the end."""
+        """Send everything written in the block at its end."""
         self._held = True
         try:
             yield
@@ -43,9 +43,9 @@ class FrameOutput(Vt100_Output):
             self.flush()
 
     def erase_down(self) -> None:
-        """Erase from the cursor on.
+        """Erase from the cursor to the end.
 
-        The region, which has more than one row, not at once: tmux takes the erasure of a whole screen for one that
+        A region of several rows is erased row by row: tmux takes the erasure of a whole screen for one that
         should stay in its history.
         """
         if not self.is_region:
@@ -57,21 +57,21 @@ class FrameOutput(Vt100_Output):
         self.cursor_up(1)
 
     def cursor_backward(self, amount: int) -> None:
-        """Never by a backspace: so none in what a terminal gets is ours."""
+        """Move the cursor without a backspace, so that a backspace in the output is never ours."""
         if amount:
             self.write_raw(f"\x1b[{amount}D")
 
     def flush(self) -> None:
-        """Send what was written; within `frame` it waits."""
+        """Send the buffered output; inside `frame` it waits."""
         if not self._held:
             super().flush()
 
 
 class InlineRenderer(Renderer):
-    """Draws the region, and prints above it what `add` was given since the last frame.
+    """Draws the region, and prints text from `add` above it.
 
-    A region that shrinks leaves no rows behind, and neither does a terminal that folds its rows when it becomes
-    narrower: all that is known to do so (xterm alone cuts them off).
+    No rows are left behind when the region shrinks, or when the terminal becomes narrower and wraps its rows
+    (all known terminals do; xterm cuts them off).
     """
 
     output: FrameOutput
@@ -84,10 +84,10 @@ class InlineRenderer(Renderer):
         self._cursor = (0, 0)
         self._folds = "XTERM_VERSION" not in os.environ
         self.keeps_height = False
-        """The region stays as high as it is until something is printed: so the bottom line does not jump."""
+        """True to keep the region's height until something is printed, so that the bottom line does not jump."""
 
     def add(self, text: str) -> None:
-        """Print text, which may hold colours, above the region with the next frame; from any thread."""
+        """Print text, which may be coloured, above the region with the next frame; callable from any thread."""
         with self._lock:
             self._above.append(text)
 
@@ -104,7 +104,7 @@ class InlineRenderer(Renderer):
             self._cursor = position.x, position.y
 
     def erase(self, leave_alternate_screen: bool = True) -> None:  # noqa: FBT001, FBT002 - as there
-        """Remove the region, and print what was added."""
+        """Remove the region, and print the text from `add`."""
         with self._lock:
             above, self._above = "".join(self._above), []
         with self.output.frame():
@@ -124,7 +124,7 @@ class InlineRenderer(Renderer):
         return layout.container.preferred_height(columns, rows).preferred < screen.height
 
     def _folded_rows(self) -> int:
-        """How many rows the terminal has made out of those above the cursor since they were drawn."""
+        """Return how many rows the terminal made, by wrapping, of those above the cursor since they were drawn."""
         screen, columns = self.last_rendered_screen, max(self.output.get_size().columns, 1)
         if screen is None or not self._folds or columns >= self._columns:
             return 0
@@ -144,29 +144,29 @@ class AboveStream(io.TextIOBase):
         self._part = ""
 
     def write(self, text: str) -> int:
-        """Print the lines that text ends."""
+        """Print the complete lines of text."""
         whole, end, self._part = (self._part + text).rpartition("\n")
         if end:
             self._print(whole + end)
         return len(text)
 
     def flush(self) -> None:
-        """Print the line that has not ended only where nothing is drawn: a question."""
+        """Print an unfinished line, such as a question, but only while the region is not drawn."""
         if self._part and not self._is_drawn():
             self._print(self._part)
             self._part = ""
 
     def isatty(self) -> bool:
-        """It ends at one."""
+        """Return True: the stream ends at a terminal."""
         return True
 
     def fileno(self) -> int:
-        """The terminal's."""
+        """Return the terminal's descriptor."""
         return self._stream.fileno()
 
 
 def terminal_size() -> Size:
-    """What the terminal says of itself, whatever a variable says."""
+    """Return the size that the terminal reports, ignoring environment variables."""
     with contextlib.suppress(OSError):  # it has gone
         columns, rows = os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)
         if columns and rows:

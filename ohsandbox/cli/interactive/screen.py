@@ -1,4 +1,4 @@
-"""`Screen`: the terminal while a session is open. Its thread draws and reads keys; the session's asks it for lines."""
+"""`Screen`: the terminal during a session. Its thread draws and reads keys; the session's thread asks it for lines."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
 _FRAME_S = 1 / 25
-"""At most so often the terminal is drawn: what is printed between two frames goes out with one write."""
+"""Shortest time, in seconds, between two frames; text printed in between is sent in one write."""
 _ESCAPE_S = 0.05
-"""So long after an Esc the rest of a key's sequence may come; the same time again for Alt and a key."""
+"""How long, in seconds, the rest of a key's sequence may take after Esc; as long again for Alt and a key."""
 _HINT_S = 2.0
-"""So long after one Ctrl-C at an empty prompt another one leaves."""
+"""A second Ctrl-C at an empty prompt within this many seconds leaves the session."""
 _LEAVES = "Ctrl-C again, or Ctrl-D, leaves."
 
 
 class Screen:
-    """The input line with what stands around it, at the end of the terminal's scrollback.
+    """The input line and the rows around it, at the end of the terminal's scrollback.
 
-    Everything that is printed to stdout and stderr meanwhile goes above it. Only text that is safe to print may be
+    Everything printed to stdout and stderr meanwhile appears above it. Only text that is safe to print may be
     given: nothing is cleaned here. All methods are for the thread that made it, which gets Ctrl-C as KeyboardInterrupt
     unless it waits in `read`; what `region` shows may be set by any.
     """
 
     def __init__(self, *, history: History | None = None) -> None:
         self.completer = InputCompleter()
-        """What Tab offers; its commands and its directories may be given later."""
+        """The completer; its commands and directories may be set later."""
         self.region = Region(lambda: [] if self._reading else [*self._lines])
-        """What stands around the input; its bottom line may be set."""
+        """The rows around the input; the bottom line may be set."""
         self.change_mode: Callable[[], str] = lambda: ""
-        """Change what is asked before it runs, and say what is now. Called in the screen's thread."""
+        """Switches the confirmation mode and returns its description. It is called in the screen's thread."""
         self.read_paste: Callable[[str], str | None] = lambda _: None
-        """What stands for pasted text in the input; None folds it where it is long."""
+        """Returns the replacement for pasted text; None folds the text if it is long."""
         self.unfold: Callable[[], bool] = lambda: False
-        """Print the newest block that was not shown whole; False where there is none. Called in a thread of its own."""
+        """Prints the newest folded block whole; returns False if there is none. It is called in a thread of its own."""
         self._lines: deque[SentLine] = deque()
         self._changed = threading.Condition()
         self._reading = self._leaving = self._interrupting = self._is_over = self._is_suspended = False
@@ -84,7 +84,7 @@ class Screen:
     # --- for the session's thread -------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        """Draw for the first time; from now on stdout and stderr go above."""
+        """Draw for the first time; from now on stdout and stderr are printed above the region."""
         self._stack = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._draw_until_closed, name="ohsandbox-screen", daemon=True)
         self._thread.start()
@@ -102,10 +102,10 @@ class Screen:
         self._stack.close()
 
     def read(self) -> SentLine:
-        """The next line that the person sends.
+        """Return the next line that the person sends.
 
         Raises:
-            EOFError: Ctrl-D, or the terminal has gone.
+            EOFError: Ctrl-D, or the terminal is gone.
             KeyboardInterrupt: Ctrl-C twice, or a signal from outside.
         """
         while True:
@@ -127,43 +127,43 @@ class Screen:
                 self._interrupting = False  # it was for a run that had just ended
 
     def send(self, text: str) -> None:
-        """Have text read as a line that the person sends; from any thread."""
+        """Treat text as a line that the person sends; callable from any thread."""
         with self._changed:
             self._lines.append(SentLine(text, text))
             self._changed.notify_all()
 
     def poll(self) -> SentLine | None:
-        """A line that was sent meanwhile, if there is one."""
+        """Return a line that was sent meanwhile; None if there is none."""
         with self._changed:
             return self._lines.popleft() if self._lines else None
 
     @property
     def has_draft(self) -> bool:
-        """Something stands in the input line, or waits to be read."""
+        """True if the input line is not empty, or a sent line has not been read."""
         return bool(self._input.text or self._lines)
 
     @property
     def is_reading(self) -> bool:
-        """The session waits for the person's next line."""
+        """True if the session waits for the person's next line."""
         return self._reading
 
     @property
     def is_suspended(self) -> bool:
-        """A question has the terminal."""
+        """True if a question has the terminal."""
         return self._is_suspended
 
     def show_status(self, text: str, *, after_s: float = 0.0) -> None:
-        """Show from now on, or after so long, what is going on, and for how long; an empty text for nothing."""
+        """Show an activity and its duration, now or after after_s seconds; an empty text clears it."""
         self.region.show_status(text, after_s=after_s)
         self._app.invalidate()
 
     def show_live(self, text: str) -> None:
-        """Show these rows, in colours, above the status."""
+        """Show these coloured rows above the status."""
         self.region.live = text
         self._app.invalidate()
 
     def print_above(self, text: str) -> None:
-        """Print text, with colours, above the input."""
+        """Print coloured text above the input."""
         if self._is_suspended or self._is_over:
             with contextlib.suppress(OSError):  # the terminal has gone
                 self._out.write(text)
@@ -173,16 +173,16 @@ class Screen:
             self._app.invalidate()
 
     def ring(self) -> None:
-        """Ring the terminal's bell, whatever that is set to be."""
+        """Ring the terminal's bell."""
         with contextlib.suppress(OSError):  # the terminal has gone
             self._out.write("\a")
             self._out.flush()
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """The terminal as it was before, for a question: nothing is drawn, and no key is read here.
+        """Give the terminal back for a question: in the block nothing is drawn and no key is read here.
 
-        What was typed into the input line stays, and stands there again afterwards.
+        The text in the input line is kept and shown again afterwards.
         """
         if self._is_suspended or self._is_over or self._app.loop is None or self._app.context is None:
             yield
@@ -360,7 +360,7 @@ class Screen:
         event.app.create_background_task(unfold())
 
     def _edit(self, event: KeyPressEvent) -> None:
-        """Open the draft in $VISUAL or $EDITOR, with what was pasted; what is printed meanwhile comes afterwards."""
+        """Open the draft, with its pastes, in $VISUAL or $EDITOR; output printed meanwhile appears afterwards."""
         buffer = event.current_buffer
         buffer.text = self._pastes.unfold(buffer.text)
         buffer.cursor_position = len(buffer.text)
@@ -377,7 +377,7 @@ class Screen:
         event.app.invalidate()
 
     def _take_back(self, event: KeyPressEvent) -> None:
-        """The last line that nobody has read yet is a draft again."""
+        """Turn the last line that has not been read into a draft again."""
         with self._changed:
             line = self._lines.pop() if self._lines else None
         if line is not None:
@@ -421,6 +421,6 @@ class Screen:
                 signal.pthread_kill(self._owner, signal.SIGINT)
 
     def _input_parser_reset(self) -> None:
-        """Of a paste whose end went to a question, nothing is waited for any more."""
+        """Reset the key parser, so that it does not wait for the end of a paste that a question consumed."""
         if (parser := getattr(self._app.input, "vt100_parser", None)) is not None:
             parser.reset()

@@ -1,4 +1,4 @@
-"""The first moments of an interactive session: the screen stands before anything slow is imported."""
+"""The start of an interactive session: the screen is shown before anything slow is imported."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _HISTORY_NAME = "history.jsonl"
 
 
 def can_be_interactive(what: RunOptions) -> bool:
-    """A person is at a terminal that can move its cursor."""
+    """Return whether a person is at a terminal that can move its cursor."""
     return what.task != "-" and person_present(no_tui=what.headless) and not _is_dumb()
 
 
 def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
-    """`ohsandbox run` at a terminal; the exit code of the last run."""
+    """Run `ohsandbox run` at a terminal; return the exit code of the last run."""
 
     def begin(work: Callable[[RunRequest], int]) -> int:
         from ohsandbox.cli.commands.run import run_task  # noqa: PLC0415 - after the first paint
@@ -35,7 +35,7 @@ def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
 
 
 def on_screen(begin: Callable[[Callable[[RunRequest], int]], int]) -> int:
-    """Have begin work on the interactive screen; its exit code."""
+    """Call begin with a function that works on the interactive screen; return the exit code."""
     with importing():
         from ohsandbox.cli.interactive.input import InputHistory  # noqa: PLC0415 - prompt_toolkit, at a terminal only
         from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - as above

@@ -1,4 +1,4 @@
-"""The bottom line of a session: what it works with, what it has spent, and whom it waits for."""
+"""The bottom line of a session: model, place, mode, network and cost, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 GAP = " · "
 MAX_NAME_CHARS = 40
 _LEAST_USD = 0.00005
-"""What is less is not shown."""
+"""Smaller amounts are not shown."""
 WIDE = 100
-"""A narrower terminal gets the model's name without its provider's."""
+"""Below this width the model's name is shown without its provider."""
 
 
 class _BarPart(NamedTuple):
-    """A part of the line."""
+    """A part of the bottom line."""
 
     text: str
     rank: int
-    """Where there is no room for all, the highest goes first."""
+    """If the line is too long, the parts with the highest rank are dropped first."""
 
 
 class StatusBar:
-    """Counts what events tell. A frame may be drawn while it counts: every number is replaced as a whole."""
+    """Counts events for the bottom line. Another thread may draw meanwhile, so each number is replaced as a whole."""
 
     def __init__(self) -> None:
         self.model = ""
         self.window: int | None = None
-        """Of the model, in tokens."""
+        """The model's context window in tokens."""
         self.place = ""
-        """The container, or the host."""
+        """The name of the container, or the host."""
         self.mode = ""
-        """What is asked before it runs, in a few words."""
+        """The confirmation mode in a few words."""
         self.network = ""
-        """What the sandbox reaches, in two words."""
+        """The network in two words."""
         self.blocked = 0
-        """Requests that its network refused."""
+        """Number of requests that the network refused."""
         self.waits_for = "starting"
         self.session_usd: Callable[[], float] = lambda: 0.0
-        """What the session has spent, in other conversations as well."""
+        """Returns the cost of the session, which may include other conversations."""
         self._tokens = self._context = self._steps = 0
         self._cost_usd, self._is_priced = 0.0, True
         self._response = ""
@@ -56,7 +56,7 @@ class StatusBar:
         self._lock = threading.Lock()
 
     def open(self, conversation: Conversation, place: str) -> None:
-        """Count another conversation from now on, with what it has spent already."""
+        """Switch to another conversation and start from its cost so far."""
         spent = conversation.cost.total
         with self._lock:
             self._tokens, self._context, self._steps = spent.tokens, conversation.context.tokens, spent.requests
@@ -66,7 +66,7 @@ class StatusBar:
         self.place = safe_line(place, limit_chars=MAX_NAME_CHARS)
 
     def show_model(self, conversation: Conversation) -> None:
-        """Show the model that the conversation has now."""
+        """Show the model that the conversation uses now."""
         model = conversation.agent.llm
         if model is not None:
             self.model, self.window = safe_line(model.name), model.context_tokens
@@ -99,7 +99,7 @@ class StatusBar:
             self._worked_s, self._since = self._worked_s + now - self._since, None
 
     def line(self, columns: int, *, is_my_turn: bool = False) -> str:
-        """The line for a terminal of so many columns; what stands first and last is the last to go."""
+        """Return the line for this width; the first and the last part are dropped last."""
         model = self.model if columns >= WIDE else self.model.rpartition("/")[2]
         parts = self._parts(cut(model, MAX_NAME_CHARS), "your turn" if is_my_turn else self.waits_for)
         while len(parts) > 1 and len(_joined(parts)) > columns:
@@ -125,14 +125,14 @@ class StatusBar:
         return [part for part in parts if part.text]
 
     def _cost(self) -> str:
-        """Of the conversation, and of the session where that is more: after `/clear` or `/undo`."""
+        """Return the cost of the conversation and, if it is higher (after `/clear` or `/undo`), of the session."""
         cost, session_usd = self._own_cost(), self.session_usd()
         if session_usd <= self._cost_usd + _LEAST_USD:
             return cost
         return f"{cost or '$0'} (session {_dollars(session_usd)})"
 
     def _own_cost(self) -> str:
-        """Empty before there is one; a sum that lacks some has a `+`."""
+        """Return the conversation's cost; empty before there is one. A sum with unknown prices ends with `+`."""
         if not self._steps:
             return ""
         if not self._is_priced:
@@ -149,7 +149,7 @@ def _joined(parts: list[_BarPart]) -> str:
 
 
 def _short(count: int) -> str:
-    """`812`, `8.1k`, `1.2M`."""
+    """Shorten a number: `812`, `8.1k`, `1.2M`."""
     for limit, unit in ((1_000_000, "M"), (1000, "k")):
         if count >= limit:
             number = count / limit

@@ -1,4 +1,4 @@
-"""The options of single commands and of `eval`, each declared here, once; the sandbox's are in `options`."""
+"""The options of single commands and of `eval`; shared ones, among them the sandbox's, are in `shared`."""
 
 # ruff: noqa: RUF009 - `option` gives a dataclasses.field
 from __future__ import annotations
@@ -89,23 +89,23 @@ class RunOptions:
     enable: list[str] | None = _enable()
     disable: list[str] | None = _disable()
     talks: bool = True
-    """Without a task the person is prompted for messages."""
+    """Prompt the person for messages if no task is given."""
 
     @property
     def headless(self) -> bool:
-        """Nothing is asked, whoever sits at the terminal."""
+        """True if nothing may be asked, even at a terminal."""
         return self.no_tui or self.as_json or self.quiet
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ProcessOptions:
-    """As whom and with which variables a program of the person's runs."""
+    """The user and the variables of a program that the person runs."""
 
     env: list[str] | None = option("Set an environment variable; may be repeated.", "NAME=VALUE", flags=["--env", "-e"])
     user: str | None = option("User name or uid in the sandbox.", "NAME")
 
     def checked_environment(self, where: SandboxOptions) -> dict[str, str]:
-        """The variables; raises UsageError where one is malformed, or where the backend has no such user."""
+        """Return the variables; raise UsageError if one is malformed, or if the backend cannot choose a user."""
         check_variables(self.env or ())
         if self.user is not None and not self.user:
             raise UsageError("--user is empty. Name a user of the image or a numeric id, or leave it out.")
@@ -116,7 +116,7 @@ class _ProcessOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecOptions(_ProcessOptions):
-    """How `exec` runs its command."""
+    """The options of `exec`, without the sandbox's."""
 
     timeout_s: float | None = option(
         "Kill the command after this time; the exit code is then 124.",
@@ -131,7 +131,7 @@ class ExecOptions(_ProcessOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ShellOptions(_ProcessOptions):
-    """What `shell` gives its program."""
+    """The options of `shell`, without the sandbox's."""
 
     secrets: list[str] | None = option(
         "Set this environment variable for the program, from a variable or file of this machine; may be repeated. "
@@ -144,7 +144,7 @@ class ShellOptions(_ProcessOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions:
-    """What `init` need not ask."""
+    """Answers for `init`, which does not ask for them then."""
 
     provider: str | None = option(
         "Model provider, as in litellm, or the URL of an OpenAI-compatible server.", "NAME|URL"
@@ -165,7 +165,7 @@ class InitOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmOptions:
-    """The answer that `confirm` gives."""
+    """The options of `confirm`."""
 
     yes: bool = switch("Approve all pending calls, if they are shown in full.")
     unseen: bool = switch("With --yes: also approve calls that are too long to be shown in full.")
@@ -177,7 +177,7 @@ class ConfirmOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """How `mcp serve` offers the tools."""
+    """The options of `mcp serve`, without the sandbox's."""
 
     http: str | None = option("Serve over HTTP at /mcp.  [default: stdin and stdout]", "[HOST:]PORT")
     token: str | None = option(
@@ -219,11 +219,11 @@ EVALUATED_MODEL = frozenset(
     {"settings", "secrets", "model", "api_key", "base_url", "tool_choice", "max_iterations", "max_time_s", "max_tokens"}
     | {"max_cost_usd", "price", "instructions", "mcp_config", "enable", "disable"}
 )
-"""Of the options of `run`, those that `eval` has for our agent."""
+"""The options of `run` that `eval` has for our agent."""
 
 
 def _shard(text: str) -> str:
-    """I/N, with 1 <= I <= N."""
+    """Check a shard: I/N with 1 <= I <= N."""
     index, _, count = text.partition("/")
     if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count) <= _MAX_SHARDS):
         raise BadParameter(f"expected I/N with I from 1 to N, as in 2/8, got {text!r}")
@@ -232,7 +232,7 @@ def _shard(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions:
-    """How tasks are evaluated."""
+    """The options of `eval run`."""
 
     agent: str | None = _agent(
         "oracle: the task's own solution. nop: nobody. ohsandbox: our agent, with --model. command: --agent-command. "
@@ -307,7 +307,7 @@ class EvalOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions:
-    """How tasks are validated."""
+    """The options of `eval validate`."""
 
     static: bool = switch("Read the tasks only: no sandbox is started.")
     output: Path | None = _eval(
@@ -326,7 +326,7 @@ class ValidateOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """How two evaluations are compared."""
+    """The options of `eval compare`."""
 
     alpha: float = option(
         "Exit with 1 if B is worse with a p-value (one-sided) of at most this.", "P", default=0.05, min=0, max=1

@@ -1,6 +1,6 @@
-"""The options that more than one command has, among them the sandbox's: each is declared here, once.
+"""The options that several commands share, among them the sandbox's.
 
-`typer_options.command` makes options of the annotated fields. Nothing slow is imported: `--help` reads this.
+`typer_options.command` turns the annotated fields into options. Nothing slow is imported: `--help` loads this.
 """
 
 # ruff: noqa: RUF009 - `option` gives a dataclasses.field
@@ -50,7 +50,7 @@ McpConfig = Annotated[
     ),
 ]
 LAST = "last"
-"""The conversation that is meant where none is named."""
+"""Stands for the newest conversation, if none is named."""
 ConversationId = Annotated[
     str,
     Argument(
@@ -79,25 +79,25 @@ _sandbox_switch = partial(switch, rich_help_panel="Sandbox")
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectCommands:
-    """What a project runs in its sandboxes, and names for them. It is read again for a sandbox that is resumed."""
+    """Commands that a project runs in its sandboxes, and their inputs. They are read again when a sandbox resumes."""
 
     directory: Path | None = None
-    """The project's."""
+    """The project's directory."""
     setup: tuple[str, ...] = ()
-    """Commands for a new sandbox."""
+    """Commands that run once in a new sandbox."""
     inputs: tuple[str, ...] | None = None
-    """Files and patterns below directory that they read; None: see `setup_checkpoints.INPUTS`."""
+    """Files and patterns below directory that the setup commands read; None: see `setup_checkpoints.INPUTS`."""
     start: tuple[str, ...] = ()
-    """Commands of a devcontainer for each start."""
+    """Commands of a devcontainer that run at each start."""
     folder: str | None = None
-    """Where a devcontainer's commands look for the workspace."""
+    """Directory where a devcontainer's commands expect the workspace."""
     forward: tuple[str, ...] = ()
-    """Ports that a devcontainer names, as --forward takes them; where one is taken another leads there."""
+    """Ports that a devcontainer names, as --forward takes them; a port that is taken here is replaced by another."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxOptions:
-    """Which sandbox to work in, as asked; None takes the settings' value, else the default."""
+    """The options of a sandbox as given on the command line; None means the settings' value, or else the default."""
 
     image: str | None = _sandbox("Container image.  [default: image of the settings, else python:3.12]", "NAME")
     build: Path | None = _sandbox(
@@ -212,25 +212,25 @@ class SandboxOptions:
         "Leave out the project's file (.ohsandbox.toml, or [tool.ohsandbox] of pyproject.toml)."
     )
     allowed: tuple[str, ...] | None = None
-    """All that is on the list, of a sandbox that is resumed or complete; flags add to it."""
+    """The complete allowlist of a resumed or completed sandbox; flags add to it."""
     no_setup_cache: bool = _sandbox_switch(
         "Run the project's setup commands, also where a checkpoint holds what they did."
     )
     no_services: bool = _sandbox_switch("Start without the project's services.")
     any_port: bool = False
-    """Ports of this machine are those of the settings: one that is taken gets another."""
+    """True if the forwarded ports come from the settings: if one is taken, another is used."""
     build_options: dict[str, Any] | None = None
-    """What a devcontainer says of its build: `dockerfile`, `args`, `target`."""
+    """Build options of a devcontainer: `dockerfile`, `args`, `target`."""
     project: ProjectCommands = ProjectCommands()
     services: tuple[dict[str, Any], ...] = ()
-    """What the project's file runs beside the sandbox, each as `Service` takes it."""
+    """Services that the project file runs beside the sandbox, each as `Service` takes it."""
     host_workdir: Path | None = None
     """Working directory of `--runtime cli` without a workspace; None is the current directory."""
     workspace: Path | None = None
-    """The first of the workspaces. Given another one, that is the only one."""
+    """The first of the workspaces. If only this is replaced, it becomes the only workspace."""
 
     def __post_init__(self) -> None:
-        """Keep workspace and workspaces together."""
+        """Keep workspace and workspaces consistent."""
         from ohsandbox.runtime.mount_text import parse_path  # noqa: PLC0415 - `--help` reads this module
 
         first = Path(parse_path(self.workspaces[0]).path) if self.workspaces else None
@@ -240,7 +240,7 @@ class SandboxOptions:
             object.__setattr__(self, "workspaces", [str(self.workspace)])
 
     def checked(self) -> SandboxOptions:  # noqa: C901 - one check after another
-        """The same options. One that the backend does not support is refused, never ignored."""
+        """Return the same options. One that the backend does not support is refused, never ignored."""
         from ohsandbox.runtime.factory import BACKENDS  # noqa: PLC0415 - `--help` reads this module
         from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, NETWORK_OPTIONS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
 
@@ -299,18 +299,18 @@ class SandboxOptions:
 
     @property
     def backend(self) -> BackendInfo:
-        """What the backend that `--runtime` names can do."""
+        """Capabilities of the backend that `--runtime` names."""
         from ohsandbox.runtime.factory import backend_info  # noqa: PLC0415 - `--help` reads this module
 
         return backend_info(self.runtime)
 
     @property
     def copies(self) -> bool:
-        """The work is on a copy, and nothing of the host is bound."""
+        """True if the agent works on a copy, and nothing of the host is bound."""
         return self.copy or self.copy_all
 
     def with_settings(self, settings: Settings) -> SandboxOptions:
-        """The same with the settings' values for what was not asked."""
+        """Fill in the settings' values for options that were not given."""
         from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
 
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
@@ -338,12 +338,12 @@ class SandboxOptions:
         )
 
     def _mounts(self, settings: Settings) -> list[str] | None:
-        """Those of the settings, and over them the flags'."""
+        """Return the mounts of the settings, overridden by those of the flags."""
         listed = settings.mounts if "mount" in self.backend.options and not self.attach else ()
         return [*dict.fromkeys([*listed, *(self.mount or ())])] or None
 
     def _ports_of(self, settings: Settings) -> dict[str, Any]:
-        """Those of the flags, else of the settings."""
+        """Return the ports of the flags, or else of the settings."""
         return {
             "forward": self.forward or [*(settings.forward or ())] or None,
             "expose_host": self.expose_host or [*(settings.expose_host or ())] or None,
@@ -351,9 +351,9 @@ class SandboxOptions:
         }
 
     def _cache(self, settings: Settings) -> str:
-        """Whose packages are kept: what was asked for, else those of a bound workspace, if nothing speaks against it.
+        """Return the package cache's scope: the given one, else a bound workspace's unless an option excludes it.
 
-        An agent in a bound workspace can change the project anyway; in a copy, the cache alone would outlive it.
+        An agent in a bound workspace can change the project anyway; with a copy, the cache alone would outlive it.
         """
         from ohsandbox.runtime.mount_text import parse_path  # noqa: PLC0415 - `--help` reads this module
 
@@ -370,11 +370,11 @@ class SandboxOptions:
         return "none" if is_bounded or (wanted == "project" and self.workspace is None) else wanted
 
     def _network(self, settings: Settings) -> NetworkMode:
-        """What was asked for, else what the settings say, else the list."""
+        """Return the network mode of the flags, else of the settings, else the allowlist."""
         return self.network or ("allowlist" if self.allow or self.credential else settings.network or "allowlist")
 
     def _allowed(self, settings: Settings) -> tuple[str, ...]:
-        """What is on the list: that of the settings or of before, and over it the flags'."""
+        """Return the allowlist of the settings or of the resumed sandbox, extended by the flags."""
         from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW  # noqa: PLC0415 - `--help` reads this module
 
         network = self._network(settings)
@@ -387,7 +387,7 @@ class SandboxOptions:
         return tuple(dict.fromkeys([*base, *(self.allow or ())]))
 
     def _given(self, *names: str) -> list[str]:
-        """Those of the options that were given, as flags, in the order of their declaration."""
+        """Return those of the named options that were given, as flags in declaration order."""
         return [
             f"--{name.replace('_', '-')}"
             for name in (field.name for field in fields(self))

@@ -1,4 +1,4 @@
-"""How a command is declared: its options are fields of dataclasses (`options`), and its help is plain grouped text."""
+"""Declaring a command: its options are fields of dataclasses, and its help is plain text in groups."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 
 _MAX_HELP_COLUMNS = 80
 _MIN_HELP_COLUMNS = 30
-"""In narrower terminals, lines are left for the terminal to wrap."""
+"""On narrower terminals, the terminal wraps the help's lines."""
 BARE, CHOOSE = "--resume", "?"
-"""An option that has this value where none follows; no id is one."""
+"""`--resume` has this value if no value follows; it is never an id."""
 Debug = Annotated[
     bool, typer.Option("--debug", help="Print the traceback of an error.", callback=set_debug, is_eager=True)
 ]
 
 
 def option(text: str, metavar: str | None = None, *, default: Any = None, flags: Sequence[str] = (), **how: Any) -> Any:
-    """An option: the default of a command's parameter, or of a field of a dataclass whose fields are options.
+    """Declare an option: the default of a command's parameter, or of a field of a dataclass of options.
 
     Args:
-        text: its help.
-        metavar: what stands for its value in the help.
-        default: without the flag.
-        flags: where they are not the parameter's name with hyphens.
-        how: what `typer.Option` takes as well.
+        text: the help.
+        metavar: placeholder of the value in the help.
+        default: the value without the flag.
+        flags: the flags, unless they are the parameter's name with hyphens.
+        how: other arguments of `typer.Option`.
     """
     declared = typer.Option(*flags, help=text, metavar=metavar, **how)
     return dataclasses.field(default=default, metadata={"typer": declared, "flags": flags})
 
 
 def switch(text: str, *flags: str, **how: Any) -> Any:
-    """An option without a value, False without it; there is none that says no."""
+    """Declare a flag without a value, False by default; it has no negative form."""
     return option(text, default=False, flags=flags, **how)
 
 
 def argument(text: str, metavar: str, **how: Any) -> Any:
-    """An argument that may be left out, as `option`."""
+    """Declare an optional argument; see `option`."""
     return dataclasses.field(default=None, metadata={"typer": typer.Argument(help=text, metavar=metavar, **how)})
 
 
@@ -65,14 +65,14 @@ def new_app(
     panels: Mapping[str, str] | None = None,
     **how: Any,
 ) -> typer.Typer:
-    """A group of commands with our help: rich's panels cost 60 ms and half of the width.
+    """Make a group of commands with plain help: rich's panels cost 60 ms and half of the width.
 
     Args:
-        name: of the group.
-        runs_by_default: its command `run` is meant where the first word is none of its commands.
-        shows_help: where no command is given.
-        panels: headings of the list of commands, each with the names of the commands below it, apart by blanks.
-        how: what `typer.Typer` takes as well.
+        name: the group's name.
+        runs_by_default: run the command `run` if the first word is not a command.
+        shows_help: print the help if no command is given.
+        panels: headings of the command list, each with the names of its commands, separated by blanks.
+        how: other arguments of `typer.Typer`.
     """
     base = _DefaultGroup if runs_by_default else _Group
     cls = type(base.__name__, (base,), {"panels": panels or {}})
@@ -92,8 +92,8 @@ def command(
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Register a function as a command of app, and give it --debug.
 
-    A parameter whose type is a dataclass stands for the options among its fields: typer has nothing of the kind. With
-    a set of names beside it in `Annotated` it stands for those only; the others keep their defaults.
+    A parameter whose type is a dataclass adds the options among its fields, which typer does not support. With
+    a set of names beside it in `Annotated`, only those are added; the others keep their defaults.
     """
 
     def register(function: Callable[..., int]) -> Callable[..., int]:
@@ -104,7 +104,7 @@ def command(
 
 
 def _with_flat_options(function: Callable[..., int]) -> Callable[..., int]:
-    """The function with one parameter per option, which typer reads, in place of each dataclass."""
+    """Replace each dataclass parameter by one parameter per option, which typer can read."""
     own: list[inspect.Parameter] = []
     models: dict[str, tuple[type, list[inspect.Parameter]]] = {}
     hints = get_type_hints(function, include_extras=True)
@@ -140,7 +140,7 @@ def _options_of(model: Any, names: frozenset[str] | None) -> Iterator[inspect.Pa
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
-    """As typer reads it; default is a plain value, or what `option` gave."""
+    """Make a parameter for typer; default is a plain value, or the result of `option`."""
     if isinstance(default, dataclasses.Field):
         declared, flags, default = default.metadata["typer"], default.metadata.get("flags"), default.default
         if default is False and not flags:
@@ -150,10 +150,10 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 
 class _Command(TyperCommand):
-    """A command whose help lists options in the groups that they name, and whose `--resume` may stand alone."""
+    """A command whose help groups its options, and whose `--resume` may be given without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Click takes the next word for an option's value, whatever it is."""
+        """Give an option without a value its default: click takes the next word as its value, whatever it is."""
         if BARE in args and any(BARE in one.opts for one in self.params):
             at = args.index(BARE) + 1
             if at == len(args) or args[at].startswith("-"):
@@ -165,7 +165,7 @@ class _Command(TyperCommand):
         super().format_help(ctx, formatter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Arguments by their metavars, the optional ones in brackets; typer adds brackets and types of its own."""
+        """Return the arguments' metavars, optional ones in brackets; typer would add brackets and types of its own."""
         arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
         return ["[OPTIONS]", *(str(one.metavar) if one.required else f"[{one.metavar}]" for one in arguments)]
 
@@ -193,7 +193,7 @@ class _Group(TyperGroup):
 
 
 class _DefaultGroup(_Group):
-    """A group whose command `run` is meant where the first word is none of its commands."""
+    """A group that runs its command `run` if the first word is not one of its commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
@@ -226,10 +226,10 @@ def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
 # --- values of options ----------------------------------------------------------------------------
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""A name that POSIX lets a shell export (XBD 3.230)."""
+"""A variable name that POSIX lets a shell export (XBD 3.230)."""
 _MAX_GPUS = 1024
 _MAX_NUMBER = 1e9
-"""Thirty years of seconds; timers of the system overflow at 9.2e9."""
+"""Largest number, thirty years in seconds; the system's timers overflow at 9.2e9."""
 
 
 def _number(text: str, *, minimum: float = 0, expected: str) -> float:
@@ -244,18 +244,18 @@ def _number(text: str, *, minimum: float = 0, expected: str) -> float:
 
 positive_number = partial(_number, expected=f"a number above 0 and at most {_MAX_NUMBER:,.0f}")
 cpu_count = partial(_number, minimum=0.01, expected="a number of processors, 0.01 or more")
-"""The engine takes hundredths."""
+"""Parses a number of processors; the engine counts in hundredths."""
 
 
 def gpu_count(text: str) -> str:
-    """'all' or a number, as text."""
+    """Check 'all' or a number; return it as text."""
     if text != "all" and not (text.isdecimal() and 0 < int(text) <= _MAX_GPUS):
         raise BadParameter(f"expected 'all' or a number of GPUs from 1 on, got {text!r}")
     return text
 
 
 def check_variables(pairs: Sequence[str]) -> None:
-    """Raise UsageError for the first that is not NAME=VALUE with a name that a shell can export."""
+    """Raise UsageError for the first pair that is not NAME=VALUE, with a name that a shell can export."""
     for pair in pairs:
         if "=" not in pair[1:]:
             raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
@@ -267,7 +267,7 @@ def check_variables(pairs: Sequence[str]) -> None:
 
 
 def byte_size_of(*, minimum: int) -> Callable[[str], int]:
-    """A parser of sizes such as 512m and 2g, of at most MAX_BYTES; a number without a unit is bytes."""
+    """Return a parser of sizes such as 512m and 2g, up to MAX_BYTES; a number without a unit is bytes."""
 
     def parse(text: str) -> int:
         try:
@@ -283,14 +283,14 @@ def byte_size_of(*, minimum: int) -> Callable[[str], int]:
 
 
 def path(text: str) -> Path:
-    """The path of a file or directory. `Path("")` would be the current directory, which nobody named."""
+    """Return the path of a file or directory; an empty text is refused, as `Path("")` is the current directory."""
     if not text:
         raise BadParameter("expected a path, got an empty text")
     return Path(text)
 
 
 def directory(text: str) -> str:
-    """`DIR[:ro]`, as it stands."""
+    """Check `DIR[:ro]`; return it unchanged."""
     from ohsandbox.runtime.mount_text import parse_path  # noqa: PLC0415 - `--help` reads this module
 
     path(parse_path(text).path)
@@ -298,7 +298,7 @@ def directory(text: str) -> str:
 
 
 def mount_of(text: str) -> str:
-    """`SRC:DST[:ro]` with an absolute source, so that it means the same where the conversation is resumed."""
+    """Return `SRC:DST[:ro]` with an absolute source, which stays valid when the conversation is resumed elsewhere."""
     from ohsandbox.runtime.mount_text import Mount  # noqa: PLC0415 - `--help` reads this module
 
     try:

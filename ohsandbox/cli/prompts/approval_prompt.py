@@ -1,6 +1,6 @@
-"""The question whether calls may run: what a person is shown of them, and what may be answered.
+"""The question whether calls may run: how the calls are shown, and which answers are accepted.
 
-Nothing is allowed that was not shown: what is too long to be shown whole needs another word than `y`.
+`y` allows only what was shown whole; a call that is too long for that needs another answer.
 """
 
 # ruff: noqa: T201 - a command prints
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.scopes import PendingCall
 
 MAX_ROWS = 200
-"""Of one question so much is shown at once: about five screens, which a person still scrolls through."""
+"""Largest number of rows that a question shows at once: about five screens, which a person still scrolls through."""
 _USUAL_COLUMNS = 100
 """A longer row counts as several."""
 MIN_COLUMNS, FILE_COLUMNS = 20, 1000
-"""Rows are as long as the terminal, and not shorter; where there is none, programs read along."""
+"""Row length: the terminal's width but at least MIN_COLUMNS; FILE_COLUMNS without a terminal."""
 _MAX_REASONS = 20
 
 GUTTER = "  | "
-"""Before every row that a call's own text takes: so none of it can pass for a row of ours."""
+"""Put before every row of a call's own text, so that none can look like one of our rows."""
 NAMED = "  = "
-"""Before an argument's name, and before no other row: so no text of one argument can pass for another."""
+"""Put before an argument's name and no other row, so that text cannot look like another argument."""
 ADDED, REMOVED = " +| ", " -| "
-"""The same for lines that an edit adds and removes; what is in the old text and the new one stands behind GUTTER."""
+"""Put before lines that an edit adds or removes; unchanged lines have GUTTER."""
 _REASON = "  - "
-"""Before what the rules say of a call; what does not fit into its row goes on below it, and not at the left."""
+"""Put before the rules' reason for a call's risk; a long reason continues below it, indented."""
 PLACE = "  @ "
-"""Before what we say of the file that is edited."""
+"""Put before our remark about the edited file."""
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _PROGRAMS = frozenset({"command", "input", "python"})
 """Kinds of calls whose subject is shown first, without its name."""
@@ -67,24 +67,24 @@ Ctrl-D leaves it open: it waits. Anything else decides nothing."""
 
 
 ReadFile = Callable[[str], str | None]
-"""A file of the sandbox as it is now; None where it is none, or no text, or cannot be read."""
+"""Reads a file of the sandbox as it is now; None if it does not exist, is not text, or cannot be read."""
 
 
 class Shown(NamedTuple):
-    """Calls, as a person is shown them."""
+    """Calls in the form in which a person sees them."""
 
     text: str
     unseen_rows: int
-    """Left out of text."""
+    """Number of text rows that were left out."""
     rows: list[str]
-    """All of them."""
+    """All rows, also those that were left out."""
 
 
 def shown(pending: Sequence[PendingCall], *, read_file: ReadFile = lambda _: None) -> Shown:
-    """The calls with their risk and why, whole where they fit into MAX_ROWS; else of each its beginning and its end.
+    """Show calls with their risk and its reason, whole if they fit into MAX_ROWS, else the beginning and end of each.
 
-    An edit is shown as what it removes and adds. Of a file that is written anew what is in it already is shown as well:
-    it may be another by the time that the call runs, and what runs is what was shown.
+    An edit is shown as removed and added lines. For a file that is written anew, lines already in it are shown as well:
+    the file may change before the call runs, and exactly what was shown is written.
     """
     columns = open_console().width if sys.stdout.isatty() else FILE_COLUMNS
     calls = [_Rows.of(number, call, columns, read_file) for number, call in enumerate(pending, 1)]
@@ -95,7 +95,7 @@ def shown(pending: Sequence[PendingCall], *, read_file: ReadFile = lambda _: Non
 
 
 def rows_of(pending: Sequence[PendingCall]) -> list[str]:
-    """All of the calls with their risk and why, as a terminal of FILE_COLUMNS would show it."""
+    """Return all rows of the calls with their risk and its reason, for a terminal of FILE_COLUMNS."""
     calls = (_Rows.of(number, call, FILE_COLUMNS, lambda _: None) for number, call in enumerate(pending, 1))
     return [row for call in calls for row in call.all]
 
@@ -106,9 +106,9 @@ def ask(
     read: Callable[[str], Typed] = answer_to,
     read_file: ReadFile = lambda _: None,
 ) -> Decision | Literal["one by one"] | None:
-    """Show pending, at least one, and ask about all of it until there is an answer that can be understood.
+    """Show the pending calls, at least one, and ask about them until there is a valid answer.
 
-    read gives a line that was typed after what was printed, or raises EOFError, at which the person leaves it open:
+    read returns a line typed after the question was printed, or raises EOFError if the person leaves it open:
     then the answer is None. Ctrl-C raises KeyboardInterrupt. read_file shows an edit beside what is there.
     """
     try:
@@ -118,12 +118,12 @@ def ask(
 
 
 def count_of(number: int) -> str:
-    """`this call`, `these 3 calls`."""
+    """Return `this call`, or for example `these 3 calls`."""
     return "this call" if number == 1 else f"these {number} calls"
 
 
 class _Question:
-    """One question, asked until it has its answer."""
+    """One question, repeated until it has an answer."""
 
     def __init__(self, pending: Sequence[PendingCall], read: Callable[[str], Typed], read_file: ReadFile) -> None:
         self._count, self._read = len(pending), read
@@ -146,7 +146,7 @@ class _Question:
                 return answer
 
     def _take(self, said: Typed) -> Decision | Literal["one by one"] | None:
-        """What it decides; None for nothing."""
+        """Return the decision that an answer means; None for no valid answer."""
         word, _, rest = said.text.partition(" ")
         word = word.lower().rstrip(",:.")
         if word in _NO:
@@ -184,7 +184,7 @@ class _Question:
 
 
 def _page_through(rows: Sequence[str], read: Callable[[str], Typed]) -> bool:
-    """Show rows, a screen at a time; whether the person went to the end."""
+    """Show rows a screen at a time; return whether the person reached the end."""
     height = max(open_console().height - 2, 5)
     for start in range(0, len(rows), height):
         print_rows(rows[start : start + height])
@@ -197,7 +197,7 @@ def _page_through(rows: Sequence[str], read: Callable[[str], Typed]) -> bool:
 
 
 class _Rows(NamedTuple):
-    """One call: a row that says what it is, its own text, and why it is risky."""
+    """The rows of one call: a title, its own text, and the reason for its risk."""
 
     head: str
     body: list[str]
@@ -228,7 +228,7 @@ class _Rows(NamedTuple):
         return [self.head, *self.body, *self.why]
 
     def cut(self, limit: int) -> tuple[list[str], int]:
-        """At most limit rows of its text, two thirds from the beginning; and how many are left out."""
+        """Return at most limit rows of the text, two thirds of them from its beginning, and the number left out."""
         if _height(self.body) <= limit:
             return self.all, 0
         if 0 < _height(self._near_changes) <= limit:
@@ -247,14 +247,14 @@ class _Rows(NamedTuple):
 
     @property
     def _near_changes(self) -> list[str]:
-        """The rows of a change and those near it; none where nothing is removed: then there is only new text."""
+        """Return the rows of a change and those near it; none if nothing is removed, as all text is new then."""
         if not any(row.startswith(REMOVED) for row in self.body):
             return []
         near = self._near
         return [row for at, row in enumerate(self.body) if at in near or not row.startswith(GUTTER)]
 
     def _without_what_stays(self) -> tuple[list[str], int]:
-        """All but the lines that are in the old text and in the new one, away from a change."""
+        """Drop lines that are in both the old and the new text and not near a change; return the number dropped."""
         near = self._near
         kept: list[str] = []
         unseen = 0
@@ -268,15 +268,15 @@ class _Rows(NamedTuple):
 
 
 class _ChangedRows(NamedTuple):
-    """An edit, as a person is shown it."""
+    """The rows of an edit."""
 
     names: Sequence[str]
-    """The arguments of which it is all."""
+    """The arguments that these rows replace."""
     rows: list[str]
 
 
 def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _ChangedRows | None:
-    """What the call removes and adds; None where its arguments do not say it, as a draft that a model merges."""
+    """Return the lines that the call removes and adds; None if its arguments do not tell, as in a model's draft."""
     texts = {name: value for name, value in call.arguments.items() if isinstance(value, str)}
     rows: list[str] = []
     if "old_str" in texts:
@@ -300,7 +300,7 @@ def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _Chan
 
 
 def _whole(old: str, new: str) -> list[Change]:
-    """How all of a file comes of another one, or of none. The line feed at its end begins no line."""
+    """Return the change from one whole file, or none, to another. A final line feed does not begin a line."""
     if not old:
         return [Change("added", line) for line in new.removesuffix("\n").split("\n")]
     both = old.endswith("\n") and new.endswith("\n")
@@ -324,7 +324,7 @@ _RISK_STYLES = {"LOW": "bold green", "MEDIUM": "bold yellow", "HIGH": "bold red"
 
 
 def print_rows(rows: Iterable[str]) -> None:
-    """Rows of `shown`, in colours at a terminal that has them: by their gutters, which no text of a call can forge."""
+    """Print rows of `shown`, coloured by their gutters, which no text of a call can forge."""
     console = open_console()
     for row in rows:
         if row.startswith(_REASON) and console.is_terminal:
@@ -338,7 +338,7 @@ def print_rows(rows: Iterable[str]) -> None:
 
 
 def _fitting(rows: Sequence[str], limit: int) -> int:
-    """How many of the rows, from the first, fit into limit."""
+    """Return how many of the rows, from the first, fit into limit."""
     return next((count for count in range(len(rows)) if _height(rows[: count + 1]) > limit), len(rows))
 
 
@@ -347,17 +347,17 @@ def _height(rows: Iterable[str]) -> int:
 
 
 def named_rows(label: str, text: str, columns: int) -> list[str]:
-    """A label behind its own gutter, and text that may be printed: no part of it can pass for a row of ours."""
+    """Return a label with its own gutter, and text that is safe to print and cannot look like our own rows."""
     shown = f"{safe_line(label, limit_chars=sys.maxsize)}:{chr(10) if chr(10) in text else ' '}{text}"
     first, *more = folded(shown, columns)
     return [NAMED + first.removeprefix(GUTTER), *more]
 
 
 def folded(text: str, columns: int, *, gutter: str = GUTTER) -> list[str]:
-    """Text that may be printed, in rows behind a gutter; a line that is longer than the terminal takes several.
+    """Split text that is safe to print into rows behind a gutter; a line longer than the terminal takes several.
 
-    Terminals do not agree on how wide a character is that is not ASCII (UAX 11: ambiguous, unassigned, emoji), but none
-    takes more than two columns: so many are counted.
+    Terminals disagree on the width of non-ASCII characters (UAX 11: ambiguous, unassigned, emoji), but none
+    uses more than two columns, so two are counted.
     """
     room = max(columns, MIN_COLUMNS) - len(GUTTER)
     rows: list[str] = []

@@ -1,4 +1,4 @@
-"""Asking the person at the terminal, where there is one: a yes, a line, one of several rows."""
+"""Asking the person at the terminal, if there is one: yes or no, a line, a choice of rows."""
 
 # ruff: noqa: T201 - it talks to a person
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyPressEvent
 
 QUIET_S = 0.5
-"""Whoever types while a question appears types on for longer than that: keys count after so much silence."""
+"""Keys count only after this many seconds without input: a person who was typing types on for a while."""
 LOOK_EVERY_S = 0.25
-"""How often a question looks whether it still waits."""
+"""Interval, in seconds, at which a question checks whether it is still open."""
 _MAX_ANSWER_BYTES = 16_384
-"""Of what is typed so much is taken: four lines as long as a terminal edits them."""
+"""Longest input that is read: four lines as long as a terminal edits them."""
 _PASTE_ON, _PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
-"""Bracketed paste: the terminal puts marks around what is pasted (xterm control sequences, DECSET 2004)."""
+"""Switch bracketed paste on and off: the terminal marks pasted text (xterm control sequences, DECSET 2004)."""
 _PASTED, _PASTE_END = "\x1b[200~", "\x1b[201~"
 
 _LOCAL_MODES, _CHARACTERS = 3, 6
-"""Where `termios.tcgetattr` has them."""
+"""Indices in the result of `termios.tcgetattr`."""
 
 
 _YES = frozenset({"y", "yes"})
 
 _terminal: list[Callable[[], contextlib.AbstractContextManager[None]]] = [contextlib.nullcontext]
-"""Around each question: whoever draws on the terminal leaves it alone meanwhile."""
+"""Entered around each question, so that a program that draws on the terminal pauses."""
 
 
 @contextlib.contextmanager
 def drawn_by(leave: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
-    """Meanwhile somebody draws on the terminal, and leaves it alone in the block that leave gives."""
+    """Register a drawing program for the block; leave returns the context in which it does not use the terminal."""
     _terminal.append(leave)
     try:
         yield
@@ -51,14 +51,14 @@ def drawn_by(leave: Callable[[], contextlib.AbstractContextManager[None]]) -> It
 
 
 def _borrowed_terminal() -> contextlib.AbstractContextManager[None]:
-    """A block in which nothing but its own body draws on the terminal and reads from it."""
+    """Return a context in which nothing but its body draws on the terminal and reads from it."""
     return _terminal[-1]()
 
 
 def open_prompt() -> Callable[[], str]:
-    """What asks for the next message: a line editor at a terminal, else plain lines of stdin.
+    """Return a function that asks for the next message: a line editor at a terminal, else plain lines of stdin.
 
-    It raises EOFError where there are no more, and KeyboardInterrupt at Ctrl-C.
+    The function raises EOFError if there are no more, and KeyboardInterrupt at Ctrl-C.
     """
     if not person_present():
         return input
@@ -69,12 +69,12 @@ def open_prompt() -> Callable[[], str]:
 
 
 def person_present(*, no_tui: bool = False) -> bool:
-    """Whether somebody can be asked: both ends are a terminal, and headless was not asked for."""
+    """Return whether somebody can be asked: stdin and stdout are terminals, and the run is not headless."""
     return not no_tui and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def read_task() -> str:
-    """The task from stdin."""
+    """Read the task from stdin."""
     text = sys.stdin.read().strip()
     if not text:
         raise UsageError("TASK is '-' and stdin is empty. Pipe the task in, or write it as an argument.")
@@ -82,32 +82,32 @@ def read_task() -> str:
 
 
 def ask(question: str) -> str:
-    """One answer, without blanks around it; empty for none."""
+    """Return one answer, stripped of blanks; empty for none."""
     with contextlib.suppress(EOFError), _borrowed_terminal():
         return input(question).strip()
     return ""
 
 
 def ask_secret(question: str) -> str:
-    """An answer that is not shown."""
+    """Return an answer that is not echoed."""
     with contextlib.suppress(EOFError), _borrowed_terminal():
         return getpass.getpass(question).strip()
     return ""
 
 
 def ask_yes_no(question: str) -> bool:
-    """A yes that a person typed after the question was shown; anything else is a no, and so is what is piped in."""
+    """Return True only for a yes that was typed after the question was shown; piped input is a no."""
     return answer_yes_no(question) is True
 
 
 def answer_yes_no(question: str) -> bool | None:
-    """As `ask_yes_no`; None where there was no answer: Ctrl-D, pasted text, nobody there."""
+    """Ask like `ask_yes_no`; None if there was no answer: Ctrl-D, pasted text, nobody there."""
     said = _word(f"{question} [y/N] ")
     return None if said is None else said in _YES
 
 
 def _word(question: str) -> str | None:
-    """What was typed, in small letters; None where that is not an answer."""
+    """Return the typed answer in lower case; None if it does not count."""
     try:
         said = answer_to(question)
     except EOFError:
@@ -116,7 +116,7 @@ def _word(question: str) -> str | None:
 
 
 def ask_with_default_yes(question: str) -> bool:
-    """Enter is a yes, too: for what does no harm. What was typed before the question, or pasted, answers nothing."""
+    """Ask about something harmless: Enter means yes. Text typed before the question, or pasted, is not an answer."""
     while True:
         try:
             said = answer_to(f"{question} [Y/n] ")
@@ -127,10 +127,10 @@ def ask_with_default_yes(question: str) -> bool:
 
 
 def is_agreed(question: str, *, what: str, yes: bool, show_diff: Callable[[], None] | None = None) -> bool:
-    """A person's word on what cannot be undone; yes, as in `--yes`, is theirs already. "d" shows the diff, and asks on.
+    """Ask before something that cannot be undone, unless yes (`--yes`) is set. "d" shows the diff and asks again.
 
     Raises:
-        UsageError: there is nobody to ask. The message begins with what would be done.
+        UsageError: nobody can be asked; the message begins with `what`.
     """
     if not (yes or person_present()):
         raise UsageError(f"{what}, and there is no terminal to confirm at. Use --yes.")
@@ -145,26 +145,26 @@ class Typed(NamedTuple):
     """An answer."""
 
     text: str
-    """Without blanks around it."""
+    """The text, stripped of blanks."""
     is_pasted: bool = False
-    """It was pasted, all or some of it: so it was not typed in answer to the question."""
+    """True if any of it was pasted, so that it was not typed in answer to the question."""
 
 
 class AnsweredElsewhere(Exception):  # noqa: N818 - it is none
-    """What was asked needs no answer any more."""
+    """The question needs no answer any more."""
 
 
 def answer_to(question: str, *, until: Callable[[], bool] | None = None) -> Typed:
-    """A line that a person typed after the question, and all that was printed before it, had been shown.
+    """Return a line that was typed after the question, and everything printed before it, had been shown.
 
-    What was typed before is discarded, and so is what comes until nothing has come for QUIET_S: only then does the
+    Earlier input is discarded, and so is all input until none has come for QUIET_S; only then does the
     question appear. The terminal is read directly, so nothing that a buffer of Python holds can answer.
 
-    until: whether the answer has come from elsewhere; looked at again and again.
+    until: polled; returns whether the answer has come from elsewhere.
 
     Raises:
-        AnsweredElsewhere: until said so.
-        EOFError: Ctrl-D, the terminal is gone, or stdin is none.
+        AnsweredElsewhere: until returned True.
+        EOFError: Ctrl-D, or stdin is not a terminal or its terminal is gone.
         KeyboardInterrupt: Ctrl-C.
     """
     if not sys.stdin.isatty():
@@ -187,7 +187,7 @@ def _answer_to(question: str, terminal: int, until: Callable[[], bool]) -> Typed
 
 
 def _discard(terminal: int) -> bool:
-    """Throw away what was typed, and what is typed until it has been quiet; whether something was."""
+    """Discard input until none has come for QUIET_S; return whether there was any."""
     with _unseen_keys(terminal):
         waiting = fcntl.ioctl(terminal, termios.FIONREAD, bytes(4))
         discarded = int.from_bytes(waiting, sys.byteorder) > 0
@@ -204,7 +204,7 @@ def _discard(terminal: int) -> bool:
 
 @contextlib.contextmanager
 def _unseen_keys(terminal: int) -> Iterator[None]:
-    """Keys come one by one and are not echoed; Ctrl-C works. What waits at the end is thrown away."""
+    """Read keys one by one, without echo; Ctrl-C works. Unread input is discarded at the end."""
     before = termios.tcgetattr(terminal)
     mode = [*before]
     mode[_LOCAL_MODES] &= ~(termios.ICANON | termios.ECHO)
@@ -218,7 +218,7 @@ def _unseen_keys(terminal: int) -> Iterator[None]:
 
 
 def _typed_line(terminal: int, until: Callable[[], bool]) -> str:
-    """A line of the terminal's own line editing; one that is pasted is read to the end of what was pasted."""
+    """Return a line of the terminal's own line editing; a pasted text is read to its end."""
     line, around, pasting = b"", b"", False
     while True:
         while not select.select([terminal], [], [], LOOK_EVERY_S)[0]:
@@ -249,9 +249,9 @@ HINT = "(Arrows or a number choose, Enter takes it, Esc leaves.)"
 
 
 def pick(title: str, rows: Sequence[str]) -> int | None:
-    """The index of the row that the person chose; None where they left. Rows are printable, and at least one.
+    """Return the index of the row that the person chose; None if they left. Rows must be printable, and at least one.
 
-    It decides nothing by itself: it is for what can be undone or is asked about again.
+    Use it only for choices that can be undone or are confirmed later.
     """
     from prompt_toolkit.application import create_app_session  # noqa: PLC0415 - 0.1 s, for those who choose
     from prompt_toolkit.key_binding import KeyBindings  # noqa: PLC0415 - as above

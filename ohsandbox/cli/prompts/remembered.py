@@ -1,4 +1,4 @@
-"""What is not asked again: answers of a person about a directory, as of its mount, and which models there are."""
+"""Answers that are not asked for again: a person's answers about a directory, such as its mount, and known models."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 _FILE_NAME = "answers.json"
 MAX_DIRECTORIES = 1000
-"""The newest answers are kept."""
+"""Number of answers that are kept, the newest."""
 _MODELS_NAME = "known-models.json"
 _MAX_MODELS = 200
-"""The newest are kept."""
+"""Number of models that are kept, the newest."""
 Asked = Literal["mount", "no trust"]
 
 
 def remembered(asked: Asked, directory: Path) -> str | None:
-    """The answer, as `remember` got it; None where there is none, or the record cannot be read."""
+    """Return the answer that `remember` stored; None if there is none, or the file cannot be read."""
     answer = _answers().get(str(directory.resolve()), {}).get(asked)
     return answer if isinstance(answer, str) else None
 
 
 def remember(asked: Asked, directory: Path, answer: str) -> None:
-    """Keep the answer. That it cannot be kept only means that it is asked again."""
+    """Store an answer. If that fails, the question is asked again next time."""
     answers = _answers()
     place = str(directory.resolve())
     answers[place] = answers.pop(place, {}) | {asked: answer}
@@ -37,7 +37,7 @@ def remember(asked: Asked, directory: Path, answer: str) -> None:
 
 
 def forget(directory: Path) -> bool:
-    """Ask again about the directory; whether there was an answer."""
+    """Delete the answer about a directory; return whether there was one."""
     answers = _answers()
     if answers.pop(str(directory.resolve()), None) is None:
         return False
@@ -46,12 +46,12 @@ def forget(directory: Path) -> bool:
 
 
 def is_remembered_model(model: str, base_url: str | None) -> bool:
-    """Whether the model was found at that server once, or nobody there can say; None is the provider's own."""
+    """Return whether the model was found at that server before, or nobody could say; None is the provider's server."""
     return [model, base_url] in _models()
 
 
 def remember_model(model: str, base_url: str | None) -> None:
-    """Keep that it was. That it cannot be kept only means that its server is asked again."""
+    """Remember that a model was found. If that fails, its server is asked again next time."""
     known = [one for one in _models() if one != [model, base_url]] + [[model, base_url]]
     _write(_MODELS_NAME, known[-_MAX_MODELS:])
 

@@ -1,4 +1,4 @@
-"""What a conversation has cost, for a person and for a program: `/cost` and `ohsandbox cost`."""
+"""The cost of a conversation as text and as JSON, for `/cost` and `ohsandbox cost`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_TITLE_CHARS, MAX_MODEL_CHARS = 36, 36
 
 
 def cost_table(cost: ConversationCost) -> Text:
-    """What a conversation has cost, by turn and in all; what has no price is told."""
+    """Return the cost of a conversation by turn and in total; what has no known price is named."""
     if not cost.turns:
         return Text("Nothing was asked yet.")
     models = list(dict.fromkeys(model for turn in cost.turns for model in turn.models))
@@ -44,7 +44,7 @@ def _counts(cost: Cost) -> tuple[str, str, str, str, str]:
 
 
 def price_words(cost: Cost, *, short: bool = False) -> str:
-    """Dollars, and whether all of it has a price."""
+    """Return the cost in dollars, and whether all of it has a price."""
     dollars = f"${cost.cost_usd:.4f}"
     if not cost.unpriced:
         return dollars
@@ -54,7 +54,7 @@ def price_words(cost: Cost, *, short: bool = False) -> str:
 
 
 def cost_fields(cost: ConversationCost) -> dict[str, Any]:
-    """The same for `--json`; `cost_usd` is null where a price is not known."""
+    """Return the cost for `--json`; `cost_usd` is null if a price is not known."""
     turns = [
         {"turn": turn.number, "title": turn.title, "began_at": turn.began_at.isoformat(), "models": [*turn.models]}
         | _fields(turn.cost)

@@ -1,4 +1,4 @@
-"""An evaluation while it runs, on stderr: a live table at a terminal, else plain lines in the order of finishing."""
+"""Progress of an evaluation on stderr: a live table at a terminal, else plain lines in the order of completion."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ if TYPE_CHECKING:
 _MAX_WHY_CHARS = 160
 MAX_TASK_CHARS = 60
 IMAGE_LINES_S = 10.0
-"""Plain lines on one image are at least so far apart; a change of its status is told at once."""
+"""Shortest time between two plain lines about one image; a new status is printed at once."""
 HEARTBEAT_S = 60.0
-"""Without a terminal a line comes at least so often: some CI systems end a job that prints nothing for 10 minutes."""
+"""Longest time without a plain line: some CI systems end a job that prints nothing for 10 minutes."""
 _REFRESHES_PER_S = 4
 _BAR_COLUMNS = 40
 _ECHO_COLUMNS = 4
-"""The terminal's own `^C` comes behind the bar, and must not begin a line."""
+"""Columns left free at the left, where the terminal echoes `^C`."""
 _STYLES: dict[Outcome, str] = {"pass": "green", "fail": "red", "agent_error": "red"}
 
 
 class _RunningTrial(NamedTuple):
-    """Where a trial is."""
+    """The state of a running trial."""
 
     phase: str
     since: float
-    """Of the trial, not of the phase; as `time.monotonic`."""
+    """Start of the trial, not of its phase, as `time.monotonic`."""
 
 
 class EvalProgress(ABC):
-    """Hears the events of a run, and shows them; a context manager, whose end removes what is not to stay."""
+    """Receives the events of a run and shows them. At the end of the `with` block temporary output is removed."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        """Events come from the run's threads, and a view is drawn by another."""
+        """Needed because the run's threads send events while another thread draws."""
         self._began = time.monotonic()
         self._trials = self._before = self._ended = 0
         self._outcomes = Counter[str]()
@@ -74,21 +74,21 @@ class EvalProgress(ABC):
 
     @abstractmethod
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start showing progress."""
 
     @abstractmethod
     def __exit__(self, *_: object) -> None:
-        """Show no more."""
+        """Stop showing progress."""
 
     def __call__(self, event: RunEvent) -> None:
-        """Take in an event, and show it."""
+        """Record an event and show it."""
         with self._lock:
             self._take_in(event)
             self.show(event)
 
     @abstractmethod
     def show(self, event: RunEvent) -> None:
-        """Show an event that is taken in."""
+        """Show an event that has been recorded."""
 
     def _take_in(self, event: RunEvent) -> None:
         match event:
@@ -113,7 +113,7 @@ class EvalProgress(ABC):
                 self._images[image] = event
 
     def _counts(self) -> str:
-        """`12/30, 10 pass, 2 fail, pass rate 83.3 %, about 2 min 5 s left`."""
+        """Return the counts: `12/30, 10 pass, 2 fail, pass rate 83.3 %, about 2 min 5 s left`."""
         counted = sum(self._outcomes[name] for name in COUNTED)
         told = [f"{self._before + self._ended}/{self._trials}"]
         told += [f"{count} {name}" for name, count in sorted(self._outcomes.items(), key=lambda pair: -pair[1])]
@@ -126,7 +126,7 @@ class EvalProgress(ABC):
 
 
 def open_progress(*, no_tui: bool) -> EvalProgress:
-    """A live table where stderr is a terminal, else lines."""
+    """Return a live table if stderr is a terminal, else plain lines."""
     console = open_console(stderr=True)
     if no_tui or not console.is_terminal or console.is_dumb_terminal:
         return PlainProgress()
@@ -134,14 +134,14 @@ def open_progress(*, no_tui: bool) -> EvalProgress:
 
 
 class PlainProgress(EvalProgress):
-    """`12:00:01  12/30  pass  sum-files  1.9 s`, a line for each trial that ends, and for images while they come."""
+    """Prints `12:00:01  12/30  pass  sum-files  1.9 s` for each trial that ends, and lines about image preparation."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         super().__init__()
         self._out = out or sys.stderr
         self._wrote_at = time.monotonic()
         self._told: dict[str, tuple[str, float]] = {}
-        """Of an image: the status of its last line, and when that was."""
+        """By image: the status and the time of its last line."""
         self._end = threading.Event()
         self._heart = threading.Thread(target=self._beat, name="progress", daemon=True)
 
@@ -150,12 +150,12 @@ class PlainProgress(EvalProgress):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """No line comes after this."""
+        """Stop printing lines."""
         self._end.set()
         self._heart.join()
 
     def show(self, event: RunEvent) -> None:
-        """Write its line, if it has one."""
+        """Print the event's line, if it has one."""
         match event:
             case RunBegan(trials) if self._before:
                 self._line(f"{self._before} of {trials} trials were finished before")
@@ -190,7 +190,7 @@ class PlainProgress(EvalProgress):
 
 
 class LiveProgress(EvalProgress):
-    """A table of what runs, drawn again and again; above it stays a line for each trial that did not pass."""
+    """A live table of running trials; a line for each trial that did not pass stays above it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class LiveProgress(EvalProgress):
         self._live.stop()
 
     def show(self, event: RunEvent) -> None:
-        """Print what is to stay."""
+        """Print the lines that stay above the table."""
         match event:
             case TrialEnded(result) if result.outcome != "pass":
                 self._console.print(Text(describe(result), style=_STYLES.get(result.outcome, "yellow")))
@@ -216,7 +216,7 @@ class LiveProgress(EvalProgress):
                 self._console.print(Text(told, style="yellow"))
 
     def view(self) -> RenderableType:
-        """Draw what runs, as much as fits on the screen."""
+        """Return as much of the table of running trials as fits on the screen."""
         with self._lock:
             now = time.monotonic()
             room = max(1, self._console.height - 5 - len(self._images))
@@ -237,13 +237,13 @@ class LiveProgress(EvalProgress):
 
 
 def describe(result: TrialResult) -> str:
-    """`fail  sum-files  1.9 s  reward 0`: a trial on one line that is safe to print."""
+    """Describe a trial on one line that is safe to print: `fail  sum-files  1.9 s  reward 0`."""
     why = words(reason(result), limit_chars=_MAX_WHY_CHARS)
     return f"{result.outcome}  {_task(result.task, result.attempt)}  {seconds(result.seconds)}  {why}".rstrip()
 
 
 def _trouble(event: RunEvent) -> str:
-    """The line of an event that delays the run, or is about to fail it; empty for any other."""
+    """Return the line for an event that delays the run or may fail it; empty for any other."""
     match event:
         case TryFailed(key, fault):
             why = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=_MAX_WHY_CHARS)

@@ -1,6 +1,6 @@
 """How each kind of event is shown: `EVENTS` has a row per kind of event, and its `forms` are the columns.
 
-A row makes blocks of an event. The views and `markdown` print blocks, and none of them knows kinds of events: a new
+A row turns an event into blocks. The views and `markdown` print blocks and do not know the kinds of events: a new
 kind needs its constructor in `ohsandbox.events` and a row here.
 """
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
 
 MAX_NOTE_CHARS = 1000
-"""A message of an error may quote the path of a file and what a server answered."""
+"""Longest note; an error message may quote a file's path and a server's answer."""
 TASKS = "task_tracker"
 _OWN_LAST_LINE = re.compile(r"\[[^\n]*; working directory [^\n]*\]")
-"""What `CommandObservation` appends for the model; a person is shown the exit code by us."""
+"""The line that `CommandObservation` appends for the model; for a person we print the exit code ourselves."""
 
 
 class Form(Flag):
-    """Where an event is shown. A view has one or more of them, and shows what any of them shows."""
+    """The outputs in which an event is shown. A view shows the events of any form that it has."""
 
     TERMINAL = auto()
-    """A run, in colors."""
+    """A run, in colours."""
     PLAIN = auto()
     """A run, one line per event."""
     STORED = auto()
-    """`conversations show`: also what a run leaves to the command that runs it."""
+    """`conversations show`, which includes what the command of a run prints itself."""
     EXPORTED = auto()
     """`conversations export --format md`."""
     PAGE = auto()
@@ -58,7 +58,7 @@ class Form(Flag):
 
     NOWHERE = 0
     NOT_LIVE = STORED | EXPORTED | PAGE
-    """While it runs, the command that runs it tells the person."""
+    """Not shown during a run, because the command that runs it prints it."""
     EVERYWHERE = TERMINAL | PLAIN | STORED | EXPORTED | PAGE
 
 
@@ -66,68 +66,68 @@ class Form(Flag):
 
 
 class TurnBlock(NamedTuple):
-    """The next speaker: a heading of an export, nothing elsewhere."""
+    """A change of speaker: a heading in an export, nothing elsewhere."""
 
     speaker: Literal["Person", "Agent"]
 
 
 class MessageBlock(NamedTuple):
-    """What was said; a thought is what the agent said before its calls."""
+    """A message. A thought is what the agent said before its calls."""
 
     kind: Literal["user", "answer", "thought"]
     raw: str
-    """As in the log: to be made printable."""
+    """The text as in the log, not yet safe to print."""
 
 
 class CallBlock(NamedTuple):
-    """A tool call, printable."""
+    """A tool call; all texts are safe to print."""
 
     sign: str
-    """One character: see `CallHint.sign`."""
+    """The sign, one character: see `CallHint.sign`."""
     text: str
-    """May have several lines."""
+    """The call's text, possibly of several lines."""
     name: str
-    """The tool's."""
+    """The tool's name."""
     is_answer: bool = False
-    """The text is the agent's answer to the person."""
+    """True if the text is the agent's answer to the person."""
     lines: tuple[BlockLine, ...] = ()
-    """What stands below the text: fields, tasks."""
+    """Lines below the text: fields, tasks."""
 
 
 class ResultBlock(NamedTuple):
-    """A tool result, printable."""
+    """A tool result; all texts are safe to print."""
 
     text: str
     ending: str
-    """`exit 1`, `still running`, `failed`; empty where there is nothing to say."""
+    """How the call ended: `exit 1`, `still running`, `failed`; empty if there is nothing to say."""
     ok: bool
     seconds: float | None = None
-    """Since the call began to run, by the events' own times."""
+    """Duration since the call started, by the events' own times."""
     lines: tuple[BlockLine, ...] = ()
-    """In the place of the text, where there are any: a change, fields, tasks."""
+    """Lines shown instead of the text, if there are any: a change, fields, tasks."""
     is_declined: bool = False
-    """It did not run, and that is not a failure: a person said no, or the run had ended."""
+    """True if the call did not run and that is not a failure: a person said no, or the run had ended."""
     images: tuple[str, ...] = ()
-    """Data URLs, unchecked, for an export, which has room for them."""
+    """Images as unchecked data URLs, for an export."""
 
     @property
     def summary(self) -> list[str]:
-        """The ending and the duration, as far as they are known."""
+        """Return the ending and the duration, if known."""
         return [*filter(None, [self.ending, "" if self.seconds is None else f"{self.seconds:.1f} s"])]
 
 
 class NoteBlock(NamedTuple):
-    """One line about the run, printable."""
+    """One line about the run, safe to print."""
 
     kind: str
-    """`info`, `allowed`, `status`, or one of a warning."""
+    """The kind: `info`, `allowed`, `status`, or a kind of warning."""
     text: str
     details: str = ""
-    """Several lines that only an export has room for."""
+    """Several more lines, shown only in an export."""
 
     @property
     def is_warning(self) -> bool:
-        """It should not be overlooked."""
+        """True if the note should not be overlooked."""
         return self.kind in {"warning", "error", "notice", "retry"}
 
 
@@ -135,23 +135,23 @@ Block = TurnBlock | MessageBlock | CallBlock | ResultBlock | NoteBlock
 
 
 def note(kind: str, text: object) -> NoteBlock:
-    """A note of foreign text."""
+    """Make a note of foreign text."""
     return NoteBlock(kind, safe_line(text, limit_chars=MAX_NOTE_CHARS))
 
 
 class BlockReader:
-    """Makes blocks of a conversation's events, in their order: a result's block depends on its call."""
+    """Turns a conversation's events into blocks, in order: a result's block depends on its call."""
 
     def __init__(self, forms: Form) -> None:
         self._forms = forms
         self._calls: dict[str, SDKEvent] = {}
         self._answers: dict[str, SDKEvent] = {}
-        """A person's word on calls that have no result yet."""
+        """The person's decisions on calls that have no result yet."""
         self._ended_at: datetime | None = None
-        """When the last result came."""
+        """Time of the last result."""
 
     def blocks_of(self, event: SDKEvent) -> list[Block]:
-        """What is shown of the event in any of forms. An unknown kind, or one with malformed fields, is a note."""
+        """Return the event's blocks for the given forms. An unknown or malformed event becomes a note."""
         row = ASIDE if event.data.get("for_person") is False else EVENTS.get(event.type, UNKNOWN)
         try:
             call_id = str(event.data.get("tool_call_id", ""))
@@ -170,13 +170,13 @@ class BlockReader:
 
 
 class _CallFacts(NamedTuple):
-    """What is known of a result's call."""
+    """Facts about the call that a result belongs to."""
 
     event: SDKEvent | None = None
     answer: SDKEvent | None = None
-    """The `confirmation`; None where nobody was asked."""
+    """The `confirmation` event; None if nobody was asked."""
     began: datetime | None = None
-    """A person's thinking, and the calls before it, are not its time."""
+    """When the call started; the person's decision and earlier calls are not part of its duration."""
 
 
 def _began(call: SDKEvent, answer: SDKEvent | None, ended_before: datetime | None) -> datetime:
@@ -193,11 +193,11 @@ class Row(NamedTuple):
 
     forms: Form
     blocks: Callable[[SDKEvent, _CallFacts], Iterator[Block]]
-    """Of an event and, for a result, its call as far as that is known."""
+    """Makes the blocks of an event; for a result, with the known facts about its call."""
 
 
 def _noted(kind: str, template: str, forms: Form) -> Row:
-    """A row whose events are notes of the template, filled with their data."""
+    """Make a row whose events are notes: the template filled with the event's data."""
     return Row(forms, lambda event, _: iter([note(kind, template.format_map(event.data))]))
 
 
@@ -241,7 +241,7 @@ def _tool_result(event: SDKEvent, call: _CallFacts) -> Iterator[Block]:
 
 
 NOT_RUN = "Not executed: "
-"""How the engine begins what it tells the model of a call whose turn never came."""
+"""Prefix of the text that the engine gives the model for a call that was not run."""
 
 
 def _no_of(answer: SDKEvent) -> str:
@@ -254,7 +254,7 @@ def _no_of(answer: SDKEvent) -> str:
 
 
 def _lines_of(event: SDKEvent, name: str, arguments: dict[str, Any], kind: str) -> list[BlockLine]:
-    """What a person sees of a result in the place of its text, which is for the model; empty for the text."""
+    """Return the lines that replace a result's text, which is meant for the model; empty to keep the text."""
     text = str((event.data.get("result") or {}).get("output") or "")
     if kind == "edit":
         first = (event.data.get("details") or {}).get("first_line")
@@ -310,17 +310,17 @@ EVENTS: dict[str, Row] = {
     "approval_revoked": _noted("info", "Approval {number} was revoked by {by}.", Form.NOT_LIVE),
     "checkpoint": _noted("info", "A checkpoint was taken.", Form.STORED | Form.PAGE),
 }
-"""A row per kind of event."""
+"""The row of each kind of event."""
 UNKNOWN = Row(Form.EVERYWHERE, _unknown)
 ASIDE = Row(Form.NOT_LIVE, _aside)
-"""Of a notice that is of no use to a person while it works."""
+"""The row of a notice that is of no use to a person during a run."""
 
 
 # --- calls and results ------------------------------------------------------------------------------
 
 
 def call_of(event: SDKEvent) -> CallBlock:
-    """The `tool_call` event in a person's words, ready to be printed."""
+    """Describe a `tool_call` event for a person; all texts are safe to print."""
     name, arguments = str(event.data.get("name", "")), arguments_of(event.data)
     hint = hint_of(name, event.data)
     subject = arguments.get(hint.subject)

@@ -1,4 +1,4 @@
-"""Views for programs: the answer alone on stdout, or every event as a line of JSON; `open_view` chooses a person's."""
+"""Views for programs: only the answer on stdout, or every event as a line of JSON; `open_view` picks a view."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunSummary(BaseModel):
 
     @classmethod
     def of(cls, conversation_id: str, result: RunResult) -> RunSummary:
-        """The summary of a run."""
+        """Make the summary of a run."""
         responses = {event.data.get("response_id") for event in result.events}
         return cls(
             conversation_id=conversation_id,
@@ -54,7 +54,7 @@ class RunSummary(BaseModel):
 
 
 class NetworkLine(BaseModel):
-    """What was decided on a request of the sandbox to its allowlist."""
+    """The decision on a request of the sandbox to its allowlist."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -70,17 +70,17 @@ class NetworkLine(BaseModel):
 
     @classmethod
     def of(cls, decision: NetworkDecision) -> NetworkLine:
-        """The line of a decision."""
+        """Make the line of a decision."""
         return cls(**{name: getattr(decision, name) for name in cls.model_fields if name != "type"})
 
 
 def json_line(event: SDKEvent) -> str:
-    """An event as one line of ASCII."""
+    """Return an event as one line of ASCII."""
     return json.dumps(event.model_dump(mode="json", exclude={"data"}) | {"data": event.data})  # pydantic nests 255 deep
 
 
 def line_schema() -> dict[str, Any]:
-    """The JSON Schema of a line of `--json`: an event of a known kind, a decision about the network, or the result."""
+    """Return the JSON Schema of a line of `--json`: an event of a known kind, a network decision, or the result."""
     lines: list[type[BaseModel]] = [*KINDS.values(), NetworkLine, RunSummary]
     refs, schema = models_json_schema([(line, "validation") for line in lines])
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of ohsandbox run --json"}
@@ -88,7 +88,7 @@ def line_schema() -> dict[str, Any]:
 
 
 class _SilentView(View):
-    """Nothing but warnings, and those on stderr."""
+    """A view that prints only warnings, on stderr."""
 
     def __init__(self) -> None:
         super().__init__(Form.PLAIN)
@@ -105,37 +105,37 @@ class _SilentView(View):
 
 
 class JsonView(_SilentView):
-    """Each event on stdout as a line of JSON, as the log has it, and the result as the last line of a run."""
+    """Prints each event on stdout as a line of JSON, as in the log, and a run's result as its last line."""
 
     def show(self, event: SDKEvent) -> None:
-        """Print it. A warning that is an event is not told twice."""
+        """Print the event. A warning that is an event is not printed twice."""
         print(json_line(event), flush=True)  # noqa: T201 - the output of the command
 
     def network(self, decision: NetworkDecision) -> None:
-        """Print it."""
+        """Print the decision."""
         print(json.dumps(NetworkLine.of(decision).model_dump(mode="json")), flush=True)  # noqa: T201 - as above
 
     def result(self, conversation_id: str, result: RunResult) -> None:
-        """Print it."""
+        """Print the run's summary."""
         print(json.dumps(RunSummary.of(conversation_id, result).model_dump(mode="json")), flush=True)  # noqa: T201 - as above
 
 
 class AnswerView(_SilentView):
-    """The answer of each run on stdout, and nothing else."""
+    """Prints only the answer of each run, on stdout."""
 
     def result(self, conversation_id: str, result: RunResult) -> None:  # noqa: ARG002 - as `View` has it
-        """Print it."""
+        """Print the answer."""
         _print_answer(result)
 
 
 class PipedView(PlainView):
-    """The answer of each run on stdout, for the next program; a line an event on stderr, for whoever watches."""
+    """Prints the answer of each run on stdout for another program, and a line per event on stderr for a person."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
 
     def show_block(self, block: Block) -> None:
-        """All but the answer."""
+        """Print any block except the answer."""
         match block:
             case MessageBlock("answer") | CallBlock(is_answer=True):
                 return
@@ -147,13 +147,13 @@ class PipedView(PlainView):
 
 
 def _print_answer(result: RunResult) -> None:
-    """The answer with its tabs: it may be a file."""
+    """Print the answer with its tabs, since it may be a file."""
     if result.answer is not None:
         print("\t".join(map(safe, result.answer.split("\t"))), flush=True)  # noqa: T201 - the output of the command
 
 
 def open_view(*, no_tui: bool, stored: bool = False) -> View:
-    """Colors at a terminal, else lines; stored: for a conversation that is read from disk."""
+    """Return a coloured view at a terminal, else plain lines; stored is for a conversation read from disk."""
     also = Form.STORED if stored else Form.NOWHERE
     if no_tui or not sys.stdout.isatty():
         return PlainView(forms=Form.PLAIN | also)

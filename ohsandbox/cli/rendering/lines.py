@@ -1,4 +1,4 @@
-"""What an action or a result consists of, line by line: changes of a text, fields, a checklist. All is printable."""
+"""The lines of an action or result: changes of a text, fields, a checklist. All lines are safe to print."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 LineKind = Literal["", "added", "removed", "same", "place", "field", "done", "active", "todo"]
 
 CONTEXT_LINES = 3
-"""Around a change; the default of `diff -u`."""
+"""Unchanged lines around a change, as in `diff -u`."""
 _MAX_COMPARED_LINES = 400
-"""difflib takes at most 20 ms for these; of a longer change all old lines stand before all new ones."""
+"""Longest text that difflib compares, in at most 20 ms; in a longer change all old lines precede all new ones."""
 MAX_FIELD_LINES = 200
 _MAX_FIELD_DEPTH = 20
 _MAX_JSON_CHARS = 200_000
@@ -31,25 +31,25 @@ class BlockLine(NamedTuple):
 
     kind: LineKind
     text: str
-    """Printable."""
+    """The text, safe to print."""
     number: int = 0
-    """Of the line in its file, old for a removed line; 0 where it is not known."""
+    """Line number in the file, the old one for a removed line; 0 if unknown."""
 
 
 # --- changes of a text ----------------------------------------------------------------------------
 
 
 class Change(NamedTuple):
-    """A line of a change, as it is in the texts."""
+    """A line of a change, as in the texts themselves."""
 
     kind: Literal["added", "removed", "same"]
     text: str
 
 
 def changes(old: str, new: str) -> list[Change]:
-    """How new comes of old: what is `same` or `removed` is all of old, what is `same` or `added` all of new.
+    """Return the change: `same` and `removed` lines make up old, `same` and `added` lines make up new.
 
-    Lines end at a line feed and nowhere else, and a text that ends with one has an empty last line.
+    Only a line feed ends a line, and a text that ends with one has an empty last line.
     """
     was, now = old.split("\n"), new.split("\n")
     most = min(len(was), len(now))
@@ -72,14 +72,14 @@ def changes(old: str, new: str) -> list[Change]:
 
 
 class TextEdit(NamedTuple):
-    """What the arguments of a call say about a change: new for old, in a part of a file or in all of it."""
+    """The replacement that a call's arguments describe, in a part of a file or in all of it."""
 
     old: str
     new: str
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> TextEdit | None:
-        """Of any tool that has the arguments of ours; None where there is no text in them."""
+        """Read the arguments of any tool whose argument names are ours; None if they contain no text."""
         texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
         if "old_str" in texts:
             return cls(texts["old_str"], texts.get("new_str", ""))
@@ -88,7 +88,7 @@ class TextEdit(NamedTuple):
 
 
 def edit_lines(edit: TextEdit, *, first: int = 0) -> list[BlockLine]:
-    """The change with the lines around it, numbered from first where that is known."""
+    """Return the change with the lines around it, numbered from first if that is known."""
     if not edit.old:
         found = [Change("added", line) for line in _lines_of(masked(edit.new))]
     elif not edit.new:
@@ -103,7 +103,7 @@ def _lines_of(text: str) -> list[str]:
 
 
 def _numbered(found: Sequence[Change], first: int) -> Iterator[BlockLine]:
-    """Without what is the same and not near a change."""
+    """Number the lines and drop unchanged lines that are not near a change."""
     changed = [at for at, change in enumerate(found) if change.kind != "same"]
     near = {at + step for at in changed for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
     old = new = first
@@ -122,7 +122,7 @@ def _numbered(found: Sequence[Change], first: int) -> Iterator[BlockLine]:
 
 
 def _printable_line(line: str) -> str:
-    """A line of a text that is masked already."""
+    """Return a line of an already masked text, safe to print."""
     return visible(line).expandtabs(TAB_COLUMNS)
 
 
@@ -130,7 +130,7 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 def patch_lines(patch: str) -> list[BlockLine]:
-    """The lines of a unified diff of one file, as a tool returned it; empty where it is none."""
+    """Return the lines of a unified diff of one file, as a tool returned it; empty if it is not a diff."""
     found: list[BlockLine] = []
     old = new = -1
     for row in safe(patch).split("\n"):
@@ -151,7 +151,7 @@ def patch_lines(patch: str) -> list[BlockLine]:
 
 
 def tally(lines: Sequence[BlockLine]) -> str:
-    """`+3 -1`; empty where nothing changes."""
+    """Return the number of changed lines as `+3 -1`; empty if nothing changes."""
     counts = {sign: sum(line.kind == kind for line in lines) for sign, kind in (("+", "added"), ("-", "removed"))}
     return " ".join(f"{sign}{count}" for sign, count in counts.items() if count)
 
@@ -160,7 +160,7 @@ def tally(lines: Sequence[BlockLine]) -> str:
 
 
 def field_lines(fields: Mapping[str, Any]) -> list[BlockLine]:
-    """One line a field, `name: value`; what is in a field stands indented below it."""
+    """Return a line per field, `name: value`; nested values are indented below it."""
     found: list[BlockLine] = []
     for name, value in fields.items():
         for line in _field(safe_line(name), value, indent=""):
@@ -196,7 +196,7 @@ def _scalar(value: Any) -> str:
 
 
 def json_lines(text: str) -> list[BlockLine]:
-    """The fields of a text that is JSON, an object or a list; empty for any other."""
+    """Return the fields of a JSON object or list; empty for any other text."""
     if len(text) > _MAX_JSON_CHARS or text.lstrip()[:1] not in {"{", "["}:
         return []
     try:
@@ -216,7 +216,7 @@ _SIGNS: Mapping[str, LineKind] = {"x": "done", ">": "active", " ": "todo"}
 
 
 def task_lines(tasks: object) -> list[BlockLine]:
-    """A line a task, of the argument `task_list` of `task_tracker`."""
+    """Return a line per task, from the argument `task_list` of `task_tracker`."""
     items = [item for item in tasks if isinstance(item, dict)] if isinstance(tasks, list) else []
     return [
         BlockLine(
@@ -227,7 +227,7 @@ def task_lines(tasks: object) -> list[BlockLine]:
 
 
 def checked_lines(text: str) -> list[BlockLine]:
-    """A line a task, of the list as the tool returns it."""
+    """Return a line per task, from the list that the tool returns."""
     return [
         BlockLine(_SIGNS[found[1]], line[found.end() :])
         for line in safe(text).split("\n")
@@ -236,6 +236,6 @@ def checked_lines(text: str) -> list[BlockLine]:
 
 
 def progress_of(tasks: Sequence[BlockLine]) -> str:
-    """`2 of 5 tasks done`."""
+    """Return the progress as `2 of 5 tasks done`."""
     done = sum(task.kind == "done" for task in tasks)
     return f"{done} of {counted(len(tasks), 'task')} done"

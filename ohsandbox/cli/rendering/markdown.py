@@ -1,4 +1,4 @@
-"""Markdown: an exported conversation, and an answer cut into blocks while the model writes it."""
+"""Markdown: a conversation as an export, and an answer split into blocks while the model writes it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 _MAX_TAIL_CHARS = 2000
-"""Of a line that does not end so much is kept in sight."""
+"""Longest part of an unfinished line that is shown."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-"""A code block's first line, and its last: of the same character, at least as long, with nothing behind it."""
+"""The first or last line of a code block; the last has the same character, at least as often, and nothing after it."""
 _LONG_FENCE = re.compile(r"`{3,}")
 _IMAGE = re.compile(r"data:image/[a-z0-9.+-]+;base64,[A-Za-z0-9+/=]+")
 
 
 class MarkdownExport:
-    """The events of one conversation, in their order, as paragraphs."""
+    """Turns the events of one conversation, in order, into paragraphs."""
 
     def __init__(self) -> None:
         self._reader = BlockReader(Form.EXPORTED)
 
     def paragraphs(self, event: SDKEvent) -> list[str]:
-        """The event's; none for what a reader does not miss."""
+        """Return the event's paragraphs; none for an event that an export leaves out."""
         return [part for block in self._reader.blocks_of(event) for part in _paragraphs(block, event)]
 
 
 def fenced(text: str) -> str:
-    """A code block that text cannot end."""
+    """Return text in a code block whose fence the text does not contain."""
     longest = max(map(len, _LONG_FENCE.findall(text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
@@ -86,10 +86,10 @@ def _row(line: BlockLine) -> str:
 
 
 class StreamedMarkdown:
-    """Takes pieces of an answer and gives out its blocks, each when it is whole: a terminal can take nothing back.
+    """Takes pieces of an answer and returns its blocks once they are complete, because printed text cannot be changed.
 
-    A block ends with an empty line outside a fence: so each can be rendered, and made harmless, by itself, wherever the
-    pieces were cut. Values of secrets are masked before that, also those that come in pieces.
+    A block ends at an empty line outside a fence, so it can be rendered and made safe by itself, wherever the
+    pieces were cut. Secrets are masked before that, also those split between pieces.
     """
 
     def __init__(self, masker: Masker) -> None:
@@ -104,7 +104,7 @@ class StreamedMarkdown:
         self._checked = 0
 
     def feed(self, piece: str) -> list[str]:
-        """The blocks that are whole with piece added; each line is looked at once, when it has ended."""
+        """Return the blocks that piece completes; each line is examined once, when it has ended."""
         self._unfinished += self._stream.feed(piece)
         blocks: list[str] = []
         while (end := self._unfinished.find("\n", self._checked)) >= 0:
@@ -124,11 +124,11 @@ class StreamedMarkdown:
 
     @property
     def tail(self) -> str:
-        """The end of what is not whole yet."""
+        """Return the end of the unfinished block."""
         return self._unfinished[-_MAX_TAIL_CHARS:]
 
     def end(self, final: str) -> str:
-        """What of the final text was not given out; all of it where something else was. The next answer may begin."""
+        """Return the part of the final text not returned yet; all of it if the text differs. Then reset."""
         given = self._given
         self._begin()
         for said in filter(None, (given, given.rstrip())):  # before a call that is written as text the end is stripped
@@ -137,7 +137,7 @@ class StreamedMarkdown:
         return final
 
     def void(self) -> bool:
-        """Forget the answer: it failed, and is asked for again. True where some of it was given out."""
+        """Drop a failed answer, which is requested again. Return True if some of it was returned already."""
         had = bool(self._given)
         self._begin()
         return had

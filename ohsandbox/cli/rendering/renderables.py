@@ -1,4 +1,4 @@
-"""Calls, results and the output of what runs, as rich renders them: coloured, and folded where they are long."""
+"""Rich renderables of calls, results and live output: coloured, and folded if they are long."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ohsandbox.cli.rendering.lines import BlockLine, LineKind
 
 _MAX_COMMAND_LINES = 12
-"""A heredoc is shown by its beginning; the log has it whole."""
+"""Largest number of lines of a command, counted from its beginning; the log has all of it."""
 _MAX_OUTPUT_LINES = 15
-"""The end of an output, where failures stand."""
+"""Largest number of lines of an output, counted from its end, where failures are."""
 MAX_LINES = 40
-"""Of a change, of fields, of tasks: their beginning."""
+"""Largest number of lines of a change, of fields or of tasks, counted from the beginning."""
 MAX_LINE_CHARS = 400
-"""About five rows; a minified file is not for reading."""
+"""Longest line, about five rows; nobody reads a minified file."""
 INDENT = 2
 _NUMBER_COLUMNS = 4
 
@@ -47,7 +47,7 @@ STYLES: Mapping[LineKind, str] = {
 
 
 class Glyphs(NamedTuple):
-    """Signs that not every terminal can show."""
+    """Signs, with replacements for terminals that cannot show them."""
 
     done: str = "✓"
     failed: str = "✗"
@@ -59,7 +59,7 @@ class Glyphs(NamedTuple):
 
     @classmethod
     def of(cls, console: Console) -> Glyphs:
-        """Those that the console's encoding has."""
+        """Return the signs that the console's encoding supports."""
         return ASCII if console.options.ascii_only else UNICODE
 
 
@@ -68,7 +68,7 @@ ASCII = Glyphs("ok", "x", "-", ", ", "...", "*", {"done": "[x] ", "active": "[>]
 
 
 def command(call: CallBlock, glyphs: Glyphs = UNICODE, *, is_whole: bool = False) -> RenderableType:
-    """The call with its sign, and what stands below it."""
+    """Render a call with its sign and the lines below it."""
     shown = call.text.split("\n")
     kept = shown if is_whole else [cut(line) for line in shown[:_MAX_COMMAND_LINES]]
     if len(shown) > len(kept):
@@ -89,14 +89,14 @@ def result(
     hint: str = "",
     is_whole: bool = False,
 ) -> RenderableType:
-    """What came of a call, and a line below it that says how it ended.
+    """Render a call's result, and a line below it that says how the call ended.
 
     Args:
         block: the result.
         glyphs: the signs.
-        images: a line about each image.
-        hint: how to see all of one that is folded.
-        is_whole: fold nothing.
+        images: one line for each image.
+        hint: how to see all of a folded result.
+        is_whole: do not fold.
     """
     body = _beginning(block.lines, glyphs, is_whole=is_whole) or _ending(block, glyphs, hint=hint, is_whole=is_whole)
     body += [Text(line, style="cyan") for line in images]
@@ -109,9 +109,9 @@ def result(
 
 
 class Rows:
-    """A renderable with a margin at its left and above and below it, and no other blanks around it.
+    """Adds margins to a renderable: at its left, above and below it.
 
-    There are none at the ends of its rows either: a row that is filled with blanks is two rows once its terminal is
+    Rows have no trailing blanks: a row filled with blanks becomes two rows if the terminal is
     made narrower.
     """
 
@@ -119,7 +119,7 @@ class Rows:
         self.inner, self.indent, self.above, self.below = inner, indent, above, below
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Its rows."""
+        """Yield the rows."""
         yield from [Segment.line()] * self.above
         inside = options.update(width=max(options.max_width - self.indent, 1))
         rows = [_without_end(row) for row in console.render_lines(self.inner, inside, pad=False)]
@@ -145,7 +145,7 @@ class _Code(CodeBlock):
     """A code block without rows of padding, on the terminal's own background."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Its lines, coloured."""
+        """Yield the highlighted lines."""
         code = str(self.text).rstrip()
         syntax = Syntax(code, self.lexer_name, theme="ansi_dark", word_wrap=True, background_color="default")
         yield Rows(syntax, indent=INDENT)
@@ -155,7 +155,7 @@ class _Heading(Heading):
     """A heading at the left margin, without a box."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """It on a line of its own."""
+        """Yield the heading on a line of its own."""
         self.text.justify = "left"
         self.text.stylize("bold underline" if self.tag in {"h1", "h2"} else "bold")
         yield self.text
@@ -165,7 +165,7 @@ class _Table(TableElement):
     """A table without empty rows around it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Its rows."""
+        """Yield the table's rows."""
         for table in super().__rich_console__(console, options):
             if isinstance(table, Table):
                 table.show_edge = False
@@ -173,7 +173,7 @@ class _Table(TableElement):
 
 
 class AnswerMarkdown(Markdown):
-    """Markdown with one blank line between blocks. No hyperlinks: they are operating system commands to a terminal."""
+    """Markdown with one blank line between blocks and no hyperlinks, which are control sequences to a terminal."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -188,25 +188,25 @@ class AnswerMarkdown(Markdown):
 
 
 def is_folded(block: CallBlock | ResultBlock) -> bool:
-    """Whether it is shown whole only on demand."""
+    """Return whether the block is shown whole only on request."""
     limit = _MAX_OUTPUT_LINES if hasattr(block, "ending") and not block.lines else _MAX_COMMAND_LINES
     lines = block.text.strip("\n").split("\n")
     return len(block.lines) > MAX_LINES or len(lines) > limit or any(len(line) > MAX_LINE_CHARS for line in lines)
 
 
 def tail(text: str, *, rows: int) -> list[Text]:
-    """The last rows of what a running call has printed, a line each."""
+    """Return the last rows of a running call's output, one Text each."""
     lines = [line.rstrip() for line in output(text).rstrip("\n").split("\n")]
     return [Text(cut(line), style="dim", no_wrap=True, overflow="ellipsis") for line in lines[-rows:]]
 
 
 def cut(line: str) -> str:
-    """A line that is not too long to be read."""
+    """Return the line, cut to MAX_LINE_CHARS."""
     return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}… ({len(line):,} characters)"
 
 
 def _ending(block: ResultBlock, glyphs: Glyphs, *, hint: str, is_whole: bool) -> list[Text]:
-    """The last lines of an output, where failures stand."""
+    """Render the end of an output, where failures are."""
     lines = [line.rstrip() for line in block.text.strip("\n").splitlines()]
     kept = lines if is_whole else [cut(line) for line in lines[-_MAX_OUTPUT_LINES:]]
     above = len(lines) - len(kept)

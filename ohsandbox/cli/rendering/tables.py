@@ -1,4 +1,4 @@
-"""Lists. For a person a table where the terminal is wide enough, else a few lines a row: no cell is ever cut."""
+"""Tables for a person: columns if the terminal is wide enough, else a few lines per row; no cell is cut."""
 
 # ruff: noqa: T201 - a list is printed
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 GAP = "  "
 _MIN_LAST_COLUMNS = 20
-"""Narrower than that the last column is a stack of words."""
+"""If the last column would be narrower than this, rows are printed as several lines."""
 _MAX_CELL_CHARS = 2000
 FILE_COLUMNS = 200
-"""A table that goes to a file or a pipe is not folded at 80 columns."""
+"""Width of a table that is written to a file or a pipe."""
 
 
 def print_json(rows: Iterable[dict[str, Any]]) -> None:
-    """For `--json`: an array of objects."""
+    """Print rows for `--json` as an array of objects."""
     print(json.dumps([*rows], indent=2))
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, printable: bool = False) -> None:
-    """Print rows of as many cells as there are headings; columns in which nothing stands are left out.
+    """Print rows with as many cells as there are headings; empty columns are left out.
 
-    Cells are foreign text, unless printable says that they were made safe. The first column is what other commands
-    take, so it is never folded; the last one may be.
+    Cells are foreign text, unless printable says that they are safe. The first column holds what other commands
+    accept, so it is never wrapped; the last column may be.
     """
     console = open_console()
     cells = [[cell if printable else safe_line(cell, limit_chars=_MAX_CELL_CHARS) for cell in row] for row in rows]
@@ -65,7 +65,7 @@ def _print_columns(console: Console, rows: list[list[str]], widths: list[int], r
 
 
 def _print_records(console: Console, names: list[str], rows: list[list[str]]) -> None:
-    """The first cell on a line of its own, the others below it; a bare number has its heading with it."""
+    """Print each row as lines: the first cell, then the others below it, a bare number with its heading."""
     for first, *others in rows:
         console.print(Text(first, style="bold"), soft_wrap=True)
         named = zip(names[1:], others, strict=True)
@@ -75,7 +75,7 @@ def _print_records(console: Console, names: list[str], rows: list[list[str]]) ->
 
 
 def aligned(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), heading: bool = False) -> Text:
-    """Rows of printable cells in columns; those of right are aligned there. No cell is cut."""
+    """Return rows of printable cells in columns; the columns in right are right-aligned. No cell is cut."""
     lines = [*rows]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     shown = []
@@ -89,20 +89,20 @@ def aligned(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), heading
 
 
 def print_wrapped(console: Console, text: Text) -> None:
-    """Print text with line breaks between words, unless one is longer than a line, as a path: it stays whole."""
+    """Print text with line breaks between words; a word longer than a line, such as a path, stays whole."""
     console.print(text, soft_wrap=any(cell_len(word) > console.width for word in text.plain.split()))
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> NoReturn:
-        """Whoever reads has gone: `entrypoint.exit_code_of` decides what that means. rich itself would exit with 1."""
+        """Raise the error for `entrypoint.exit_code_of` to handle; rich itself would exit with 1."""
         raise BrokenPipeError
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """Stdout, or stderr, with every word printed as it is: no markup, no highlighting, no emoji names.
+    """Return a console on stdout or stderr that prints text as it is: no markup, no highlighting, no emoji names.
 
-    What its encoding does not have is printed as `?`.
+    Characters that the encoding lacks are printed as `?`.
     """
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else FILE_COLUMNS
@@ -114,11 +114,11 @@ def open_console(*, stderr: bool = False) -> Console:
 # --- a page at a time -----------------------------------------------------------------------------
 
 _LESS = {"LESS": "FRX", "LV": "-c"}
-"""What git gives less where the person has not: leave what fits, show colours, do not clear the screen."""
+"""Defaults for less, as in git: exit if the text fits, show colours, do not clear the screen."""
 
 
 def print_paged(lines: Iterable[Text]) -> None:
-    """Print lines, whose text is safe; more than a screenful through the person's pager, if it is there."""
+    """Print lines that are safe to print; use the person's pager for more than a screenful."""
     console, found = open_console(), [*lines]
     pager = shlex.split(os.environ.get("PAGER", "less"))
     is_long = sum(1 + line.cell_len // max(console.width, 1) for line in found) >= console.height

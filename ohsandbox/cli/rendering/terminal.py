@@ -1,4 +1,4 @@
-"""`RichView`: a conversation in a terminal, in colours."""
+"""`RichView`: a conversation at a terminal, in colours."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from ohsandbox.llm.chat import LLMEvent
 
 _MAX_FOLDED = 100
-"""So many folded blocks can be unfolded."""
+"""Number of folded blocks that can still be unfolded."""
 _STATUS_MARGIN = 4
-"""The spinner, its blank, and the last column, which some terminals fold."""
+"""Columns kept free: the spinner, its blank, and the last column, where some terminals wrap."""
 _ENDS_ANSWER = frozenset({"user_message", "status_update", "condensation"})
-"""Events before which an answer that was being written has ended, or was cut off and has no event."""
+"""Events that mark the end of a streamed answer, also of one that was cut off and has no event."""
 
 
 class RichView(View):
-    """Blocks with a sign in the margin: what the agent said, did and saw."""
+    """Shows blocks with a sign in the margin: the agent's messages, calls and results."""
 
     wants_stream = True
 
@@ -53,21 +53,21 @@ class RichView(View):
         self._answer: StreamedMarkdown | None = None
         self._glyphs = Glyphs.of(self.console)
         self._ends_blank = False
-        """The last row that was printed is blank: none is needed above the next block."""
+        """True if the last printed row is blank, so that the next block needs no blank line."""
         self._running = ""
-        """The call that is on, in a few words."""
+        """The running call, in a few words."""
         self._is_stored = Form.STORED in forms
         self._told_on: date | None = None
-        """The day of the event that was shown last, of a stored conversation."""
+        """The day of the last event shown, for a stored conversation."""
         self._stamp: datetime | None = None
-        """The time of the event of a stored conversation that is being shown, until it is told."""
+        """The time of the stored event that is being shown, until it is printed."""
         self.unfolds_by = ""
-        """How a person sees all of what was folded, as `Ctrl-O shows all`."""
+        """How a person can see folded blocks, as in `Ctrl-O shows all`."""
         self.folded: deque[CallBlock | ResultBlock] = deque(maxlen=_MAX_FOLDED)
-        """The newest blocks that were not shown whole."""
+        """The newest folded blocks."""
 
     def unfold(self) -> bool:
-        """Print the newest block that was folded, whole; False where there is none. Again for the one before it."""
+        """Print the newest folded block whole, then remove it from the list; return False if there is none."""
         if not self.folded:
             return False
         block = self.folded.pop()
@@ -78,7 +78,7 @@ class RichView(View):
         return True
 
     def status(self, text: str) -> None:
-        """At the bottom, with a spinner."""
+        """Show the status at the bottom, with a spinner."""
         self._line.set(safe_line(text))
 
     def tick(self) -> None:
@@ -86,11 +86,11 @@ class RichView(View):
         self._line.draw()
 
     def text(self, text: Text) -> None:
-        """In its colours; one that is to be copied as it is, as a patch, says `no_wrap`."""
+        """Print coloured text; text to be copied unchanged, such as a patch, sets `no_wrap`."""
         self._print(text, wraps=not text.no_wrap)
 
     def stream(self, event: LLMEvent) -> None:
-        """Blocks of an answer as soon as they are whole; what is being written runs through the line at the bottom."""
+        """Print complete blocks of an answer; the unfinished end is shown in the bottom line."""
         if event.type == "delta":
             if self._answer is None:
                 self._answer = StreamedMarkdown(current_masker())
@@ -101,17 +101,17 @@ class RichView(View):
             self.info("The answer broke off here, and begins again:")
 
     def show_tail(self, text: str) -> None:
-        """Show the block of an answer that is being written; an empty text for none."""
+        """Show the unfinished block of an answer; an empty text clears it."""
         self._line.set(_end_of(text, self.console.width - _STATUS_MARGIN) or MODEL_WORKS)
 
     def output(self, event: OutputEvent) -> None:
-        """The last line of what runs, in the line at the bottom."""
+        """Show the last line of a running call's output in the bottom line."""
         last = output(event.text).rstrip().rpartition("\n")[2].strip()
         if last:
             self._line.update(cut(f"{self._running} {self._glyphs.more} {last}".lstrip(), MAX_LINE_CHARS))
 
     def show(self, event: SDKEvent) -> None:
-        """Its blocks."""
+        """Print the event's blocks."""
         if event.type in _ENDS_ANSWER and self._answer is not None:
             self._answer = None
             self.show_tail("")
@@ -123,7 +123,7 @@ class RichView(View):
         self._stamp = None
 
     def show_block(self, block: Block) -> None:
-        """Print it above the line at the bottom."""
+        """Print a block above the bottom line."""
         match block:
             case MessageBlock("user", raw):
                 self._print(_said(">", safe(raw), "bold", above=1))
@@ -153,13 +153,13 @@ class RichView(View):
             self.folded.append(block)
 
     def _saved(self, url: str) -> str:
-        """A line about an image of a result, with the file that it is in from now on."""
+        """Save an image of a result; return a line that names its file."""
         if self.images_dir is None or (saved := save_image(url, self.images_dir)) is None:
             return "(an image)"
         return f"image, {size(saved.stat().st_size)}: {safe_line(saved, limit_chars=MAX_LINE_CHARS)}"
 
     def _rest_of(self, text: str) -> str:
-        """What of an answer's text has not been shown while it was written."""
+        """Return the part of an answer that was not shown while it was written."""
         if self._answer is None:
             return text
         self.show_tail("")
@@ -172,7 +172,7 @@ class RichView(View):
             self._print(markdown(safe(text)))
 
     def _stamped(self, what: RenderableType) -> RenderableType:
-        """It beside the time of its event, once for each; a blank line above it stays above both."""
+        """Add the event's time, once per event; a blank line stays above both."""
         at, self._stamp = self._stamp, None
         if at is not None and self._told_on != at.date():
             self._told_on = at.date()
@@ -187,7 +187,7 @@ class RichView(View):
         return Rows(grid, above=above)
 
     def _print(self, what: RenderableType, *, wraps: bool = False) -> None:
-        """Print it; a Text, such as a command, as it is, so that it can be copied, or with breaks between words."""
+        """Print what; a Text, such as a command, stays unchanged for copying unless wraps is set."""
         self._line.clear()
         if isinstance(what, Rows) and self._ends_blank:
             what.above = 0
@@ -202,19 +202,19 @@ class RichView(View):
 
 
 def _said(sign: str, text: str, style: str = "", *, sign_style: str = "bold cyan", above: int = 0) -> RenderableType:
-    """Words behind a sign; a row ends between two of them."""
+    """Return text with a sign before it; rows break between words."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_row(Text(sign, style=sign_style), Text(text, style=style, overflow="fold"))
     return Rows(grid, above=above)
 
 
 def markdown(text: str) -> RenderableType:
-    """Markdown, as models write it, with a blank line around it."""
+    """Render Markdown as models write it, with a blank line around it."""
     return Rows(AnswerMarkdown(text), above=1, below=1)
 
 
 def _end_of(text: str, columns: int) -> str:
-    """The last words of text, on a line at most columns wide."""
+    """Return the last words of text, at most columns wide."""
     line = words(text, limit_chars=sys.maxsize)
     while line and cell_len(line) > max(columns, 1):
         line = line[max(1, (cell_len(line) - columns) // 2) :]
@@ -223,29 +223,29 @@ def _end_of(text: str, columns: int) -> str:
 
 FRAMES, ASCII_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 QUIET_S = 1.0
-"""What takes no longer needs no seconds counted."""
+"""Activities shorter than this many seconds show no duration."""
 
 
 class BottomLine(Protocol):
-    """Where a view says what is going on."""
+    """Shows a view's current activity."""
 
     def set(self, text: str) -> None:
-        """Show text from now on; an empty one for nothing."""
+        """Show text from now on; an empty text clears the line."""
 
     def update(self, text: str) -> None:
-        """Show text in the place of the last one, which goes on."""
+        """Replace the text of the current activity."""
 
     def draw(self) -> None:
-        """Show it as it stands now."""
+        """Redraw the line."""
 
     def clear(self) -> None:
-        """Make room for what is printed next."""
+        """Make room for the next output."""
 
 
 class _StatusLine:
-    """A line that is rewritten in place with a carriage return and colours, and no other control.
+    """A line that is rewritten in place, using only a carriage return and colours.
 
-    That makes it possible to hold, and to test, that a terminal receives no escape but ours.
+    A test can therefore check that the terminal receives no other escape sequence.
     """
 
     def __init__(self, console: Console, *, enabled: bool = True) -> None:
@@ -255,19 +255,19 @@ class _StatusLine:
         self._frame = self._cells = 0
 
     def set(self, text: str) -> None:
-        """Show text from now on; an empty one removes the line."""
+        """Show text from now on; an empty text removes the line."""
         self.clear()
         self._text, self._since = text, time.monotonic()
         self.draw()
 
     def update(self, text: str) -> None:
-        """Show text in the place of the last one, whose time runs on."""
+        """Replace the text; the duration keeps counting."""
         self.clear()
         self._text = text
         self.draw()
 
     def draw(self) -> None:
-        """Show the line as it stands now."""
+        """Redraw the line."""
         if not (self._text and self._enabled):
             return
         frames = ASCII_FRAMES if self.console.options.ascii_only else FRAMES
@@ -281,7 +281,7 @@ class _StatusLine:
         self._cells = cell_len(line)
 
     def clear(self) -> None:
-        """Leave an empty line, with the cursor at its beginning."""
+        """Clear the line, with the cursor at its beginning."""
         if self._cells:
             self._write(" " * self._cells)
             self._cells = 0

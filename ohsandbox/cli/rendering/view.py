@@ -1,4 +1,4 @@
-"""What a person sees of a conversation: `View`, with its two forms `PlainView` and `terminal.RichView`."""
+"""How a conversation is shown: `View`, and its implementations `PlainView` and `terminal.RichView`."""
 
 from __future__ import annotations
 
@@ -39,81 +39,81 @@ if TYPE_CHECKING:
     from ohsandbox.network.audit import NetworkDecision
 
 MODEL_WORKS = "the model works"
-"""The status while an answer is awaited."""
+"""The status while the model's answer is awaited."""
 MAX_STATUS_CHARS = 60
-"""Of a call that runs."""
+"""Longest status text of a running call."""
 
 
 class View(ABC):
-    """Shows what happens. A form of it says how a block looks; the rest it may leave as it is."""
+    """Shows what happens in a conversation. Subclasses implement `show_block`; the other methods are optional."""
 
     wants_stream = False
-    """Pieces of an answer are of use to it."""
+    """True if the view uses pieces of an answer while it is written."""
 
     def __init__(self, forms: Form) -> None:
         self.images_dir: Path | None = None
-        """Where images of results are put, so that a person can open them; None for nowhere."""
+        """Directory in which images of results are saved for the person; None saves none."""
         self._reader = BlockReader(forms)
         self._shown_at: datetime | None = None
-        """The time of the event that is being shown, which may be an old one; None for now."""
+        """Time of the event being shown, which may be an old one; None for now."""
 
     @abstractmethod
     def show_block(self, block: Block) -> None:
-        """Print it."""
+        """Print a block."""
 
     def show(self, event: SDKEvent) -> None:
-        """An event of the log."""
+        """Show an event of the log."""
         self._shown_at = event.ts
         for block in self._reader.blocks_of(event):
             self.show_block(block)
         self._shown_at = None
 
     def info(self, text: str) -> None:
-        """A line of our own."""
+        """Print a line of our own."""
         self.show_block(note("info", text))
 
     def warn(self, text: str) -> None:
-        """A line of our own that should not be overlooked."""
+        """Print a line of our own that should not be overlooked."""
         self.show_block(note("warning", text))
 
     def text(self, text: Text) -> None:
-        """Several lines of ours, printable already."""
+        """Print several lines of ours that are safe to print."""
         for line in text.plain.split("\n"):
             self.info(line)
 
     def stream(self, event: LLMEvent) -> None:  # noqa: B027 - a view that does not want it need not have it
-        """What the model's client tells while an answer is written; the event that holds the answer comes after."""
+        """Handle an event of the model's client while an answer is written; the event with the whole answer follows."""
 
     def result(self, conversation_id: str, result: RunResult) -> None:  # noqa: B027 - as `stream`
-        """What a run came to, after its last event."""
+        """Show the result of a run, after its last event."""
 
     def network(self, decision: NetworkDecision) -> None:  # noqa: B027 - as `stream`
-        """What was decided on a request of the sandbox. Those that were blocked are warned of, once a host."""
+        """Handle the decision on a request of the sandbox; of blocked ones each host is shown once."""
 
     def output(self, event: OutputEvent) -> None:  # noqa: B027 - as `stream`
-        """The end of what a running call has printed so far."""
+        """Handle the end of a running call's output."""
 
     @abstractmethod
     def status(self, text: str) -> None:
-        """What is going on now, until the next call; an empty text for nothing."""
+        """Set the current activity, until the next call; an empty text for none."""
 
     @abstractmethod
     def tick(self) -> None:
-        """Time passes; called some times a second while the view has nothing to show."""
+        """Let time pass; called some times a second while there is nothing to show."""
 
 
 _KIND_COLUMNS = 8
 
 _MAX_CALL_CHARS = 200
-"""Of a call; whoever is asked about it is shown it whole."""
+"""Longest text of a call; the question about a call shows all of it."""
 MAX_RESULT_CHARS = 200
-"""Of the end of an output, where a failure stands."""
+"""Longest end of an output, where failures are."""
 QUIET_S = 3.0
-"""Whoever reads along wonders after so long."""
+"""After this many seconds without a line the current activity is printed."""
 
 
 class PlainView(View):
-    """`12:00:01 kind    text`, flushed; an answer to the person is the one thing that may take several lines."""
+    """Prints `12:00:01 kind    text`, flushed; only an answer to the person takes several lines."""
 
     def __init__(self, out: TextIO | None = None, *, forms: Form = Form.PLAIN) -> None:
         super().__init__(forms)
@@ -122,7 +122,7 @@ class PlainView(View):
         self._wrote_at = time.monotonic()
 
     def status(self, text: str) -> None:
-        """A line where there has been none for QUIET_S seconds, as while an image or a server is downloaded."""
+        """Print the activity if there was no line for QUIET_S seconds, as while an image is downloaded."""
         self._status = text
         self.tick()
 
@@ -133,7 +133,7 @@ class PlainView(View):
             self._line("progress", safe_line(self._status))
 
     def show_block(self, block: Block) -> None:
-        """A line, and several for an answer to the person."""
+        """Print a line; for an answer to the person, several."""
         match block:
             case MessageBlock("user", raw):
                 self._line("user", words(raw))
@@ -168,13 +168,13 @@ class PlainView(View):
 # --- images ---------------------------------------------------------------------------------------
 
 IMAGES_NAME = "images"
-"""In a conversation's directory."""
+"""Name of the directory for images in the conversation's directory."""
 
 
 def save_image(url: str, directory: Path) -> Path | None:
-    """Put the image of a data URL into the directory, under a name that its bytes give it: the same one is put once.
+    """Save the image of a data URL under a name derived from its bytes, so that the same image is saved once.
 
-    Returns: the file; None where the URL has no image of a kind that models read, or it cannot be written.
+    Returns: the file; None if the URL has no image of a kind that models read, or if it cannot be written.
     """
     kind, _, data = url.partition(";base64,")
     try:

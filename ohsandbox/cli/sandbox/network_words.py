@@ -1,4 +1,4 @@
-"""A sandbox's network in words, and what of it is told while an agent works: each host that was blocked, once."""
+"""Describes a sandbox's network, and reports each blocked host once while an agent works."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 _MAX_RULES_NAMED = 4
-"""As many of the list as a line of the header has room for."""
+"""Largest number of rules that the header names."""
 MAX_HOSTS_COUNTED = 10_000
-"""It may ask for new names as long as it runs; what is remembered of them has an end."""
+"""Number of hosts that are remembered; a program may ask for new names endlessly."""
 MAX_HOSTS_TOLD = 20
-"""A program that asks for a thousand names fills no terminal: the rest is counted."""
+"""Number of blocked hosts that are printed; the rest is counted."""
 
 
 def network_words(network: str | None, allowed: Sequence[str]) -> str:
-    """The network as a person reads it: `none`, `open`, or what the list holds."""
+    """Describe the network for a person: `none`, `open`, or the allowlist's rules."""
     if network != "allowlist":
         return network or "none"
     if not allowed:
@@ -34,20 +34,20 @@ def network_words(network: str | None, allowed: Sequence[str]) -> str:
 
 
 def bar_words(network: str | None) -> str:
-    """The same in two words, for the bottom line."""
+    """Describe the network in two words, for the bottom line."""
     return {"open": "network open", "allowlist": "network by list"}.get(network or "", "no network")
 
 
 class BlockedHosts:
-    """Which hosts were blocked in a run: a line for the first request to each, and the counts at its end."""
+    """The blocked hosts of a run: a line for the first request to each, and the counts at the end."""
 
     def __init__(self, *, command: str) -> None:
-        """Count none yet. command is what allows a host, before its name: `/net allow`."""
+        """command, followed by a host's name, allows the host: `/net allow`."""
         self._command = command
         self._counts: Counter[str] = Counter()
 
     def add(self, decision: NetworkDecision) -> str | None:
-        """The line that tells of it; None where it is allowed, or its host was told of already."""
+        """Return the line about a decision; None if the request was allowed or its host was reported already."""
         if decision.allowed:
             return None
         target = target_of(decision)
@@ -60,7 +60,7 @@ class BlockedHosts:
         return safe_line(f"Blocked: {target} ({decision.reason}).{remedy}", limit_chars=500)
 
     def counts(self) -> Iterator[str]:
-        """Of the hosts that were asked for more than once, and of those that were not told; then all begins anew."""
+        """Yield the counts of repeated and of unreported hosts, then reset."""
         counts, self._counts = self._counts, Counter()
         told = dict([*counts.items()][:MAX_HOSTS_TOLD])
         if again := [f"{host} {count} times" for host, count in told.items() if count > 1]:
@@ -72,7 +72,7 @@ class BlockedHosts:
 
 @contextlib.contextmanager
 def blocked_told_at_end(runtime: Runtime, command: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell at the end which hosts were blocked, by tell; in between the terminal is another program's."""
+    """Call tell with the blocked hosts at the end; until then another program has the terminal."""
     listen = getattr(runtime, "on_network_decision", None)
     hosts = BlockedHosts(command=command)
     lines: list[str] = []
@@ -92,12 +92,12 @@ def blocked_told_at_end(runtime: Runtime, command: str, tell: Callable[[str], No
 
 
 def target_of(decision: NetworkDecision) -> str:
-    """The host, as a rule names it: with its port where that is neither of HTTPS nor of HTTP."""
+    """Return the host as a rule names it: with its port unless that is the port of HTTPS or HTTP."""
     return decision.host if decision.port in {80, 443} else f"{decision.host}:{decision.port}"
 
 
 def decision_word(decision: NetworkDecision) -> str:
-    """What became of a request: "blocked", "failed" where it was allowed and nothing answered outside, or "allowed"."""
+    """Return "blocked", "allowed", or "failed" if the request was allowed but nothing answered."""
     if not decision.allowed:
         return "blocked"
     by_rule = decision.rule or not decision.host or decision.protocol in {"forward", "host port"}
@@ -105,7 +105,7 @@ def decision_word(decision: NetworkDecision) -> str:
 
 
 def is_allowable(decision: NetworkDecision) -> bool:
-    """Whether a rule for the host is all that lacks; not so for an address, or a TLS name that is another one."""
+    """Return whether a rule for the host would allow the request; False for an address, or a deviating TLS name."""
     from ohsandbox.network.policy import LACKS_RULE  # noqa: PLC0415 - for the few who are refused
 
     return not decision.allowed and decision.rule == "" and decision.reason.startswith(LACKS_RULE)

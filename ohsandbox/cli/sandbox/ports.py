@@ -1,4 +1,4 @@
-"""Ports as a person has them: `--forward`, `--expose-host`, `/forward`, and what is told of those that are opened."""
+"""Ports on the command line and in the session: `--forward`, `--expose-host`, `/forward`, and their reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USAGE = "/forward [PORT | HOST_PORT:PORT | close PORT]"
 
 class _Open(NamedTuple):
     port: int
-    """In the sandbox."""
+    """The port in the sandbox."""
     forward: Forward
 
 
@@ -41,24 +41,24 @@ class SandboxPorts:
 
     @property
     def forwarded(self) -> tuple[int, ...]:
-        """Ports of the sandbox that this machine reaches."""
+        """Ports of the sandbox that are forwarded to this machine."""
         return tuple(one.port for one in self._open)
 
     @property
     def pairs(self) -> list[str]:
-        """What is forwarded, as `--forward` takes it."""
+        """The forwarded ports as `--forward` takes them."""
         return [str(PortPair(one.forward.port, one.port)) for one in self._open]
 
     @property
     def urls(self) -> list[str]:
-        """Where what is forwarded is reached."""
+        """The addresses of the forwarded ports."""
         return [f"{one.forward.url} ({one.port})" for one in self._open]
 
     def forward(self, pair: PortPair, *, or_any: bool = False) -> str:
-        """Open it, and return the line that tells where; or_any takes another port here if that one cannot be had.
+        """Forward a port and return a line with its address; with or_any, use another port here if that one is taken.
 
         Raises:
-            UsageError: the port of this machine cannot be had.
+            UsageError: the port of this machine cannot be used.
         """
         taken = ""
         try:
@@ -72,16 +72,16 @@ class SandboxPorts:
         return f"Port {pair.port} of the sandbox: {forward.url}{taken}"
 
     def expose(self, port: int) -> str:
-        """Open a port of this machine to the sandbox, and return the line that tells of it."""
+        """Open a port of this machine to the sandbox, and return a line about it."""
         self._runtime.expose_host(port)
         self._exposed.append(port)
         return f"Port {port} of this machine: 127.0.0.1:{port} in the sandbox"
 
     def close(self, port: int) -> None:
-        """Close what leads from this port of this machine, or else to this port of the sandbox.
+        """Close the forward from this port of this machine, or else the one to this port of the sandbox.
 
         Raises:
-            UsageError: nothing does.
+            UsageError: the port is not forwarded.
         """
         found = [one for one in self._open if one.forward.port == port] or [
             one for one in self._open if one.port == port
@@ -94,7 +94,7 @@ class SandboxPorts:
             self._open.remove(one)
 
     def rows(self) -> list[str]:
-        """What is open, and what listens and is not forwarded, a line each.
+        """Return a line for each open port and for each port that is listened on but not forwarded.
 
         Raises:
             SandboxUnavailable: the sandbox did not answer.
@@ -112,12 +112,12 @@ class SandboxPorts:
 
 
 def open_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], None], *, or_any: bool) -> SandboxPorts:
-    """Open what the options name, and tell where. or_any: see `SandboxPorts.forward`; what still fails is told.
+    """Open the ports that the options name and report their addresses. or_any: see `SandboxPorts.forward`.
 
-    What the settings name is opened so in any case.
+    With or_any, failures are reported and not raised. Ports of the settings are always opened that way.
 
     Raises:
-        UsageError: a port cannot be had, unless or_any.
+        UsageError: a port cannot be used, and or_any is False.
     """
     ports, or_any = SandboxPorts(runtime), or_any or where.any_port
     if not runtime.isolated:
@@ -140,7 +140,7 @@ def open_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], No
 
 @contextlib.contextmanager
 def opened_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], None]) -> Iterator[None]:
-    """Have open what the options name, for a command that asks nothing: they close with the sandbox."""
+    """Open the ports that the options name for a command without questions; they close with the sandbox."""
     open_ports(runtime, where, tell, or_any=False)
     yield
 
@@ -149,7 +149,7 @@ def opened_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], 
 
 
 def forward_command(context: CommandContext, arguments: Sequence[str]) -> None:
-    """Show what is forwarded, forward a port, or close one."""
+    """Show the forwarded ports, forward a port, or close one."""
     session = context.session
     if not session.runtime.isolated:
         raise UsageError("Nothing is to be forwarded: the agent's programs run on this machine itself.")
@@ -167,7 +167,7 @@ def forward_command(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def port_words(session: RunSession) -> list[str]:
-    """What `/forward` can be given."""
+    """Return the completions of `/forward`."""
     with contextlib.suppress(OhsandboxError):
         listening = [port for port in session.runtime.listening_ports() if port not in session.sandbox.ports.forwarded]
         return ["close", *map(str, listening)]
@@ -177,22 +177,22 @@ def port_words(session: RunSession) -> list[str]:
 # --- what begins to listen ------------------------------------------------------------------------
 
 LOOKS_S = (0.3, 1.0, 3.0)
-"""After a call began or ended: a server needs a moment to start. A look takes 5 ms."""
+"""Delays in seconds after a call began or ended: a server needs a moment to start. A check takes 5 ms."""
 SLOW_S = 3.0
-"""Between looks while the agent works."""
+"""Seconds between checks while the agent works."""
 CLOSE_S = 1.0
-"""So long a look is waited for at the end; it takes longer only where the sandbox hangs."""
+"""How long, in seconds, the end waits for a check; only a hanging sandbox takes longer."""
 MAX_TOLD = 64
-"""A sandbox that opens more ports wants to be noticed, and is looked at no more."""
+"""Number of ports that are reported; after that the sandbox is not checked any more."""
 _MAX_IN_A_LINE = 6
 _FIRST_EPHEMERAL = 32768
-"""From here on the kernel chooses ports by itself (ip_local_port_range): nobody asked for such a one by its number."""
+"""First port that the kernel chooses by itself (ip_local_port_range); such ports are not reported."""
 
 
 class PortWatch:
-    """Looks at the sandbox's ports in a thread of its own while the agent works, and for a moment after each call.
+    """Checks the sandbox's ports in a thread of its own while the agent works, and for a moment after each call.
 
-    Where nothing is called, nothing is asked.
+    Without calls there are no checks.
     """
 
     def __init__(
@@ -206,21 +206,21 @@ class PortWatch:
         """Start nothing yet.
 
         Args:
-            runtime: a sandbox that runs.
-            tell: is given a line, in the watch's thread.
-            is_running: whether calls may run, so that it goes on looking.
-            forwarded: ports that need not be told.
+            runtime: a running sandbox.
+            tell: is called with a line, in the watch's thread.
+            is_running: returns whether calls may be running, so that checks continue.
+            forwarded: ports that need no report.
         """
         self._runtime, self._tell, self._is_running, self._forwarded = runtime, tell, is_running, forwarded
         self._told: set[int] = set()
         self._looks: list[float] = []
-        """When to look, by the monotonic clock."""
+        """Monotonic times of the next checks."""
         self._changed = threading.Condition()
         self._is_over = False
         self._thread: threading.Thread | None = None
 
     def nudge(self) -> None:
-        """A call has begun or ended: a server that it starts is on its way."""
+        """Schedule checks after a call began or ended, since it may have started a server."""
         now = time.monotonic()
         with self._changed:
             self._looks = [now + later for later in LOOKS_S]
@@ -230,7 +230,7 @@ class PortWatch:
                 self._thread.start()
 
     def close(self) -> None:
-        """Look no more. A look that is under way is waited for, where the sandbox answers."""
+        """Stop checking, and wait for a check in progress if the sandbox answers."""
         with self._changed:
             self._is_over = True
             self._changed.notify()
@@ -244,7 +244,7 @@ class PortWatch:
                     self.look()
 
     def _is_due(self) -> bool:
-        """Wait for the next look; False where there is none any more."""
+        """Wait for the next check; return False if there is none."""
         with self._changed:
             while not self._is_over and len(self._told) < MAX_TOLD:
                 now = time.monotonic()
@@ -257,7 +257,7 @@ class PortWatch:
         return False
 
     def look(self) -> None:
-        """Tell what listens and was not told before.
+        """Report new listening ports.
 
         Raises:
             SandboxUnavailable: the sandbox did not answer.
@@ -270,7 +270,7 @@ class PortWatch:
 
 
 def listening_line(ports: Collection[int]) -> str:
-    """What a person is told of ports on which somebody has begun to listen."""
+    """Describe ports on which a program has begun to listen."""
     first, *_ = ports
     if len(ports) == 1:
         return f"listening on {first}: /forward {first} shows it to your browser"

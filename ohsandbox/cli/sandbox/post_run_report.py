@@ -1,4 +1,4 @@
-"""What a sandbox left in a bound directory that this machine may run or obey by itself, told after the run."""
+"""Report, after a run, of files in a bound directory that this machine may execute or obey by itself."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 MAX_NAMES = 200
-"""So many names of a kind are printed; more of a kind are an attack by themselves, and all stand in a file."""
+"""Number of names of each kind that are printed; a file has all of them."""
 MAX_EXECUTABLES = 20
-"""A build makes hundreds: more are counted by directory."""
+"""Number of executables that are named; a build makes hundreds, so more are counted by directory."""
 
 
 def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: bool = False) -> None:
-    """What appeared or changed in the bound directory and was not told yet; last: nothing changes any more."""
+    """Report what appeared or changed in the bound directory since the last report; last: no more changes follow."""
     if runtime is None or (directory := runtime.watched) is None:
         return
     killed = runtime.previous_was_killed
@@ -37,13 +37,13 @@ def tell_news(runtime: Runtime | None, warn: Callable[[str], None], *, last: boo
 def tell_changes(
     report: WorkspaceReport, directory: Path, *, warn: Callable[[str], None], killed: bool = False
 ) -> None:
-    """Say what should be looked at; nothing where nothing is.
+    """Print what should be checked; nothing if there is nothing.
 
     Args:
-        report: what changed.
-        directory: where.
+        report: the changes.
+        directory: the bound directory.
         warn: prints a line, and makes control characters in it visible.
-        killed: it is of an earlier session that could not tell it.
+        killed: the changes are those of an earlier session that was killed before its report.
     """
     if not report.changes:
         return
@@ -75,7 +75,7 @@ def _line(change: WorkspaceChange) -> str:
 
 
 def _write_all(report: WorkspaceReport) -> str:
-    """Every line in a private file; its path."""
+    """Write every line to a private file; return its path."""
     path = subdirectory("workspaces") / time.strftime("report-%Y%m%d-%H%M%S.txt")
     lines = [f"{one.kind.words}: {safe_line(_line(one), limit_chars=10_000)}" for one in report.changes]
     lines += [f"{kind.words}: {count} more, which were counted only" for kind, count in report.not_held]

@@ -1,4 +1,4 @@
-"""From options to a started sandbox, and what is told of it."""
+"""Makes a started sandbox from options, and reports about it."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 _OTHERWISE = {"workspace", "allow", "copy", "env"}
 """Options that `RuntimeSettings` has in another form."""
 _MAX_LEFT_OUT_NAMED = 12
-"""Of what is not copied; what looks like a secret first."""
+"""Number of files left out of a copy that are named, those that look like secrets first."""
 MAX_IMAGES_NAMED = 5
-"""As many local images as a line holds."""
+"""Number of local images that a message names."""
 _DEVELOPMENT = ("ohsandbox-dev:", "ohsandbox-test-", "ohsandbox-base:", "ohsandbox-dind:")
-"""What compose.yaml and the tests make."""
+"""Images that compose.yaml and the tests make."""
 _LIKE = 0.6
-"""From this ratio of letters in common on an image may be what was meant: `pyhton:3.12`, `python:3.13`."""
+"""Smallest similarity of two image names for a suggestion: `pyhton:3.12`, `python:3.13`."""
 _WORKED_IN = (
     "ohsandbox-default", "ohsandbox-browser", "python", "node", "golang", "rust", "ruby", "php", "openjdk",
     "eclipse-temurin", "maven", "gradle", "gcc", "dotnet", "buildpack-deps", "debian", "ubuntu", "fedora", "alpine",
     "busybox", "base", "universal", "devcontainer",
 )  # fmt: skip
-"""Languages and systems; what runs a server is seldom meant."""
+"""Images of languages and systems, which are suggested before those of servers."""
 
 
 def full_options(
     where: SandboxOptions, file: Path | None, *, command: str, person: bool
 ) -> tuple[SandboxOptions, Settings]:
-    """The options with what project and settings say, and the settings, for a command that brings nothing back.
+    """Return the options completed from project and settings, and the settings, for a command that copies nothing back.
 
     Raises:
-        UsageError: one is wrong, or a directory would have to be bound on another machine.
+        UsageError: an option is invalid, or a directory would have to be bound on another machine.
     """
     project = use_project(where, file, person=person)
     settings = read_settings(file, project=project.layer if project else None)
@@ -71,7 +71,7 @@ def make_runtime(
     *,
     progress: Callable[[PullProgress], None] | None = None,
 ) -> Runtime:
-    """The runtime that the options (with settings) name, not started. No engine is asked."""
+    """Make the runtime that the complete options name, without starting it or contacting an engine."""
     names = {field.name for field in fields(options)} & {field.name for field in fields(RuntimeSettings)} - _OTHERWISE
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     if not options.backend.isolated:
@@ -89,10 +89,10 @@ def make_runtime(
 
 
 def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> SandboxOptions:
-    """The options, with a copy of the workspace where the engine is on another machine, which cannot bind it.
+    """Return the options; for an engine on another machine, which cannot bind the workspace, with a copy of it.
 
     Raises:
-        UsageError: an option is for a bound workspace, or the engine's address is none.
+        UsageError: an option needs a bound workspace, or the engine's address is invalid.
     """
     if options.workspace is None or (elsewhere := _bound_elsewhere(options)) is None:
         return options
@@ -104,7 +104,7 @@ def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> Sandbo
 
 
 def _bound_elsewhere(options: SandboxOptions) -> str | None:
-    """The address of the engine on another machine that would have to bind a directory of this one."""
+    """Return the address of the engine if it is on another machine and would have to bind a directory of this one."""
     is_bound = not options.copies and options.attach is None and options.backend.isolated
     return engine_elsewhere(options.runtime) if is_bound else None
 
@@ -119,15 +119,15 @@ def started_runtime(
     setup: SandboxOptions | None = None,
     tell: Callable[[str], None] = say,
 ) -> Iterator[Runtime]:
-    """The runtime, started, and closed at the end; with a past, in what its conversation left.
+    """Start the runtime, and close it at the end; with a past, it continues in the state that its conversation left.
 
-    start starts it; None: as its past needs.
+    start starts the runtime; None starts it as its past requires.
 
-    setup are the options whose setup commands run in a new sandbox first; tell prints a line of them or of their
+    setup are the options whose setup commands run first in a new sandbox; tell prints a line about them or of their
     output.
 
-    warn prints a line of ours: what an agent left in a bound directory is told when all is closed, and at the start
-    what a session that was killed could not tell.
+    warn prints a line of ours: what an agent left in a bound directory is reported at the end, and at the start
+    what a killed session did not report.
 
     Raises:
         SandboxUnavailable: it cannot be started; of an image that cannot be had the message names those that are here.
@@ -168,7 +168,7 @@ def started_runtime(
 
 
 def place_of(runtime: Runtime, options: SandboxOptions) -> str:
-    """Where the work is done, in words."""
+    """Describe where the work is done."""
     if not runtime.isolated:
         return f"This host, in {runtime.workdir}"
     name = getattr(runtime, "name", "") or runtime.id
@@ -181,7 +181,7 @@ def place_of(runtime: Runtime, options: SandboxOptions) -> str:
 
 
 def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Callable[[str], None]) -> None:
-    """Say how a sandbox that is kept is joined by the command again, and how it is removed."""
+    """Print how to join a kept sandbox with the command, and how to remove it."""
     if options.keep and "keep" in options.backend.options:
         name = getattr(runtime, "name", "") or runtime.id
         tell(f"Container {name} is kept. Go on in it: ohsandbox {command} --attach {name}")
@@ -189,7 +189,7 @@ def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Cal
 
 
 def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
-    """Say what of the workspace was not copied."""
+    """Print which files of the workspace were not copied."""
     left_out: dict[str, str] = getattr(runtime, "left_out", {})
     if not left_out:
         return
@@ -202,9 +202,9 @@ def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
 
 
 def nearest_images(wanted: str, names: Sequence[str]) -> tuple[list[str], int]:
-    """The images that a message names, and how many more there are; none that development or tests of ours made.
+    """Return the images that a message names, and the number of others, without images of our development and tests.
 
-    First are those that are called like the wanted one, then those that one works in, by likeness.
+    Images with a similar name come first, then those of languages and systems, by similarity.
     """
     theirs = [one for one in names if not one.startswith(_DEVELOPMENT)]
 
@@ -217,7 +217,7 @@ def nearest_images(wanted: str, names: Sequence[str]) -> tuple[list[str], int]:
 
 
 def _local_images() -> list[str]:
-    """Tags of the engine's images, without our checkpoints; none where it cannot be asked."""
+    """Return tags of the engine's images, without our checkpoints; none if the engine does not answer."""
     try:
         with open_inventory() as inventory:
             return inventory.list_images()

@@ -1,4 +1,4 @@
-"""A project's setup commands in a new sandbox: run, or found in a checkpoint that an earlier sandbox left."""
+"""A project's setup commands in a new sandbox: run, or restored from a checkpoint of an earlier sandbox."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 SETUP_TIMEOUT_S = 1800.0
-"""Installing a large project's dependencies takes minutes; a command that waits for input must not take for ever."""
+"""Time limit of a setup command: a large project takes minutes, but a command that waits for input must end."""
 _MAX_SETUP_CHARS = 200
 _SESSION = "setup"
 START_WAIT_S = 10.0
-"""For a command of a start, before the next one and the session begin beside it."""
+"""How long a start command may delay the next one and the session; then it continues in the background."""
 INPUTS = (
     "requirements*.txt", "constraints*.txt", "pyproject.toml", "setup.py", "setup.cfg", "uv.lock", "poetry.lock",
     "pdm.lock", "Pipfile", "Pipfile.lock", "tox.ini", "noxfile.py", "environment.yml", "environment.yaml",
@@ -37,16 +37,16 @@ INPUTS = (
     "Makefile", "justfile", "Taskfile.yml", "CMakeLists.txt", "conanfile.txt", "conanfile.py", ".tool-versions",
     "mise.toml", ".gitmodules", "apt.txt", ".python-version",
 )  # fmt: skip
-"""Names in the directory's top whose content decides what setup commands install, where the file names no inputs."""
+"""Files in the project's directory that determine what setup commands install, unless the project names inputs."""
 _MAX_INPUTS = 1_000
 MAX_INPUT_BYTES = 64 * 1024**2
-"""Of all together: a lock file of a large project has 2 MiB."""
+"""Largest total size of the inputs; a lock file of a large project has 2 MiB."""
 
 
 def setup_key(options: SandboxOptions) -> str | None:
-    """What the setup of these options depends on; None where there is none, or where it is not to be kept.
+    """Return a key of everything the setup depends on; None if there is no setup or it must not be kept.
 
-    Beside services it is not: what it puts into a database is in no checkpoint. It depends on the commands, the
+    With services it is not kept, since a checkpoint lacks their data. A setup depends on the commands, the
     directory, and the content of the files that they read: those that the project names or else `INPUTS`, and each
     file below the directory that is a word of a command.
     """
@@ -65,14 +65,14 @@ def setup_key(options: SandboxOptions) -> str | None:
 
 
 def _inputs(directory: Path, project: ProjectCommands) -> Iterator[str]:
-    """Paths below the directory, in one order; some may not be there."""
+    """Yield paths below the directory in a fixed order; some may not exist."""
     named = INPUTS if project.inputs is None else project.inputs
     found = {str(path.relative_to(directory)) for name in named for path in islice(directory.glob(name), _MAX_INPUTS)}
     yield from sorted(found | {*_words(directory, project.setup)})
 
 
 def _words(directory: Path, commands: Sequence[str]) -> Iterator[str]:
-    """Words of commands that are files below the directory: `./scripts/setup.sh`, `-r dev/requirements.txt`."""
+    """Yield words of commands that are files below the directory: `./scripts/setup.sh`, `-r dev/requirements.txt`."""
     for command in commands:
         for word in command.replace(";", " ").replace("=", " ").split():
             path = os.path.normpath(word.strip("\"'()&|"))
@@ -85,7 +85,7 @@ def _words(directory: Path, commands: Sequence[str]) -> Iterator[str]:
 
 
 def _content(directory: Path, path: str, most: int) -> bytes | None:
-    """A file's bytes, reached through no link that leads out of the directory; None for over most bytes."""
+    """Return a file's bytes; None if it has more than most bytes or a link leads out of the directory."""
     real = (directory / path).resolve()
     if not real.is_relative_to(directory.resolve()):
         return os.fsencode(str(real))
@@ -100,9 +100,9 @@ def _content(directory: Path, path: str, most: int) -> bytes | None:
 
 
 def set_up(runtime: Runtime, options: SandboxOptions, tell: Callable[[str], None], *, is_new: bool) -> None:
-    """Run a project's commands: of a new sandbox, unless it began with what they did before, and those of a start.
+    """Run a project's setup commands, unless a checkpoint has their effects, and then its start commands.
 
-    What they did is kept. One of a devcontainer that fails is told, and the others of its kind are left out, as the
+    Their effects are kept. If one of a devcontainer fails, it is reported and the rest of its kind is skipped, as the
     specification has it: in an image that was made for more rights (`sudo`) much still works.
 
     Raises:
@@ -126,7 +126,7 @@ else wait $ohs_start; ohs_n=$?; tail -n 20 {log}; [ $ohs_n = 0 ]; fi"""
 
 
 def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Run the commands of a start; one that does not end soon, as a server does not, goes on in the background."""
+    """Run the start commands; one that does not end soon, such as a server, continues in the background."""
     for number, command in enumerate(commands, 1):
         tell(f"start: {safe_line(command, limit_chars=_MAX_SETUP_CHARS)}")
         log = f"/tmp/ohsandbox-start-{number}.log"  # noqa: S108 - in the sandbox
@@ -170,7 +170,7 @@ _LINK = '[ -e "$1" ] || { mkdir -p "${1%/*}/" && ln -s "$2" "$1"; }'
 
 
 def _link_folder(runtime: Runtime, folder: str | None, tell: Callable[[str], None]) -> None:
-    """Have the workspace where a devcontainer's commands look for it."""
+    """Link the workspace to the place where a devcontainer's commands expect it."""
     if folder is None or folder == runtime.workdir:
         return
     done = runtime.run(["/bin/sh", "-c", _LINK, "sh", folder, runtime.workdir], user="root", workdir="/")
@@ -187,7 +187,7 @@ class SetupFailed(SandboxUnavailable):
 
 
 def _run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Run commands one after another in one shell of their own, and tell what they print.
+    """Run commands one after another in a shell of their own, and call tell with their output.
 
     Raises:
         SetupFailed: one failed, or took over SETUP_TIMEOUT_S; the message names it.

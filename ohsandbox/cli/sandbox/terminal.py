@@ -1,4 +1,4 @@
-"""Our terminal, handed to a process of a sandbox: keys, output and the window's size pass unchanged, as with ssh."""
+"""Connects our terminal to a process in a sandbox: keys, output and the window's size pass unchanged, as with ssh."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 READ_BYTES = 65536
-"""What a pipe holds."""
+"""Bytes read at once: the capacity of a pipe."""
 JOIN_S = 1.0
-"""For a thread that only an engine which does not answer can hold up."""
+"""How long, in seconds, to wait for a thread; only an engine that does not answer takes longer."""
 _SCREEN_SWITCH = re.compile(rb"\x1b\[\?([0-9;]{1,24})([hl])")
 _SWITCH_BYTES = 28
-"""The longest one: output is cut anywhere."""
+"""Length of the longest mode switch, since output may be cut anywhere."""
 _ALTERNATE_SCREENS = frozenset({47, 1047, 1049})
 _CONTROLS = re.compile(rb"[\x0e\x1b\x90\x98\x9b\x9d-\x9f]")
-"""What begins a control sequence or string, or changes the character set."""
+"""Bytes that begin a control sequence or string, or change the character set."""
 _QUERY = re.compile(rb"\x1b(?:\[[>=?0-9;]*[cntx]|[PZ\]])")
-"""What a terminal answers, or may answer, by typing."""
+"""Sequences that a terminal may answer as if something was typed."""
 _ANSWER_S = 0.1
-"""Time of a terminal, also one at the end of an ssh connection, to answer."""
+"""How long, in seconds, a terminal may take to answer, also across an ssh connection."""
 _RESET = b"".join(
     [
         b"\x18\x1b\\",  # CAN and ST end a sequence or string that was left open, in which what follows would vanish
@@ -50,13 +50,13 @@ _RESET = b"".join(
         b"\x1b[<u\x1b[>4m",  # the keyboard protocols of kitty and xterm
     ]
 )
-"""Brings back the usual modes (DEC's and xterm's numbers); one that was never left is no different after it."""
+"""Restores the usual modes (DEC's and xterm's numbers), also if none was changed."""
 _ENDING = (
     signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU,
 )  # fmt: skip
-"""Besides SIGTERM, SIGHUP and SIGINT, which every command answers."""
+"""Signals that end us, besides SIGTERM, SIGHUP and SIGINT, which every command handles."""
 _PASSED_VARIABLES = ("TERM", "COLORTERM")
-"""What a program asks to know the terminal's abilities; the size it asks of the terminal itself."""
+"""Variables that tell a program what the terminal can do; it reads the size from the terminal."""
 _SCRIPT = """
 ohs_known() {
   for ohs_d in /etc/terminfo /lib/terminfo /usr/share/terminfo /usr/lib/terminfo; do
@@ -69,24 +69,24 @@ stty rows "$1" cols "$2" 2>/dev/null
 shift 2
 exec "$@"
 """
-"""A terminal that the image's database lacks (kitty's, say, in Debian's ncurses-base) is told as xterm, or full-screen
+"""A terminal that the image's database lacks (such as kitty in Debian's ncurses-base) is named xterm, or full-screen
 programs would refuse it. The size is set before the program asks for it; without `stty`, `Channel.resize` sets it soon
 after."""
 
 
 def terminal_argv(command: Sequence[str], *, prepare: str = "") -> list[str]:
-    """Argv of a process that is the command, at a terminal of our terminal's size, after lines of shell."""
+    """Return the argv that runs the command at a terminal of our terminal's size, after the shell lines of prepare."""
     columns, rows = terminal_size()
     return ["/bin/sh", "-c", prepare + _SCRIPT, "sh", str(rows), str(columns), *command]
 
 
 def terminal_environment() -> dict[str, str]:
-    """The variables of ours that say what our terminal can do."""
+    """Return our variables that say what the terminal can do."""
     return {"TERM": "dumb"} | {name: os.environ[name] for name in _PASSED_VARIABLES if os.environ.get(name)}
 
 
 def terminal_size() -> tuple[int, int]:
-    """Columns and rows of our terminal, 80 and 24 where it has none; not shutil's, which believes COLUMNS first."""
+    """Return our terminal's columns and rows, 80 and 24 by default; unlike shutil's, it ignores COLUMNS."""
     with contextlib.suppress(OSError):
         size = os.get_terminal_size(sys.stdout.fileno())
         if size.columns and size.lines:  # a serial line does not know its size
@@ -95,14 +95,14 @@ def terminal_size() -> tuple[int, int]:
 
 
 def attend(channel: Channel, timeout_s: float | None = None) -> int:
-    """Connect our stdin and stdout with a process at a terminal of its own, until it ends; its exit code.
+    """Connect our stdin and stdout to a process at a terminal of its own until it ends; return its exit code.
 
-    Our terminal is raw meanwhile: each key is the process's, Ctrl-C included. Keys typed after its end stay unread,
+    Our terminal is raw meanwhile: each key goes to the process, also Ctrl-C. Keys typed after its end stay unread,
     but not the terminal's answers to it.
 
     Raises:
-        TimeoutError: it still runs after timeout_s seconds.
-        SandboxUnavailable: the sandbox went away.
+        TimeoutError: the process still runs after timeout_s seconds.
+        SandboxUnavailable: the sandbox is gone.
     """
     with _raw_terminal(), _screen_restored() as screen, _keys_passed(channel), _size_followed(channel):
         clock = Countdown(timeout_s)
@@ -117,25 +117,25 @@ def attend(channel: Channel, timeout_s: float | None = None) -> int:
 
 
 class Countdown:
-    """A point in time, timeout_s seconds from now, or none."""
+    """A deadline timeout_s seconds from now, or none."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._at = None if timeout_s is None else time.monotonic() + timeout_s
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until then, at least 0; None without one."""
+        """Return the remaining seconds, at least 0; None without a deadline."""
         return None if self._at is None else max(0.0, self._at - time.monotonic())
 
     def check(self) -> None:
-        """Raise TimeoutError once it has passed."""
+        """Raise TimeoutError once the deadline has passed."""
         if self.left_s == 0:
             raise TimeoutError
 
 
 @contextlib.contextmanager
 def killed_on_error(channel: Channel) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and a closed pipe end the process as well: an attached container lives on."""
+    """Kill the process on Ctrl-C, SIGTERM and a closed pipe; in a container it would go on."""
     try:
         yield
     except BaseException:
@@ -145,7 +145,7 @@ def killed_on_error(channel: Channel) -> Iterator[None]:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """All of data to one of our streams, however slow its reader is."""
+    """Write all of data to one of our streams, however slow its reader is."""
     view = memoryview(data)
     while view:
         try:
@@ -156,7 +156,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Our stdin, if it is a terminal, gives every key on as it is typed; restored on every way out but SIGKILL."""
+    """Make our stdin pass on every key as it is typed, if it is a terminal; restore it on every exit but SIGKILL."""
     descriptor = sys.stdin.fileno()
     if not os.isatty(descriptor):
         yield
@@ -173,7 +173,7 @@ def _raw_terminal() -> Iterator[None]:
 
 
 def _set_modes(descriptor: int, modes: list[Any]) -> None:
-    """Also where another job has the terminal by now: SIGTTOU would stop us in the middle of it."""
+    """Set the terminal's modes, also while another job has the terminal, where SIGTTOU would stop us."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
     with contextlib.suppress(termios.error):  # the terminal is gone
         termios.tcsetattr(descriptor, termios.TCSANOW, modes)  # TCSADRAIN waits for a reader that may be gone
@@ -182,7 +182,7 @@ def _set_modes(descriptor: int, modes: list[Any]) -> None:
 
 @contextlib.contextmanager
 def _ending_signals_raised() -> Iterator[None]:
-    """Signals that would end us on the spot, as SIGQUIT of another terminal, raise Terminated instead."""
+    """Make signals that would end us at once, such as SIGQUIT from another terminal, raise Terminated."""
     numbers = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, _raise_terminated)
@@ -198,14 +198,14 @@ def _raise_terminated(number: int, _frame: object) -> Never:
 
 
 class _ScreenState:
-    """What a program's output may have changed in our terminal."""
+    """Tracks what a program's output may have changed in our terminal."""
 
     def __init__(self) -> None:
         self._is_touched = self._is_alternate = False
         self._tail = b""
 
     def note(self, data: bytes) -> None:
-        """Look at a piece of output."""
+        """Examine a piece of output."""
         self._is_touched = self._is_touched or _CONTROLS.search(data) is not None
         seen = self._tail + data
         for numbers, switch in _SCREEN_SWITCH.findall(seen):
@@ -214,21 +214,21 @@ class _ScreenState:
         self._tail = seen[-_SWITCH_BYTES:]
 
     def undoing(self) -> bytes:
-        """What brings back the usual state; nothing after output without control sequences."""
+        """Return the bytes that restore the usual state; none if the output had no control sequence."""
         leave = b"\x1b[?1049l" if self._is_alternate else b""
         return leave.join([_RESET[:3], _RESET[3:]]) if self._is_touched else b""
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether the last output may have asked the terminal something."""
+        """Return whether the terminal may be about to answer the last output."""
         return _QUERY.search(self._tail) is not None
 
 
 @contextlib.contextmanager
 def _screen_restored() -> Iterator[_ScreenState]:
-    """A program leaves no alternate screen, mouse reports or hidden text behind, and no answer to its last question.
+    """Undo alternate screen, mouse reports and hidden text after a program, and drop the answer to its last query.
 
-    Such an answer would be typed into the shell that we return to.
+    Such an answer would appear as input of the shell that we return to.
     """
     state = _ScreenState()
     try:
@@ -243,7 +243,7 @@ def _screen_restored() -> Iterator[_ScreenState]:
 
 @contextlib.contextmanager
 def _keys_passed(channel: Channel) -> Iterator[None]:
-    """A thread passes our stdin to the process."""
+    """Pass our stdin to the process in a thread."""
     stop, stopped = os.pipe()
     threading.Thread(target=_pass_keys, args=(channel, stop), name="ohsandbox-keys", daemon=True).start()
     try:
@@ -253,7 +253,7 @@ def _keys_passed(channel: Channel) -> Iterator[None]:
 
 
 def _pass_keys(channel: Channel, stop: int) -> None:
-    """Until the other end of the pipe `stop` is closed. A write to a process that reads nothing may block till then."""
+    """Pass keys until the other end of the pipe `stop` is closed; a write may block if the process reads nothing."""
     keys = sys.stdin.fileno()
     try:
         while stop not in (ready := select.select([keys, stop], [], [])[0]):
@@ -271,7 +271,7 @@ def _pass_keys(channel: Channel, stop: int) -> None:
 
 @contextlib.contextmanager
 def _size_followed(channel: Channel) -> Iterator[None]:
-    """A thread gives the process's terminal the size of ours, now and whenever that changes."""
+    """Set the size of the process's terminal to ours, now and on each change, in a thread."""
     changes: SimpleQueue[int | None] = SimpleQueue()  # whose `put` a signal handler may call at any point
     before = signal.signal(signal.SIGWINCH, lambda number, _: changes.put(number))
     follower = threading.Thread(target=_follow_size, args=(channel, changes), name="ohsandbox-size", daemon=True)
@@ -286,7 +286,7 @@ def _size_followed(channel: Channel) -> Iterator[None]:
 
 
 def _follow_size(channel: Channel, changes: SimpleQueue[int | None]) -> None:
-    """Until None comes. Of many changes at once, as when a window is drawn larger by hand, the last one counts."""
+    """Apply sizes until None arrives; of many changes at once, only the last one is applied."""
     while changes.get() is not None:
         while not changes.empty():
             if changes.get() is None:

@@ -1,4 +1,4 @@
-"""`/net`: what the sandbox of a session reaches, what was asked for and decided, and changing it while it runs."""
+"""`/net`: show which hosts the session's sandbox may reach and the decisions so far, and change the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPEN_QUESTION = "Let commands reach the internet? What they see of your files a
 
 
 def change_or_show(context: CommandContext, arguments: Sequence[str]) -> None:
-    """Do what the words say, then show the network as it is."""
+    """Change the network as the words say, then show it."""
     match [*arguments]:
         case []:
             pass
@@ -45,19 +45,19 @@ def change_or_show(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def words(session: RunSession) -> list[str]:
-    """What may follow `/net`, and the hosts that were blocked or are on the list."""
+    """Return the completions of `/net`: its words, and the hosts that were blocked or are allowed."""
     blocked = [one.host for one in reversed(_decisions_of(session)) if not one.allowed]
     return [*dict.fromkeys(["allow", "disallow", "none", "allowlist", "open", *blocked, *session.allowed])]
 
 
 def _decisions_of(session: RunSession) -> tuple[NetworkDecision, ...]:
-    """Those of the sandbox since it is open; none where it has no list."""
+    """Return the decisions since the sandbox was opened; none if it has no allowlist."""
     tell = getattr(session.runtime, "network_decisions", None)
     return () if tell is None else tuple(tell())
 
 
 def _network_text(session: RunSession) -> Text:
-    """The network, what was decided, and what would change it."""
+    """Describe the network, the decisions, and how to change it."""
     if not session.runtime.isolated:
         return Text("The network is that of this machine: there is no container around the agent.")
     if session.where.attach:
@@ -105,7 +105,7 @@ def _disallow(session: RunSession, rules: Sequence[str]) -> None:
 
 
 def _change(context: CommandContext, network: str) -> bool:
-    """Whether it is as the person wants it now."""
+    """Change the network; return whether it is now as the person wants it."""
     session = context.session
     if not session.runtime.isolated or session.where.attach:
         raise UsageError("This sandbox's network is not ours to change: /net says why.")

@@ -1,4 +1,4 @@
-"""A conversation at work before a person's eyes: what happens is shown, Ctrl-C stops it."""
+"""Shows a conversation while it runs; Ctrl-C stops the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 TICK_S = 0.1
-"""How often a spinner turns."""
+"""Interval, in seconds, between two positions of a spinner."""
 _WORDS = {
     ConversationStatus.FINISHED: "Finished",
     ConversationStatus.IDLE: "Answered",
@@ -48,28 +48,28 @@ class Presenter:
         """Listen to the conversation.
 
         Args:
-            conversation: not started yet, or not running.
-            view: shows it.
+            conversation: a conversation that is not running.
+            view: shows the conversation.
             echo: shows the person's own messages as well.
-            answer: asks the person about calls that wait; says whether the run goes on. None leaves them waiting.
+            answer: asks about pending calls and returns whether the run goes on. None leaves them pending.
         """
         self.conversation = conversation
         self.view = view
         view.images_dir = conversation.directory / IMAGES_NAME
         self.hurried = False
-        """A second Ctrl-C came while the run was being stopped: leave without waiting."""
+        """True after a second Ctrl-C while the run was being stopped: leave without waiting."""
         self.has_worked = conversation.resume_state.has_worked
-        """Something was called in the sandbox."""
+        """True if a call has run in the sandbox."""
         self._echo = echo
         self._answer = answer
         self._spending = Spending()
         self._responses: set[str] = set()
         self._asked_s = 0.0
-        """Of the run, while a person was asked."""
+        """Seconds of the run during which a person was asked."""
         self._calls: dict[str, SDKEvent] = {}
-        """Tool calls without a result, which run, or wait for the person's word."""
+        """Tool calls without a result: running, or pending."""
         self._events: queue.SimpleQueue[SDKEvent | LLMEvent] = queue.SimpleQueue()
-        """What happened, in its order: pieces of an answer stand before the event that holds it."""
+        """Events in order: pieces of an answer precede the event that holds it."""
         conversation.register_callback(self._events.put)
         if view.wants_stream:
             conversation.register_stream(self._events.put)
@@ -78,15 +78,15 @@ class Presenter:
         self._decisions: queue.SimpleQueue[NetworkDecision] = queue.SimpleQueue()
         self._blocked = BlockedHosts(command=f"ohsandbox run --resume {conversation.id} --allow")
         self._outputs: dict[str, OutputEvent] = {}
-        """Of each call that runs the newest: what was not shown in time is outdated."""
+        """The newest output of each running call; older output is dropped."""
         conversation.register_output(lambda event: self._outputs.update({event.tool_call_id: event}))
         self.port_watch: PortWatch | None = None
-        """Is told when a call begins and ends."""
+        """Is notified when a call begins and ends."""
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        """Lines of ours from other threads, to be shown between two events."""
+        """Lines of ours from other threads, shown between two events."""
 
     def run(self, text: str, images: Sequence[str] = ()) -> ConversationStatus:
-        """Say text and show what comes of it until the run has ended. Ctrl-C stops the run, without an error.
+        """Send text to the agent and show the run until it has ended. Ctrl-C stops the run, without an error.
 
         Raises:
             KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
@@ -94,17 +94,17 @@ class Presenter:
         return self._shown(lambda: self.conversation.send_message(text, images))
 
     def tell(self, line: str) -> None:
-        """Show a line of ours on what happens beside the conversation, from any thread; between runs, with the next."""
+        """Show a line of ours; callable from any thread. Between runs it is shown with the next one."""
         self._lines.put(line)
 
     @property
     def has_begun(self) -> bool:
-        """Something was said in the conversation, so that there is something to look at."""
+        """True if the conversation has a message, so that there is something to show."""
         log = self.conversation.directory / LOG_NAME
         return log.exists() and log.stat().st_size > 0
 
     def hear_network(self, runtime: Runtime, *, has_commands: bool) -> Callable[[], object]:
-        """Tell what the sandbox's network refuses; returns what ends that. has_commands: a person can say `/net`."""
+        """Report hosts that the sandbox's network blocks; return a function to stop. has_commands: `/net` exists."""
         if has_commands:
             self._blocked = BlockedHosts(command="/net allow")
         listen: Callable[[Callable[[NetworkDecision], object]], Callable[[], object]] | None
@@ -112,7 +112,7 @@ class Presenter:
         return (lambda: None) if listen is None else listen(self._decisions.put)
 
     def tell_network(self) -> None:
-        """Show what was decided on requests since the last time."""
+        """Show the network decisions since the last call."""
         while not self._decisions.empty():
             self._show_decision(self._decisions.get())
 
@@ -122,26 +122,26 @@ class Presenter:
             self.view.warn(line)
 
     def compact(self) -> ConversationStatus:
-        """Have the conversation condensed, as `run` has a message answered."""
+        """Condense the conversation, and show it as `run` does."""
         return self._shown(self.conversation.compact, word="Compacted")
 
     def leave(self) -> None:
-        """Finish a conversation that answered or was stopped; what waits for confirmation, or failed, stays so."""
+        """Finish a conversation that has answered or was stopped; one that is pending or failed keeps its status."""
         if self.has_begun and self.conversation.status() in {ConversationStatus.IDLE, ConversationStatus.CANCELED}:
             self.run(EXIT)
 
     def go_on(self) -> ConversationStatus:
-        """Act on answers that were stored, or do what was cut off, as `run` does; else there is nothing to show."""
+        """Act on stored answers, or finish interrupted work, as `run` does; otherwise show nothing."""
         return self._shown(lambda: self.conversation.go_on() or self.conversation.resume())
 
     def tell_where(self) -> None:
-        """Say how to look at the conversation, and how to go on with it."""
+        """Print how to view the conversation and how to continue it."""
         if self.has_begun:
             self.view.info(f"To look at it: ohsandbox conversations show {self.conversation.id}")
             self.view.info(f"To go on:      ohsandbox run --resume {self.conversation.id}")
 
     def close(self) -> None:
-        """Close the conversation; after a second Ctrl-C its thread is left to end with the process."""
+        """Close the conversation; after a second Ctrl-C its thread ends with the process."""
         if not self.hurried:
             self.conversation.close()
 
@@ -174,12 +174,12 @@ class Presenter:
         return status
 
     def _activity(self) -> str:
-        """The call that runs, or that the model works."""
+        """Return the running call, or that the model works."""
         running = next(iter(self._calls.values()), None)
         return MODEL_WORKS if running is None else cut(on_one_line(call_of(running).text), MAX_STATUS_CHARS)
 
     def _totals(self) -> Iterator[str]:
-        """Duration without what a person thought about, steps (answers of the model), tokens and cost of the run."""
+        """Yield duration (without a person's time to answer), steps (answers of the model), tokens and cost."""
         spent, steps = self._spending, len(self._responses)
         yield f"{max(spent.elapsed_s - self._asked_s, 0.0):.1f} s"
         yield counted(steps, "step")
@@ -203,7 +203,7 @@ class Presenter:
             self._asked_s += time.monotonic() - asked
 
     def _follow(self) -> None:
-        """Show events until the one that ends the run; a log that failed has none, so the status is asked as well."""
+        """Show events until the one that ends the run; a failed log has none, so the status is checked as well."""
         running = True
         while running:
             running = self.conversation.status() is ConversationStatus.RUNNING
@@ -230,10 +230,10 @@ class Presenter:
             self.view.info(self._lines.get())
 
     def _hear(self) -> None:
-        """Time passes while the agent works: a person may have something to say."""
+        """Let time pass while the agent works; subclasses read the person's input."""
 
     def _show(self, event: SDKEvent | LLMEvent) -> bool:
-        """Show it; True for the last one of a run."""
+        """Show an event; return True for the last one of a run."""
         if not isinstance(event, SDKEvent):
             self.view.stream(event)
             return False

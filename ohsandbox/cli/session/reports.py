@@ -1,4 +1,4 @@
-"""What slash commands tell of a session: `/status`, `/why`, `/cost`, `/tools`, `/mcp` and others."""
+"""The texts of slash commands about a session: `/status`, `/why`, `/cost`, `/tools`, `/mcp` and others."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 
 _MAX_TOOL_CHARS = 90
 _MAX_CHANGED_NAMED = 5
-"""As many as a line holds."""
+"""Number of changed files that a line names."""
 _MAX_WHY_LINES = 5
-"""Of the end of a failed call's output, where the reason stands."""
+"""Number of lines from the end of a failed call's output, where the reason is."""
 _NO_NETWORK = re.compile(
     r"(?i)could not resolve|name resolution|network is unreachable|getaddrinfo|bad address|blocked by the sandbox"
 )
-"""What glibc, musl, busybox, Python and Node say where there is no network, and our proxy where it refuses."""
+"""Messages of glibc, musl, busybox, Python and Node without a network, and of our proxy when it refuses."""
 
 
 # --- at the beginning and the end -------------------------------------------------------------------------------------
 
 
 def last_words(directory: Path) -> list[SDKEvent]:
-    """The last thing that the user said, and the last that the agent answered to it."""
+    """Return the user's last message and the agent's last answer to it."""
     words: list[SDKEvent] = []
 
     def take(event: SDKEvent) -> None:
@@ -67,7 +67,7 @@ def last_words(directory: Path) -> list[SDKEvent]:
 
 
 def tells_changes(presenter: Presenter, *, unless: Callable[[], bool]) -> Callable[[], None]:
-    """For an ExitStack: says which files of bound workspaces changed from now on; nothing after a second Ctrl-C."""
+    """Return a context for an ExitStack that reports changed files of bound workspaces; not after a second Ctrl-C."""
     directory = presenter.conversation.directory
     kept = len(CheckpointIndex.of(directory).kept) if directory.exists() else 0
 
@@ -81,7 +81,7 @@ def tells_changes(presenter: Presenter, *, unless: Callable[[], bool]) -> Callab
 
 
 def _changed_line(directory: Path, kept: int) -> str | None:
-    """One line with the files of bound workspaces that changed since the kept-th checkpoint; None where none did."""
+    """Return a line with the files of bound workspaces changed since the kept-th checkpoint; None if none changed."""
     checkpoints = CheckpointIndex.of(directory).kept[kept:]
     if not checkpoints or not checkpoints[0].data.get("workspace"):
         return None
@@ -103,7 +103,7 @@ def _changed_line(directory: Path, kept: int) -> str | None:
 
 
 def status_text(session: RunSession) -> Text:
-    """Model, context, cost, files, container, network, checkpoints, what asks, ids."""
+    """Return model, context, cost, files, container, network, checkpoints, confirmation mode and ids."""
     conversation, runtime = session.conversation, session.runtime
     cost = conversation.cost
     rows = [
@@ -124,7 +124,7 @@ def status_text(session: RunSession) -> Text:
 
 
 def _context_words(session: RunSession) -> str:
-    """How much of the model's context window is taken."""
+    """Describe how full the model's context window is."""
     used = session.conversation.context
     if used.window is None:
         return f"{used.tokens:,} tokens; the window of this model is not known"
@@ -159,7 +159,7 @@ def _checkpoint(session: RunSession) -> str:
 
 
 def model_text(session: RunSession) -> Text:
-    """The model, where its key comes from, its window."""
+    """Return the model, the source of its key and its context window."""
     source = key_source(session.settings) or "none"
     rows = [
         ("model", safe_line(session.settings.model)),
@@ -172,7 +172,7 @@ def model_text(session: RunSession) -> Text:
 
 
 def model_names(session: RunSession) -> list[str]:
-    """Of the settings, of stored conversations, and of litellm's list of models."""
+    """Return the models of the settings, of stored conversations, and of litellm's list."""
     from ohsandbox.llm.model_list import model_list  # noqa: PLC0415 - 0.03 s, for those who press Tab
 
     known = [one.metadata.model for one in list_stored(conversations_dir())]
@@ -192,7 +192,7 @@ def _network_words(session: RunSession) -> str:
 
 
 def why_text(session: RunSession) -> Text:
-    """The last thing that did not go as it was meant: refused, failed, stopped or warned of; and what would help."""
+    """Describe the last refusal, failure, stop or warning, and a remedy."""
     reader = BlockReader(Form.EVERYWHERE)
     call, found = "", Text("Nothing was refused, and nothing failed in this conversation.")
     for event in session.conversation.events():
@@ -226,7 +226,7 @@ def _remedy(session: RunSession, result: ResultBlock) -> Text:
 
 
 def cost_report(session: RunSession) -> Text:
-    """By turn, and in all."""
+    """Return the cost by turn and in total."""
     text, here = cost_table(session.conversation.cost), session.conversation.cost.total
     if session.spent.tokens > here.tokens:
         text.append("\nThis session, with what was undone, cleared or left: ")
@@ -238,7 +238,7 @@ def cost_report(session: RunSession) -> Text:
 
 
 def show_tools(context: CommandContext, arguments: Sequence[str]) -> None:
-    """The tools that the agent has; of one, what the model is told."""
+    """Show the agent's tools, or what the model is told about one of them."""
     session = context.session
     tools = session.conversation.tools
     if not tools:
@@ -260,7 +260,7 @@ def _first_words(description: str) -> str:
 
 
 def servers_text(session: RunSession) -> Text:
-    """Each MCP server, its state, and how many tools it offers."""
+    """Return each MCP server with its state and the number of its tools."""
     servers = session.conversation.servers
     waiting = session.conversation.pending_servers
     asked = "" if waiting is None else f"{len(waiting.servers)} of the repository's skills wait for your word."
@@ -276,7 +276,7 @@ def servers_text(session: RunSession) -> Text:
 
 
 def secrets_text(session: RunSession) -> Text:
-    """Names, never values."""
+    """Return the names of the secrets, never their values."""
     names = session.conversation.secrets.names
     if not names:
         return Text("Commands have no secrets. `ohsandbox run --secret NAME` gives them a variable of yours.")
@@ -285,7 +285,7 @@ def secrets_text(session: RunSession) -> Text:
 
 
 def instructions_text(session: RunSession) -> Text:
-    """The files whose text is in the system prompt, and how long it is."""
+    """Return the files whose text is in the system prompt, and their length."""
     rows = []
     found = read_workspace_instructions(session.runtime)
     place = f"{session.runtime.workdir.rstrip('/')}/{INSTRUCTIONS_NAME}"

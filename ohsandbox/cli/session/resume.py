@@ -1,4 +1,4 @@
-"""Resuming a conversation: which one, and the options of its sandbox, which are kept beside its log."""
+"""Resuming a conversation: finding it, and storing and reading the options of its sandbox beside its log."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 SANDBOX_NAME = "sandbox.json"
-"""Beside the log: the options that the sandbox was made with."""
+"""Name of the file beside the log with the options of the sandbox."""
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
 _UNFINISHED = {"RUNNING", "ERROR", "CANCELED", "WAITING_FOR_CONFIRMATION"}
-"""Values of `ConversationStatus`."""
+"""Values of `ConversationStatus` for a conversation that was cut off."""
 
 
 class ResumedConversation(NamedTuple):
@@ -34,20 +34,20 @@ class ResumedConversation(NamedTuple):
     id: str
     title: str | None
     model: str | None
-    """The last that it asked."""
+    """The last model that it used."""
     where: SandboxOptions
-    """Where it works: as asked now, else as before."""
+    """The options of its sandbox: as asked now, else as before."""
     secrets: tuple[str, ...] = ()
-    """Names of those that its commands had."""
+    """Names of the secrets that its commands had."""
     is_followed: bool = False
-    """The person comes from the conversation before it, so nothing of it need be told again."""
+    """True if the person switches from an earlier conversation, so that no recap is needed."""
 
 
 def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversation:
-    """The conversation by its id or the beginning of it; None is the one with the newest event.
+    """Find a conversation by its id or a prefix of it; None is the one with the newest event.
 
     Raises:
-        UsageError: there is none, several begin so, or what is asked would put it where its files are not.
+        UsageError: no conversation or several match, or the options would separate it from its files.
     """
     from ohsandbox.conversation.storage import find_conversation, read_stored  # noqa: PLC0415 - slow
 
@@ -70,7 +70,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
 
 
 def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
-    """Keep the options for who resumes. A disk that is full is told by the log; this then stays as it was."""
+    """Save the options for a later resume. If the disk is full, the log reports it, and the old file stays."""
     fields = _stored(full) | {"runtime": full.runtime or "docker"}
     if not full.backend.isolated:
         fields["host_workdir"] = runtime.workdir
@@ -86,7 +86,7 @@ def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> Non
 
 
 def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None:
-    """Keep the options of a conversation for a fork of it as well, whose files are in workspace, or its sandbox."""
+    """Copy the options of a conversation for its fork, whose files are in workspace or in its sandbox."""
     known = _load_options(directory)
     if known is None:
         return
@@ -97,18 +97,18 @@ def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None
 
 
 def _stored(options: SandboxOptions) -> dict[str, Any]:
-    """The options by name, without what is read again from the project's file."""
+    """Return the options by name, without those that are read again from the project file."""
     return {name: value for name, value in asdict(options).items() if name != "project"}
 
 
 def _resolved(named: str) -> str:
-    """A workspace with its real path, in which a name that ends in `:ro` has a slash behind it."""
+    """Return a workspace with its real path; a name that ends in `:ro` gets a slash appended."""
     path, read_only = parse_path(named)
     return str(Path(path).resolve()) + (":ro" if read_only else "/" if path.endswith(":ro") else "")
 
 
 def in_directory(known: SandboxOptions, directory: Path | None) -> SandboxOptions:
-    """The options of a fork, whose writable workspaces have their files in a directory: see `moved_places`."""
+    """Return the options of a fork whose writable workspaces have their files in a directory: see `moved_places`."""
     if directory is None or not known.workspaces:
         return replace(known, workspace=directory or known.workspace)
     named = [(one, parse_path(one)) for one in map(_resolved, known.workspaces)]
@@ -133,9 +133,9 @@ def _load_options(directory: Path) -> SandboxOptions | None:
 
 
 def leave_on_exit(presenter: Presenter, runtime: Runtime, *, stays: bool) -> Callable[..., bool]:
-    """For an ExitStack, before the runtime is closed: a conversation that was cut off leaves its sandbox behind.
+    """Return a callback for an ExitStack that keeps the sandbox of a conversation that was cut off.
 
-    stays: it does in any case, kept or joined.
+    Call it before the runtime is closed. stays: the sandbox is kept or joined, so it stays in any case.
     """
 
     def leave(_kind: object, error: BaseException | None, _traceback: object) -> bool:

@@ -1,4 +1,4 @@
-"""`RunSession`: the conversation that a command has open and its sandbox; another can take their place."""
+"""`RunSession`: the open conversation of a command and its sandbox, which can be replaced by another."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 
 class RunSession:
-    """A `with` block around the conversation that is open: at its end conversation and sandbox are closed.
+    """A `with` block that closes the open conversation and its sandbox at its end.
 
-    `open` opens the first one. `switch` closes it and opens another in its place, with the same promises: what was cut
-    off leaves its sandbox behind, a container that is kept is told, what an agent left in a directory is told.
+    `open` opens the first one. `switch` closes it and opens another, with the same guarantees: one that was cut
+    off keeps its sandbox; a kept container and files left in a directory are reported.
     """
 
     def __init__(
@@ -67,28 +67,28 @@ class RunSession:
         """Open nothing yet.
 
         Args:
-            what: what the person asked for on the command line.
-            settings: complete, with a model and its key; that of the conversation that is open once `open` was called.
-            view: shows what happens.
-            person: somebody at the terminal can be asked.
-            present: makes the presenter of each conversation that is opened; None takes one of view.
+            what: the options of the command line.
+            settings: complete settings with a model and its key; after `open`, those of the open conversation.
+            view: shows the conversation.
+            person: True if somebody at the terminal can be asked.
+            present: makes the presenter of each opened conversation; None uses one for view.
         """
         self.what = what
         self.given = settings
-        """Those of the session, whatever model the conversation has that is open."""
+        """The settings of the session, independent of the open conversation's model."""
         self.settings = settings
         self.view = view
         self.person = person
         self._has_page = what.view
         self._address: str | None = None
-        """Of the page of the conversation that is open."""
+        """The address of the open conversation's page."""
         self._page_at = PageAddress(what.port, is_followed=lambda: self._is_switching)
         self.takes_message: Callable[[str], None] | None = None
-        """Does with what a person wrote elsewhere, on the page, as if it were typed here; None where nobody does."""
+        """Handles text that a person wrote on the page as if it was typed here; None if nothing handles it."""
         self.spent = Spending()
-        """By this session, in all conversations that it opened."""
+        """The cost of this session, over all conversations that it opened."""
         self.unapplied: list[str] = []
-        """Conversations, by id, that worked on a copy because of where their engine is, in the order of their ends."""
+        """Ids of conversations that worked on a copy because their engine is elsewhere, in the order of their end."""
         self._present = present or self._presenter_of
         self._sandbox_block = contextlib.ExitStack()
         self._conversation_block = contextlib.ExitStack()
@@ -111,61 +111,61 @@ class RunSession:
 
     @property
     def conversation(self) -> Conversation:
-        """The one that is open."""
+        """The open conversation."""
         assert self._conversation is not None  # noqa: S101 - from `open` on
         return self._conversation
 
     @property
     def presenter(self) -> Presenter:
-        """Runs its messages and shows what comes of them."""
+        """The presenter of the open conversation."""
         assert self._presenter is not None  # noqa: S101 - as above
         return self._presenter
 
     @property
     def sandbox(self) -> SessionSandbox:
-        """Its sandbox, which runs."""
+        """The sandbox of the open conversation, with its options."""
         assert self._sandbox is not None  # noqa: S101 - as above
         return self._sandbox
 
     @property
     def runtime(self) -> Runtime:
-        """The sandbox itself."""
+        """The runtime of the sandbox."""
         return self.sandbox.runtime
 
     @property
     def where(self) -> SandboxOptions:
-        """The options of the sandbox, with what the settings say."""
+        """The options of the sandbox, completed from the settings."""
         return self.sandbox.where
 
     @property
     def is_open(self) -> bool:
-        """A conversation is open, and its sandbox runs."""
+        """True if a conversation is open and its sandbox runs."""
         return self._conversation_is_open
 
     @property
     def network(self) -> NetworkMode:
-        """The network of the sandbox, as far as we made it."""
+        """The sandbox's network mode, as far as we set it."""
         return self.where.network or "none"
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The rules of its list."""
+        """The rules of the allowlist."""
         return self.where.allowed or ()
 
     @property
     def has_begun(self) -> bool:
-        """Something was said in the conversation, so that it is on disk."""
+        """True if the conversation has a message, so that it is on disk."""
         return self.presenter.has_begun
 
     # --- opening and switching --------------------------------------------------------------------
 
     def open(self, where: SandboxOptions, resumed: ResumedConversation | None, begun: EarlyStart | None = None) -> None:
-        """Open a conversation and its sandbox: a new one, or what is resumed. After an error nothing is open.
+        """Open a new or a resumed conversation and its sandbox. After an error nothing is open.
 
-        begun is the sandbox of a new one where it starts already.
+        begun is the sandbox of a new conversation, if it is starting already.
 
         Raises:
-            OhsandboxError: the conversation, its model or its sandbox cannot be had.
+            OhsandboxError: the conversation, its model or its sandbox is not available.
         """
         conversation = self._make_conversation(resumed, begun)
         if where.copies and not self.settings.checkpoints:
@@ -189,10 +189,10 @@ class RunSession:
                 self.view.show(event)
 
     def begin_anew(self) -> None:
-        """Close the conversation that is open and begin a new one in the same sandbox, which has its files as they are.
+        """Close the open conversation and begin a new one in the same sandbox, with its files unchanged.
 
         Raises:
-            OhsandboxError: the new one cannot be had; then nothing is open.
+            OhsandboxError: the new one cannot be opened; then nothing is open.
         """
         conversation = self._make_conversation(None)
         self._is_switching = self._keeps_sandbox = True
@@ -215,14 +215,14 @@ class RunSession:
         settings: Settings | None = None,
         drops_sandbox: bool = False,
     ) -> None:
-        """Close the conversation that is open and open another in its place, as `open` does.
+        """Close the open conversation and open another, as `open` does.
 
-        Where that fails, the one of before is open again, and the error is raised. A conversation that was cut off
-        leaves its sandbox to be resumed, unless drops_sandbox says that its checkpoint is all that is needed. Settings
-        are those of the other one; None is as before.
+        If that fails, the previous one is opened again, and the error is raised. A conversation that was cut off
+        keeps its sandbox for a resume, unless drops_sandbox says that its checkpoint suffices. settings
+        are those of the other conversation; None keeps the current ones.
 
         Raises:
-            OhsandboxError: the other one, its model or its sandbox cannot be had.
+            OhsandboxError: the other conversation, its model or its sandbox is not available.
         """
         before = self._to_be_resumed()
         where_before, settings_before = self.where, self.settings
@@ -242,16 +242,16 @@ class RunSession:
             raise
 
     def _to_be_resumed(self) -> ResumedConversation | None:
-        """The conversation that is open, to be opened again; None where nothing was said in it."""
+        """Return the open conversation in a form that can be reopened; None if it has no message."""
         if not self.has_begun:
             return None
         return ResumedConversation(self.conversation.id, None, self.settings.model, self.where, is_followed=True)
 
     def use_model(self, name: str) -> None:
-        """Go on in the same conversation with another model, also where it is resumed.
+        """Continue the conversation with another model, also when it is resumed later.
 
         Raises:
-            UsageError: it has no key, or cannot be opened; then the model stays.
+            UsageError: the model has no key or cannot be opened; the old model stays.
         """
         before = self.settings
         self.settings = self.completed(with_model_of(self.given, name).with_flags(confirm=before.confirm))
@@ -264,17 +264,17 @@ class RunSession:
             hide_secrets(self.settings, self.conversation.secrets)
 
     def use_policy(self, name: PolicyName) -> None:
-        """Ask by another policy from the model's next answer on, also where the conversation is resumed."""
+        """Use another confirmation policy from the model's next answer on, also in a later resume."""
         self.given = self.given.with_flags(confirm=name)
         self.settings = self.settings.with_flags(confirm=name)
         self.conversation.confirmation = policy_of(name)
         confirm.keep_policy(self.conversation.directory, name)
 
     def completed(self, settings: Settings) -> Settings:
-        """Settings for another conversation or model, with a key; a person is asked for one that is missing.
+        """Complete settings for another conversation or model; a person is asked for a missing key.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no key.
         """
         try:
             settings = complete(settings, person=self.person, file=self.what.settings)
@@ -285,22 +285,22 @@ class RunSession:
         return settings
 
     def compact(self) -> None:
-        """Have the conversation condensed, and show what comes of it.
+        """Condense the conversation and show the result.
 
         Raises:
-            UsageError: calls wait for a person.
+            UsageError: calls are pending.
         """
         if not self.has_begun:
             raise UsageError("Nothing was said in this conversation yet, so there is nothing to sum up.")
         self.presenter.compact()
 
     def set_network(self, network: NetworkMode, allowed: Sequence[str] = ()) -> None:
-        """Give the running sandbox a network, or take it away; the model is told, and who resumes it finds it so.
+        """Change the network of the running sandbox and tell the model; the change is kept for a resume.
 
-        allowed is all that is on the list, for the allowlist.
+        allowed is the complete allowlist, if network is the allowlist mode.
 
         Raises:
-            UsageError: this sandbox's network is not ours to change, or a rule is none.
+            UsageError: this sandbox's network cannot be changed, or a rule is invalid.
             SandboxUnavailable: the engine refuses, or the sandbox is gone.
         """
         self.sandbox.set_network(network, allowed)
@@ -309,7 +309,7 @@ class RunSession:
             self.conversation.notify_model(f"The user has changed the sandbox's network. From now on it is {said}.")
 
     def _begin(self, stack: contextlib.ExitStack, conversation: Conversation, sandbox: SessionSandbox) -> None:
-        """Start the conversation in the sandbox as the one that is open; its end is done in the right order."""
+        """Start the conversation in the sandbox and make it the open one; register its end in the right order."""
         runtime, full = sandbox.runtime, sandbox.where
         conversation.runtime = runtime
         self._conversation, self._sandbox = conversation, sandbox
@@ -347,10 +347,10 @@ class RunSession:
             self._serve_page(stack)
 
     def serve_page(self) -> None:
-        """Serve the conversation that is open as a page, and those that take its place; tell its address.
+        """Serve a page of the open conversation, and of those that replace it; print its address.
 
         Raises:
-            UsageError: nothing can listen.
+            UsageError: no port can be opened.
         """
         self._has_page = True
         self._serve_page(self._conversation_block)
@@ -368,7 +368,7 @@ class RunSession:
 
     @property
     def policy_name(self) -> PolicyName:
-        """Where nobody said what asks: a container's wall is the answer, and on this host somebody must be there."""
+        """The confirmation policy; by default a container is trusted, and on this host somebody must answer."""
         return self.settings.confirm or ("risky" if self.person and not self.runtime.isolated else "never")
 
     def _presenter_of(self, conversation: Conversation) -> Presenter:
@@ -398,11 +398,11 @@ class RunSession:
 
     @property
     def _is_known(self) -> bool:
-        """One conversation was opened before, so what the settings bring was told."""
+        """True if a conversation was opened before, so that the settings' effects have been reported."""
         return self._conversation is not None
 
     def open_model(self) -> ChatModel:
-        """The model of the settings, as the view wants its answers.
+        """Open the model of the settings, streaming its answers if the view wants that.
 
         Raises:
             OhsandboxError: it cannot be opened.
@@ -439,12 +439,12 @@ class RunSession:
     # --- talking ----------------------------------------------------------------------------------
 
     def say(self, text: str, images: Sequence[str] = (), *, in_talk: bool) -> int:
-        """Say text to the agent and show what comes of it until the run has ended; returns its exit code.
+        """Send text to the agent and show the run until it has ended; return its exit code.
 
-        In a talk the person reads of an error and may go on, and stopping a run is not a failure.
+        In a talk an error is printed and the person may go on, and stopping a run is not a failure.
 
         Raises:
-            OhsandboxError: what ended the run; in a talk only where the sandbox is gone.
+            OhsandboxError: the error that ended the run; in a talk only if the sandbox is gone.
             KeyboardInterrupt: a second Ctrl-C, while the run was being stopped.
         """
         code = self._exit_code(self.presenter.run(text, images), in_talk=in_talk)
@@ -453,9 +453,9 @@ class RunSession:
         return code
 
     def go_on(self, *, in_talk: bool) -> int:
-        """Do what the conversation was cut off from; errors are those of `say`.
+        """Finish the work that was interrupted; errors are those of `say`.
 
-        A run that a person had stopped waits, in a talk, for what the person says.
+        In a talk, a run that a person had stopped waits for the person's message.
         """
         if in_talk and self.conversation.status() is ConversationStatus.CANCELED:
             return 0

@@ -1,4 +1,4 @@
-"""`SessionSandbox`: the sandbox of the conversation that is open, its ports, and its network, changed at runtime."""
+"""`SessionSandbox`: the sandbox of the open conversation, its ports, and its network, which can change at runtime."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 
 class SessionSandbox:
-    """A sandbox that runs; `runtime` is what it is, `where` are its options with what the settings say."""
+    """A running sandbox: `runtime`, and its complete options, `where`."""
 
     def __init__(self, runtime: Runtime, where: SandboxOptions, ports: SandboxPorts) -> None:
         self.runtime = runtime
         self.where = where
         self.ports = ports
         self.directory: Path | None = None
-        """Of the conversation that works in it: who resumes that finds each change of the options."""
+        """Directory of the conversation, in which changes of the options are saved for a resume."""
         self._listed: tuple[str, ...] = ()
-        """What was on its list before its network was another one."""
+        """The allowlist before the network was set to another mode."""
 
     def save(self, **changed: Any) -> None:
-        """Change options, and keep them for who resumes the conversation."""
+        """Change options, and save them for a resume of the conversation."""
         self.where = replace(self.where, **changed)
         if self.directory is not None:
             save_options(self.directory, self.where, self.runtime)
 
     def listed(self, settings: Settings) -> tuple[str, ...]:
-        """What the list holds where it comes anew: what it held before, else what the settings say."""
+        """Return the allowlist to restore: the previous one, else that of the settings."""
         anew = replace(self.where, network=None, allowed=None)
         return (
             self.where.allowed
@@ -60,10 +60,10 @@ class SessionSandbox:
         )
 
     def set_network(self, network: NetworkMode, allowed: Sequence[str]) -> None:
-        """Give it a network, or take it away. allowed is all that is on the list, for the allowlist.
+        """Change the network. allowed is the complete allowlist, if network is the allowlist mode.
 
         Raises:
-            UsageError: its network is not ours to change, or a rule is none.
+            UsageError: the network cannot be changed, or a rule is invalid.
             SandboxUnavailable: the engine refuses, or the sandbox is gone.
         """
         change = getattr(self.runtime, "set_network", None)
@@ -75,7 +75,7 @@ class SessionSandbox:
         self.save(network=network, allowed=tuple(allowed))
 
     def forward(self, pair: PortPair, *, or_any: bool) -> str:
-        """See `SandboxPorts.forward`; who resumes the conversation finds it so."""
+        """Forward a port, see `SandboxPorts.forward`; the forward is kept for a resume."""
         told = self.ports.forward(pair, or_any=or_any)
         self.save(forward=self.ports.pairs)
         return told
@@ -97,13 +97,13 @@ def enter_sandbox(
     is_resumed: bool,
     begun: EarlyStart | None = None,
 ) -> SessionSandbox:
-    """A started sandbox that the stack closes. Without an engine a person is asked whether this host will do.
+    """Start a sandbox that the stack closes. Without an engine, ask the person whether to use this host.
 
-    begun is the sandbox where it starts already.
+    begun is the sandbox, if it is starting already.
 
     Raises:
-        SandboxUnavailable: it cannot be started.
-        UsageError: a port cannot be had; of what is resumed that is told alone.
+        SandboxUnavailable: the sandbox cannot be started.
+        UsageError: a port cannot be used; for a resumed conversation that is only reported.
     """
     began = time.monotonic() if begun is None else begun.began
     full, past = where.with_settings(settings), conversation.resume_state

@@ -1,4 +1,4 @@
-"""Slash commands: what a person at the prompt says to the program and not to the agent. `COMMANDS` is the table."""
+"""Slash commands: input of a person for the program, not for the agent. `COMMANDS` is the table."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
     from ohsandbox.cli.session.run_session import RunSession
 
 _NAME = re.compile(r"/[A-Za-z?][\w?-]*")
-"""A path has another slash, and is a message."""
+"""The name of a command. A path has a second slash, and is a message."""
 _MAX_ROWS_SHOWN = 30
 _MAX_OWN_CHARS = 80
 KEYS = "Ctrl-C stops what the agent does, Ctrl-D leaves. Anything else goes to the agent."
 
 
 class CommandContext:
-    """What a command is given: the session, and a person to tell and to ask."""
+    """The arguments of every command: the session, and ways to print to the person and to ask."""
 
     def __init__(self, session: RunSession, *, keys: str = KEYS) -> None:
-        """Keys says what keys do at this prompt, for `/help`."""
+        """Make the context of a session; keys describes the keys of this prompt, for `/help`."""
         self.session = session
         self.keys = keys
 
     def show(self, what: Text | str) -> None:
-        """Print it; a str is one line of ours, a Text is printable already and may have several."""
+        """Print what; a str is one line of ours, a Text is safe to print and may have several lines."""
         self.session.view.text(what) if isinstance(what, Text) else self.session.view.info(what)
 
     def warn(self, text: str) -> None:
-        """Print a line that should not be overlooked."""
+        """Print a warning."""
         self.session.view.warn(text)
 
     def confirm(self, question: str, *, what: str) -> bool:
-        """Whether the person says yes, typed after the question was shown.
+        """Ask a question; return True for a yes that was typed after it was shown.
 
         Raises:
             UsageError: nobody can be asked; the message begins with what.
@@ -65,7 +65,7 @@ class CommandContext:
         return ask_yes_no(question)
 
     def choose(self, title: str, rows: Sequence[str]) -> int | None:
-        """The index of the row that the person chose; None for none, or where nobody can be asked."""
+        """Return the index of the row that the person chose; None for none, or if nobody can be asked."""
         if self.session.person:
             return pick(title, rows)
         self.show(Text(title, style="bold"))
@@ -74,19 +74,19 @@ class CommandContext:
 
 
 class _SlashCommand(NamedTuple):
-    """A command."""
+    """A slash command."""
 
     name: str
     arguments: str
-    """As in its line of help."""
+    """The arguments, as in the help."""
     help: str
     run: Callable[[CommandContext, Sequence[str]], None]
     most: int | None = 0
-    """So many arguments at most; None is a matter of the command itself."""
+    """Largest number of arguments; None leaves the check to the command."""
     while_running: bool = False
-    """It may be given while the agent works."""
+    """True if the command may be given while the agent works."""
     complete: Callable[[RunSession], Iterable[str]] = lambda _: ()
-    """What its argument can be, for Tab."""
+    """Returns the completions of the argument."""
     aliases: tuple[str, ...] = ()
 
 
@@ -98,16 +98,16 @@ class Leave(Exception):  # noqa: N818 - no error
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is for the program: `/word` at its beginning, but for a command of the person's own.
+    """Return whether a line is for the program: it begins with `/word`, unless that is one of the user's own commands.
 
-    A path is a message, as is `/` after a blank.
+    A path is a message, and so is a line with a blank before the `/`.
     """
     word = line.split(maxsplit=1)[0] if line[:1] == "/" else ""
     return _NAME.fullmatch(word) is not None and message_of(line) == line
 
 
 def message_of(line: str) -> str:
-    """What the agent is told for a line: of the person's own command the text of its file, else the line itself."""
+    """Return the message for the agent: for the user's own command the text of its file, else the line itself."""
     word = line.split(maxsplit=1)[0].lower() if line[:1] == "/" else ""
     if not word or any(word in {one.name, *one.aliases} for one in COMMANDS):
         return line
@@ -117,10 +117,10 @@ def message_of(line: str) -> str:
 
 
 def find_command(word: str) -> _SlashCommand:
-    """The command of that name.
+    """Return the command of that name.
 
     Raises:
-        UsageError: there is none; the message names those that begin so, or are spelled alike.
+        UsageError: there is none; the message suggests similar names.
     """
     word = word.lower()
     for command in COMMANDS:
@@ -137,7 +137,7 @@ def find_command(word: str) -> _SlashCommand:
 
 
 def run_command(context: CommandContext, line: str) -> bool:
-    """Do what a line says for which `is_command` holds; whether the session goes on. What fails is told.
+    """Run a line for which `is_command` is true; return whether the session goes on. Failures are reported.
 
     Raises:
         OhsandboxError: no conversation is open any more.
@@ -172,7 +172,7 @@ def run_command(context: CommandContext, line: str) -> bool:
 
 
 def completions(session: RunSession | None, before_cursor: str) -> list[str]:
-    """What the last word before the cursor may become, of a line that begins with `/`."""
+    """Return the completions of the last word before the cursor, in a line that begins with `/`."""
     word, blank, rest = before_cursor.partition(" ")
     if not blank:
         return [name for name in (*(one.name for one in COMMANDS), *own_commands()) if name.startswith(word)]
@@ -244,7 +244,7 @@ def _view(context: CommandContext, _arguments: Sequence[str]) -> None:
 
 
 def _report(text: Callable[[RunSession], Text]) -> Callable[[CommandContext, Sequence[str]], None]:
-    """A command without arguments that only shows something."""
+    """Make a command without arguments that only shows a text."""
 
     def run(context: CommandContext, _arguments: Sequence[str]) -> None:
         context.show(text(context.session))
@@ -343,15 +343,15 @@ _DIRECTORY_NAME = "commands"
 _MAX_OWN_BYTES = 64 * 1024
 MAX_COMMANDS = 200
 _OWN_ARGUMENTS = "$ARGUMENTS"
-"""In the file: what stands behind the command. Where the file has none of it, that follows the text."""
+"""Placeholder in a command file for the arguments; without it, the arguments follow the text."""
 _OWN_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 
 
 def own_commands() -> dict[str, str]:
-    """The first line of each, by its name with a slash; those whose file cannot be read are left out.
+    """Return the first line of each of the user's commands by name, with the slash; unreadable files are left out.
 
-    `commands/review.md` of the state directory is a message for the agent, `/review`. They are read from there alone,
-    which no sandbox reaches: a repository brings none.
+    `commands/review.md` in the state directory defines `/review`, a message for the agent. Only that place is read,
+    where no sandbox can write; a repository cannot add any.
     """
     found: dict[str, str] = {}
     names = sorted(path.stem for path in (state_dir() / _DIRECTORY_NAME).glob("*.md"))
@@ -363,7 +363,7 @@ def own_commands() -> dict[str, str]:
 
 
 def _own_message(line: str) -> str | None:
-    """What the agent is told for a line that begins with such a command; None where there is none of that name.
+    """Return the message of the user's own command that begins the line; None if there is none of that name.
 
     Raises:
         UsageError: its file cannot be read, is empty, is not UTF-8, or has over MAX_OWN_BYTES.

@@ -1,4 +1,4 @@
-"""Slash commands that go elsewhere in time: `/diff`, `/undo`, `/redo`, `/fork` and `/resume`."""
+"""Slash commands that change the point in time or the conversation: `/diff`, `/undo`, `/redo`, `/fork`, `/resume`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.storage import StoredConversation
 
 MAX_DIFF_LINES = 500
-"""About ten screens; `ohsandbox diff` has no limit."""
+"""Number of lines of a diff that are shown, about ten screens; `ohsandbox diff` has no limit."""
 MAX_TITLE_CHARS = 44
 MAX_TURNS_DIGITS = 6
 
@@ -51,7 +51,7 @@ MAX_TURNS_DIGITS = 6
 
 
 def show_diff(context: CommandContext, arguments: Sequence[str]) -> None:
-    """What changed in the workspace: in all, or in the last turns."""
+    """Show the changes in the workspace: all of them, or those of the last turns."""
     session = context.session
     words = [one for one in arguments if one != "--stat"]
     if len(words) > 1:
@@ -95,7 +95,7 @@ def _check_begun(session: RunSession) -> None:
 
 
 def undo_turns(context: CommandContext, arguments: Sequence[str]) -> None:
-    """Take back the last turns: go on in a fork before them, with the files of then."""
+    """Undo the last turns: continue in a fork before them, with the files as they were."""
     session = context.session
     turns = _count(arguments[0], "/undo [N]") if arguments else 1
     _check_begun(session)
@@ -114,7 +114,7 @@ def undo_turns(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def redo_undone(context: CommandContext, _arguments: Sequence[str]) -> None:
-    """Bring back what an undo took, and go on in the conversation of before."""
+    """Restore what an undo removed, and continue in the original conversation."""
     session = context.session
     _check_begun(session)
     plan = undo.plan_redo(session.conversation.directory)
@@ -127,7 +127,7 @@ def redo_undone(context: CommandContext, _arguments: Sequence[str]) -> None:
 
 
 def fork_here(context: CommandContext, arguments: Sequence[str]) -> None:
-    """Go on in a copy of the conversation; the one of before stays as it is now."""
+    """Continue in a copy of the conversation; the original stays as it is now."""
     session = context.session
     _check_begun(session)
     bound = session.runtime.host_workspace
@@ -144,12 +144,12 @@ def fork_here(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def turn_numbers(session: RunSession) -> list[str]:
-    """What `/undo` can be given."""
+    """Return the completions of `/undo`."""
     return [str(turn.number) for turn in session.conversation.cost.turns if turn.number]
 
 
 def _agreed(context: CommandContext, plan: undo.UndoPlan, remedy: str) -> bool:
-    """A person's word on what is done to their directory; what is in a container needs none."""
+    """Ask the person to agree to changes in their directory; changes inside a container need no answer."""
     if plan.workspace is None:
         return True
     _tell_left(context, "not kept, so not brought back", [*plan.left_out.items()])
@@ -174,7 +174,7 @@ def _tell_left(context: CommandContext, heading: str, left: Sequence[tuple[str, 
 
 
 def _switch(session: RunSession, conversation_id: str, where: SandboxOptions) -> None:
-    """Go on in another conversation of the same directory, in a sandbox of its own."""
+    """Switch to another conversation of the same directory, in a sandbox of its own."""
     own = replace(where, attach=None)
     session.switch(own, _resumed(conversation_id, session, own), drops_sandbox=True)
 
@@ -188,7 +188,7 @@ def _resumed(conversation_id: str, session: RunSession, where: SandboxOptions) -
 
 
 def resume(context: CommandContext, arguments: Sequence[str]) -> None:
-    """Go on with another conversation: the one that is named, or one of a list."""
+    """Switch to another conversation: the named one, or one chosen from a list."""
     session, root = context.session, conversations_dir()
     if arguments:
         wanted = find_conversation(root, arguments[0])
@@ -221,18 +221,18 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
 
 
 def resumable() -> list[StoredConversation]:
-    """Those that can be gone on with, this directory's first; without empty ones."""
+    """Return the conversations that can be resumed, those of this directory first; empty ones are left out."""
     found = [one for one in list_stored(conversations_dir()) if not one.metadata.is_empty and one.fault is None]
     return [*nearest_first(found)]
 
 
 def conversation_ids(session: RunSession) -> list[str]:
-    """What `/resume` can be given."""
+    """Return the completions of `/resume`."""
     return [one.id for one in resumable() if one.id != session.conversation.id]
 
 
 def row_of(one: StoredConversation, *, with_id: bool = False) -> str:
-    """Age, title, steps and directory; with its id where it cannot be chosen."""
+    """Return age, title, steps and directory; with the id if the row cannot be chosen."""
     known = one.metadata
     title = cut(safe_line(known.title or "no title"), MAX_TITLE_CHARS)
     steps = counted(known.steps, "step")

@@ -1,4 +1,4 @@
-"""Which model is asked, and with which key: settings, environment, and the person at the terminal."""
+"""The model and the key of a command: from settings, environment, and the person at the terminal."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ _PROVIDER_VARIABLES = {
     "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY", "TOGETHER_AI_API_KEY"),
     "xai": ("XAI_API_KEY",),
 }
-"""Where litellm 1.106 looks for a provider's key. Known here too, so that a missing one is found before an image is
+"""Where litellm 1.106 looks for a provider's key. Listed here so that a missing key is found before an image is
 pulled and without the seconds that importing litellm takes; a provider that is not listed is left to litellm."""
 _BARE_NAMES = {"gpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "claude": "anthropic"}
 ADDRESS = re.compile(r"https?://[^\s/?#]+\S*", re.IGNORECASE)
-"""What a client can ask; anything else is tried for a minute, and then called unreachable."""
+"""An address that a client can use; any other would be retried for a minute and then reported as unreachable."""
 _NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _MAX_KEY_NAME_CHARS = 64
 _OF_ONE_MODEL = ("price", "context_tokens", "native_tool_calling", "vision", "prompt_cache")
 _OF_ONE_PROVIDER = ("api_key", "base_url", "api_version", "custom_llm_provider")
 SERVER_NAME = "base_url"
-"""Beside the log."""
+"""Name of the file, beside the log, with the address of the model's server."""
 _FLAG = "the command line"
-"""What `Settings.sources` says of a flag."""
+"""The source that `Settings.sources` gives for a flag."""
 _FILE = "settings file"
-"""How `Settings.sources` begins for a value of the file."""
+"""How the source of a value of the file begins in `Settings.sources`."""
 
 
 def read_settings(file: Path | None, *, project: SettingsLayer | None = None, **flags: Any) -> Settings:
-    """`Settings.load`, with what a person should be told of the file as lines on stderr."""
+    """Call `Settings.load`, and print its remarks about the file on stderr."""
     settings = Settings.load(file, project=project, **flags)
     for warning in settings.warnings:
         say(f"warning: {warning}")
@@ -60,9 +60,9 @@ def read_settings(file: Path | None, *, project: SettingsLayer | None = None, **
 
 
 def with_model_of(settings: Settings, model: str | None) -> Settings:
-    """The settings with another model, as of a conversation that asked it before; None is that of the settings.
+    """Return the settings with another model, such as a resumed conversation's; None keeps the settings' model.
 
-    What the settings say of their own model does not hold for another, and another provider is not given their key.
+    Options of the settings' own model are dropped, and another provider does not get its key.
     """
     if model in {None, settings.model}:
         return settings
@@ -73,13 +73,13 @@ def with_model_of(settings: Settings, model: str | None) -> Settings:
 
 
 def keep_server(directory: Path, settings: Settings) -> None:
-    """Keep with a conversation the address that was given for it alone, for who resumes it."""
+    """Save the address that was given for one conversation with it, for a resume."""
     if settings.base_url and settings.sources.get("base_url") == _FLAG:
         write_atomically(directory / SERVER_NAME, f"{settings.base_url}\n".encode())
 
 
 def with_kept_server(settings: Settings, directory: Path) -> Settings:
-    """The settings with the address that was kept, where they have none."""
+    """Return the settings with the saved address, if they have none."""
     if settings.base_url is not None:
         return settings
     try:
@@ -93,9 +93,9 @@ def with_kept_server(settings: Settings, directory: Path) -> Settings:
 
 
 def without_key_of_another(settings: Settings, file: Path | None) -> Settings:
-    """The settings without what the file says of its own model and provider, where a flag or variable names another.
+    """Drop the file's options for its own model and provider if a flag or variable names another model.
 
-    A base URL of a flag or variable is taken with any key.
+    A base URL from a flag or variable is used with any key.
     """
     own = Settings.of_file(file).model
     sources = settings.sources
@@ -110,12 +110,12 @@ def _is_of_file(source: str) -> bool:
 
 
 def settings_of_one(model: str, *, other: str) -> list[str]:
-    """The settings that were made for a model, or for its provider where the other one has another."""
+    """Return the settings that belong to a model; those of its provider only if the other model's provider differs."""
     return [*_OF_ONE_MODEL, *(() if provider_of(model) == provider_of(other) else _OF_ONE_PROVIDER)]
 
 
 def key_source(settings: Settings) -> str | None:
-    """Where the key comes from, in words; None where the provider needs one and none was found."""
+    """Describe where the key comes from; None if the provider needs one and none was found."""
     model = settings.model or ""
     if is_offline(model):
         return "none needed"
@@ -130,28 +130,28 @@ def key_source(settings: Settings) -> str | None:
 
 
 def key_name(model: str | None, base_url: str | None = None) -> str:
-    """The name under which the key of a model's provider is kept, or of the server that base_url names."""
+    """Return the name under which the key of a model's provider, or of the server at base_url, is stored."""
     if base_url:
         return _NOT_OF_A_NAME.sub("_", urlsplit(base_url).netloc.rpartition("@")[2])[:_MAX_KEY_NAME_CHARS].strip("_.-")
     return provider_of(model or "") or "default"
 
 
 def named_variable(variable: str) -> str:
-    """How an environment variable is told."""
+    """Return how messages name an environment variable."""
     return f"environment variable {variable}"
 
 
 def provider_variables(model: str) -> tuple[str, ...]:
-    """The environment variables that hold the key for the model's provider; none where that is not known."""
+    """Return the environment variables that hold the key for the model's provider; none if unknown."""
     return _PROVIDER_VARIABLES.get(provider_of(model), ())
 
 
 def is_offline(model: str) -> bool:
-    """Whether no server is asked: it follows a script, or a recording."""
+    """Return whether the model needs no server: it follows a script or a recording."""
     return model.startswith(("scripted:", "replay:"))
 
 
 def provider_of(model: str) -> str:
-    """The provider that a model's name says; "" where it says none."""
+    """Return the provider in a model's name; "" if it has none."""
     provider, slash, _ = model.partition("/")
     return provider if slash else next((owner for start, owner in _BARE_NAMES.items() if model.startswith(start)), "")

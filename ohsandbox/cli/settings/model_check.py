@@ -1,4 +1,4 @@
-"""Whether a model is there: by litellm's list, read as a file, by its server's own, and by one tiny request."""
+"""Checks whether a model exists: by litellm's list, read as a file, by its server's list, and by one tiny request."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from ohsandbox.settings import Settings
 
 _CHECK_TIMEOUT_S = 30.0
-"""A model answers one word in seconds; a server at home may have to load it first."""
+"""A model answers one word in seconds, but a server at home may have to load the model first."""
 _MAX_ANSWER_TOKENS = 64
-"""A model that thinks may use them up: an answer that is cut off shows that key and model are right, too."""
+"""Limit of the answer's tokens. Thinking may use them up, but a truncated answer also proves key and model."""
 LIKENESS = 0.75
-"""Of a name to one on the list, to be taken for a slip, as `claude-sonet-4-5`; a newer model's name mostly is none."""
+"""Smallest similarity of a name to a listed one to count as a typo, as `claude-sonet-4-5`."""
 _PROVIDERS_FILE = "provider_endpoints_support_backup.json"
-"""Of litellm 1.106: its table of providers."""
+"""The table of providers in litellm 1.106."""
 _KINDS = ("chat", "responses", "completion")
 
 
 def try_model(settings: Settings) -> None:
-    """Ask the model for one word, once; that it answered is remembered.
+    """Ask the model for one word, once; success is remembered.
 
     Raises:
         ModelError: no answer; the subclass says why.
-        UsageError: no model is named, or its key is not there.
+        UsageError: no model is named, or its key is missing.
     """
     _ask(settings, "Answer with one word: ready.")
     remember_model(str(settings.model), settings.base_url)
@@ -73,10 +73,10 @@ def _ask(settings: Settings, words: str, *tools: dict[str, Any], **how: Any) -> 
 
 
 def calls_tools(settings: Settings) -> bool | None:
-    """Whether the model calls a tool as the provider has it, tried once where litellm's list does not say.
+    """Return whether the model supports the provider's tool calls, tried once if litellm's list does not say.
 
-    False where its server refuses tools. None where the list knows, or the model gave another answer: what it can is
-    then found out as it works.
+    False if its server refuses tools. None if the list knows, or the model gave another answer; its abilities are
+    then determined during the run.
     """
     model = settings.model or ""
     provider, _, name = model.partition("/")
@@ -91,14 +91,14 @@ def calls_tools(settings: Settings) -> bool | None:
 
 
 def check_model_name(settings: Settings) -> str:
-    """Pass unless the model is unknown: called before a sandbox is started.
+    """Raise if the model is unknown; called before a sandbox is started.
 
-    A name on litellm's list costs nothing, and neither does one that passed before. For any other the provider's own
-    list is asked, and where that lacks it, or there is none, the model is, for one word. Returns what a person should
-    be told where nobody could say; else "".
+    A name on litellm's list, or one that passed before, needs no request. For any other the provider's own
+    list is requested; if that lacks the name, the model is asked for one word. Returns a warning for the person if
+    nothing could be determined, else "".
 
     Raises:
-        ModelNotFoundError: there is no such model or provider; the message has the nearest name.
+        ModelNotFoundError: there is no such model or provider; the message suggests the nearest name.
         ModelAuthenticationError: the provider that was asked refuses the key.
     """
     model = settings.model or ""
@@ -130,7 +130,7 @@ def _is_known(settings: Settings) -> bool:
 
 
 def slip_in(settings: Settings) -> str:
-    """What the name of the settings' model may be a slip of, by litellm's list alone; "" where it looks right."""
+    """Return the listed name that the settings' model may be a typo of; "" if the name looks right."""
     model = settings.model or ""
     if is_offline(model) or settings.base_url or settings.custom_llm_provider or is_listed(model):
         return ""
@@ -142,9 +142,9 @@ def slip_in(settings: Settings) -> str:
 
 
 def with_suggestion(error: ModelError, model: str, served: Sequence[str] = ()) -> ModelError:
-    """The error of a model that was not found, with the nearest name of those its server lists, or else of all.
+    """Add the nearest name, of those its server lists or else of all, to the error of a model that was not found.
 
-    Any other error comes back as it is.
+    Any other error is returned unchanged.
     """
     if not isinstance(error, ModelNotFoundError):
         return error
@@ -160,19 +160,19 @@ def _meant(model: str) -> str:
 
 
 def is_listed(model: str) -> bool:
-    """Whether litellm's list has the model."""
+    """Return whether litellm's list has the model."""
     provider, slash, name = model.partition("/")
     return model in model_list() or bool(slash and entry_of(name, provider))
 
 
 def _models_like(model: str) -> list[str]:
-    """The models on the list of the same provider, as they are named to us; all of them for a name without one."""
+    """Return the listed models of the same provider, with our names; all of them for a name without a provider."""
     provider, slash, _ = model.partition("/")
     return models_of(provider) if slash else [name for name in model_list() if "/" not in name]
 
 
 def models_of(provider: str) -> list[str]:
-    """The models of a provider that talk, as provider/name, in the list's order."""
+    """Return a provider's chat models as provider/name, in the list's order."""
     return [
         name if name.startswith(f"{provider}/") else f"{provider}/{name}"
         for name, entry in model_list().items()
@@ -182,7 +182,7 @@ def models_of(provider: str) -> list[str]:
 
 @functools.cache
 def providers() -> frozenset[str]:
-    """The providers that litellm's tables name."""
+    """Return the providers in litellm's tables."""
     named = {str(entry.get("litellm_provider")) for entry in model_list().values()}
     named |= {name.partition("/")[0] for name in model_list() if "/" in name}
     spec = importlib.util.find_spec("litellm")  # of a top-level package this imports nothing

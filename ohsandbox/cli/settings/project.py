@@ -1,4 +1,4 @@
-"""The project file of the directory that is worked in: what of it is used, and the question whether it is trusted."""
+"""The project file of the current directory: which of its settings are used, and the question whether to trust it."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -57,28 +57,28 @@ MEANINGS = {
     "checkpoints": "false: no undo",
     "git": "rw: nothing guards the configuration and hooks of git",
 }
-"""Why a person should look at it; what is not here is a limit that is raised, or how a model is asked."""
+"""Why a value deserves attention; a value not listed here raises a limit or changes how a model is called."""
 
 
 MAX_SHOWN_CHARS = 4_000
-"""Of one value in the question: fifty lines of a terminal."""
+"""Longest text of one value in the question: fifty lines of a terminal."""
 _MAX_ITEMS_SHOWN = 200
-"""Of one list."""
+"""Largest number of items of one list in the question."""
 
 
 class UsedProject(NamedTuple):
-    """What a command takes of a project's file."""
+    """The parts of a project file that a command uses."""
 
     project: Project
     ignored: dict[str, Any]
-    """What is left out, since nobody trusted it."""
+    """The parts that are ignored because nobody trusted them."""
 
     settings: Settings
-    """Those of the person's file."""
+    """The user's own settings."""
 
     @property
     def layer(self) -> SettingsLayer:
-        """The settings that are used. With a model of the project's, none that the person made for another one."""
+        """The settings layer. With a model of the project, the user's settings for another model are excluded."""
         layer = self.project.layer(without=self.ignored)
         before, model = self.settings.model, layer.values.get("model")
         if before is None or model is None or model == before:
@@ -86,9 +86,9 @@ class UsedProject(NamedTuple):
         return layer._replace(values=dict.fromkeys(settings_of_one(before, other=model)) | layer.values)
 
     def applied_to(self, where: SandboxOptions, *, is_resumed: bool = False) -> SandboxOptions:
-        """The options with what the file says beside settings, where no flag or variable says otherwise.
+        """Return the options with the file's values that are no settings, unless a flag or variable says otherwise.
 
-        A sandbox that is resumed keeps its image and workspace, one that is joined has its own.
+        A resumed sandbox keeps its image and workspace; a joined one has its own.
         """
         project, options, dev = self.project, self.project.options, self.project.devcontainer
         if where.attach is not None or self.ignored or not where.backend.isolated:
@@ -116,7 +116,7 @@ class UsedProject(NamedTuple):
 
 
 def _with_image(where: SandboxOptions, project: Project) -> SandboxOptions:
-    """With the image that the project builds, and of a devcontainer those features of registries that can be had."""
+    """Add the image that the project builds and, for a devcontainer, the features that can be downloaded."""
     if project.devcontainer is not None and project.devcontainer.registry:
         project = project.with_registry_features()
         _tell_left_out(project)
@@ -127,7 +127,7 @@ def _with_image(where: SandboxOptions, project: Project) -> SandboxOptions:
 
 
 def _image_chosen(where: SandboxOptions) -> str:
-    """What names an image over the project's; empty where nothing does."""
+    """Return what overrides the project's image; empty if nothing does."""
     if where.image or where.build:
         return f"--image {where.image}" if where.image else f"--build {where.build}"
     name = Settings.variables()["image"]
@@ -135,7 +135,7 @@ def _image_chosen(where: SandboxOptions) -> str:
 
 
 def _tell_replaced(project: Project, chosen: str) -> None:
-    """Say that the sandbox's image is not what the project has for it."""
+    """Warn that the sandbox's image replaces the project's."""
     dev, build, image = project.devcontainer, project.build, project.values.get("image")
     features = () if dev is None else dev.features or dev.registry
     named = image or (dev.image if dev is not None and features else None)
@@ -146,19 +146,19 @@ def _tell_replaced(project: Project, chosen: str) -> None:
 
 
 class _FoundProject(NamedTuple):
-    """A project's file, and whether it counts."""
+    """A project file, and whether it is trusted."""
 
     project: Project
     wide: dict[str, Any]
-    """What needs trust."""
+    """The values that need trust."""
     trust: Literal["not needed", "trusted", "changed", "unknown"]
     settings: Settings
-    """What the person has set, without environment and flags: what a project is compared with."""
+    """The user's settings without environment and flags, which the project is compared with."""
     digest: str = ""
 
 
 def look_for_project(start: Path, settings: Path | None = None) -> _FoundProject | None:
-    """The project's file from a directory upward; nobody is asked.
+    """Find the project file in a directory or its parents, without a question.
 
     Raises:
         UsageError: the file is invalid.
@@ -174,10 +174,10 @@ def look_for_project(start: Path, settings: Path | None = None) -> _FoundProject
 
 
 def use_project(where: SandboxOptions, settings: Path | None, *, person: bool) -> UsedProject | None:
-    """What counts of the project file of the workspace, or else of the current directory; None where there is none.
+    """Return the usable parts of the project file of the workspace or current directory; None without a file.
 
-    What only narrows the person's settings counts at once. For the rest a person is asked once; without one, or
-    without a yes, it is left out, and one line says so. A no is kept, and not asked about again.
+    Values that only narrow the user's settings are used at once. For the rest a person is asked once; without one, or
+    without a yes, they are ignored, and one line says so. A no is remembered.
 
     Raises:
         UsageError: the file is invalid.
@@ -213,7 +213,7 @@ def _tell_left_out(project: Project) -> None:
 
 
 def trust_directory(directory: Path | None, *, yes: bool) -> int:
-    """Show what the project file of a directory asks for, and trust it after a person's yes."""
+    """Show what the project file of a directory asks for, and trust it if the person agrees."""
     where = directory or Path.cwd()
     if not where.is_dir():
         raise UsageError(f"{str(where)!r} is not a directory. Name one with a project file.")
@@ -241,7 +241,7 @@ def trust_directory(directory: Path | None, *, yes: bool) -> int:
 
 
 def list_trusted(*, as_json: bool) -> int:
-    """Print what is trusted, and whether it still is what it was."""
+    """Print the trusted directories, and whether each file is unchanged."""
     rows = [(one, _state(one.directory, one.digest)) for one in trusted()]
     from ohsandbox.cli.rendering.tables import print_json, print_table  # noqa: PLC0415 - as in `_row`
 
@@ -255,7 +255,7 @@ def list_trusted(*, as_json: bool) -> int:
 
 
 def revoke_directory(directory: Path | None) -> int:
-    """Trust a directory no more."""
+    """Revoke the trust in a directory."""
     where = (directory or Path.cwd()).resolve()
     candidates = [where, *where.parents] if directory is None else [where]
     if (gone := next((one for one in candidates if [forget(one), revoke(one)] != [False, False]), None)) is None:
@@ -265,7 +265,7 @@ def revoke_directory(directory: Path | None) -> int:
 
 
 def _store(project: Project, digest: str) -> None:
-    """Trust what was shown, and nothing that took its place since."""
+    """Trust exactly the content that was shown."""
     if find_project(project.directory) != project or project.digest() != digest:
         raise UsageError(f"{str(project.path)!r} changed while it was looked at. Look again.")
     trust(project.directory, digest)
@@ -292,7 +292,7 @@ def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
 
 
 def _row(label: str, value: Any) -> Iterator[str]:
-    """A label and its value behind the gutters, each command of a list on rows of its own."""
+    """Yield a label and its value behind the gutters, each command of a list on rows of its own."""
     # it imports the conversation, and most files are not asked about
     from ohsandbox.cli.prompts.approval_prompt import NAMED, folded, named_rows  # noqa: PLC0415
     from ohsandbox.cli.rendering.tables import open_console  # noqa: PLC0415
@@ -313,7 +313,7 @@ def _row(label: str, value: Any) -> Iterator[str]:
 
 
 def _shown(text: str) -> str:
-    """A value on one line; of a huge one the beginning and the end, with its length."""
+    """Return a value on one line; for a huge one its beginning, its end and its length."""
     line = safe_line(text, limit_chars=sys.maxsize)
     if len(line) <= MAX_SHOWN_CHARS:
         return line
@@ -322,7 +322,7 @@ def _shown(text: str) -> str:
 
 
 def _state(directory: Path, digest: str) -> str:
-    """Whether what is trusted still counts."""
+    """Return whether the trusted content is still current."""
     try:
         project = find_project(directory)
         if project is None or project.directory != directory:

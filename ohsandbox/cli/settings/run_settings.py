@@ -1,4 +1,4 @@
-"""The settings of a run: what the file, the project, the environment and the options of the command say together."""
+"""The settings of a run: file, project, environment and command-line options combined."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from ohsandbox.cli.settings.project import UsedProject
 
 _ASKED = ("api_key", "base_url", "native_tool_calling")
-"""What a person may have been asked for, beside the model."""
+"""Settings that a person may have been asked for, besides the model."""
 _MAX_INSTRUCTIONS_BYTES = 64 * 1024
-"""About 16,000 tokens, which every request carries."""
+"""Largest size of the instructions: about 16,000 tokens, which every request carries."""
 
 
 def settings_of(what: RunOptions, project: UsedProject | None = None) -> Settings:
-    """The settings with what the project and the options say; a key among these is warned of."""
+    """Return the settings combined with the project and the options; warn of a key among these."""
     if what.api_key:
         advice = "Prefer the settings or the environment."
         say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
@@ -56,9 +56,9 @@ def settings_of(what: RunOptions, project: UsedProject | None = None) -> Setting
 
 
 def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: Settings) -> Settings:
-    """The settings of a session where its next conversation works, by the project there.
+    """Return the settings for a session's next conversation in another directory, with the project there.
 
-    given are those that the session began with: what a person was asked for then is not asked again.
+    given are the settings at the session's start: answers given then are not asked for again.
     """
     settings = settings_of(what, project)
     if settings.model not in {None, given.model}:
@@ -68,12 +68,12 @@ def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: 
 
 
 def complete(settings: Settings, *, person: bool, file: Path | None = None) -> Settings:
-    """The settings with a model and, where the provider needs one, a key. A person is asked for what is missing.
+    """Complete the settings with a model and, if the provider needs one, a key. A person is asked for missing ones.
 
-    A key that was asked for can be saved in the settings file; None is the default one.
+    file is where a key can be saved; None is the default settings file.
 
     Raises:
-        UsageError: it is missing, and nobody is there to be asked; or the setting's variable is not set.
+        UsageError: something is missing and nobody can be asked, or the setting's variable is not set.
     """
     model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
     if not model and person:
@@ -114,13 +114,13 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
 
 
 def hide_secrets(settings: Settings, secrets: Secrets) -> None:
-    """Print none of the secrets and keys from now on."""
+    """Mask these secrets and keys in all output from now on."""
     key = settings.resolved_api_key()
     hide(secrets.hiding(host_keys() | ({"api_key": key} if key else {})).masker)
 
 
 def instructions_of(file: str | None) -> list[str]:
-    """The file's text, marked as what it is; nothing where no file is named."""
+    """Return the file's text, labelled; nothing if no file is named."""
     if file is None:
         return []
     what = f"Instructions file {file!r}"

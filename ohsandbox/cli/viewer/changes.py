@@ -1,4 +1,4 @@
-"""What a conversation changed in its workspace, as an entry of its page: by file, side by side."""
+"""The changes of a conversation to its workspace, as an entry of its page: by file, side by side."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 MAX_FILES = 300
 MAX_ROWS = 20_000
-"""Of all files: a browser has to hold them. `ohsandbox diff` has no limit."""
+"""Largest number of rows, over all files, for the browser's sake. `ohsandbox diff` has no limit."""
 
 
 def changes_block(directory: Path) -> dict[str, Any] | None:
-    """The block that has them; None where no checkpoint was taken, so that nothing was changed, or it is not known.
+    """Return the block with the changes; None without a checkpoint, when nothing was changed or nothing is known.
 
-    Of a container, which is not looked at while it works, it has the files of the last checkpoint. It may take as long
-    as `ohsandbox diff` does: a second, where the files are in an image.
+    A working container is not examined; its files are those of the last checkpoint. It may take as long
+    as `ohsandbox diff` does: a second, if the files are in an image.
     """
     with contextlib.suppress(OhsandboxError):  # a damaged log, which the page tells of itself
         if CheckpointIndex.of(directory).kept:
@@ -95,22 +95,22 @@ def _file(change: FileChange, *, note: str = "") -> dict[str, Any]:
 
 
 def _masked(content: bytes) -> bytes:
-    """A text without secrets, before it is cut into lines: one of several lines is found then, too."""
+    """Mask secrets before the text is split into lines, so that secrets of several lines are found."""
     return masked(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 # --- one file -------------------------------------------------------------------------------------
 
 MAX_LINES = 5000
-"""Of a change; of a longer one the first are shown."""
+"""Largest number of lines of a change; a longer one is cut."""
 MAX_PATH_CHARS = 1000
 
 Row = list[Any]
-"""Number and text of the old line, number and text of the new one, None for a side without one; or a text between."""
+"""Number and text of the old line, number and text of the new one (None for a missing side); or a text between rows."""
 
 
 def difference(path: str, lines: Sequence[BlockLine]) -> dict[str, Any] | None:
-    """For the page: a change by its lines, which are printable; None where they are none of a change."""
+    """Return a change for the page, from its printable lines; None if the lines are not a change."""
     counts = {kind: sum(line.kind == kind for line in lines) for kind in ("added", "removed")}
     if not any(counts.values()):
         return None
@@ -120,7 +120,7 @@ def difference(path: str, lines: Sequence[BlockLine]) -> dict[str, Any] | None:
 
 
 def _rows(lines: Sequence[BlockLine]) -> Iterator[Row]:
-    """Each run of removed lines stands beside the run of added ones that follows it."""
+    """Yield rows; each run of removed lines is beside the run of added lines that follows it."""
     old: list[BlockLine] = []
     new: list[BlockLine] = []
     ahead = 0  # by so much is a number of the new text larger than that of the same line in the old one

@@ -1,4 +1,4 @@
-"""What a live page may do: answer, stop, say something. An answer names the question by a digest of all it showed."""
+"""Actions of a live page: answer, stop, send a message. An answer identifies the question by a digest of its text."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ _MAX_SCOPE_CHARS = 1000
 
 
 class PageAnswer(BaseModel):
-    """What a person clicked, as the page sends it."""
+    """A person's answer, as the page sends it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     digest: str
-    """Of the question."""
+    """Digest of the question."""
     approved: bool
     reason: str = ""
     scope: int | None = None
-    """The place of a scope among those that the question offered."""
+    """Index of the chosen scope among those that the question offered."""
 
 
 class PageControl:
-    """What a page is told of the conversation beside its log, and what it may do. Called from several threads.
+    """The state of a conversation for its page, and the allowed actions. It is called from several threads.
 
-    This one is of a conversation on disk, which this process does not have open: nothing may be done.
+    This base class is for a conversation on disk that this process does not have open: no action is allowed.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def state(self) -> dict[str, Any]:
-        """`status`, a word; `can`, what may be done; `why`, a sentence where nothing may; `question`, or None."""
+        """Return `status`, a word; `can`, the allowed actions; `why`, a sentence if none; `question`, or None."""
         status = "closed" if holder_of(self._directory) is None else "open elsewhere"
         return {"status": status, "can": [], "why": self._why(), "question": None}
 
     def answer(self, answer: PageAnswer) -> None:  # noqa: ARG002 - none will do
-        """Decide what the question of that digest asked.
+        """Decide the calls of the question with this digest.
 
         Raises:
-            UsageError: something else waits by now, or nothing; or it was shown too short a time.
+            UsageError: that question is not the current one, or it was shown too short a time.
         """
         raise UsageError(self._why())
 
@@ -68,15 +68,15 @@ class PageControl:
         """Send the agent a message.
 
         Raises:
-            UsageError: nobody here can.
+            UsageError: this process does not have the conversation open.
         """
         raise UsageError(self._why())
 
     def stop(self) -> None:
-        """Stop what the agent does.
+        """Stop the agent.
 
         Raises:
-            UsageError: nobody here can.
+            UsageError: this process does not have the conversation open.
         """
         raise UsageError(self._why())
 
@@ -87,21 +87,21 @@ class PageControl:
 
 
 class ConversationControl(PageControl):
-    """A conversation of this process."""
+    """The actions on a conversation of this process."""
 
     def __init__(self, conversation: Conversation, *, user: str, begin: Callable[[str], None] | None = None) -> None:
-        """Control it.
+        """Control a started conversation.
 
         Args:
-            conversation: started.
-            user: who answers, for the log.
-            begin: takes a message as if it were typed at the terminal; None reaches only a run that is on.
+            conversation: the started conversation.
+            user: name of the person who answers, for the log.
+            begin: handles a message as if it were typed at the terminal; None allows messages only during a run.
         """
         super().__init__(conversation.directory)
         self._conversation, self._user, self._begin = conversation, user, begin
         self._guard = threading.Lock()
         self._shown: dict[str, float] = {}
-        """When each question was first given to a page."""
+        """When each question was first sent to a page."""
 
     def state(self) -> dict[str, Any]:
         """See `PageControl`."""
@@ -124,7 +124,7 @@ class ConversationControl(PageControl):
         return {"digest": digest, "count": len(pending), "rows": rows, "scopes": scopes}
 
     def answer(self, answer: PageAnswer) -> None:
-        """See `PageControl`; the calls that were shown are decided, and no other."""
+        """Decide the calls that were shown and no other; see `PageControl`."""
         pending = self._conversation.pending
         with self._guard:
             shown_at = self._shown.get(answer.digest)
@@ -142,7 +142,7 @@ class ConversationControl(PageControl):
         self._conversation.confirm(ids, by=self._user, scope=None if answer.scope is None else scopes[answer.scope])
 
     def say(self, text: str) -> None:
-        """See `PageControl`: a run that is on hears it with its next request."""
+        """Send the message, which a running agent gets with its next request; see `PageControl`."""
         if not text.strip():
             raise UsageError("The message is empty. Write what to do.")
         if self._begin is not None:
@@ -153,10 +153,10 @@ class ConversationControl(PageControl):
             raise UsageError("No run is on, and the terminal has the next word. Write it there.")
 
     def stop(self) -> None:
-        """See `PageControl`; returns when it has stopped."""
+        """Stop the agent and return when it has stopped; see `PageControl`."""
         self._conversation.stop()
 
 
 def _offered(pending: Sequence[PendingCall]) -> Sequence[Any]:
-    """What may be allowed from now on: of one call alone, as at the terminal."""
+    """Return the scopes that may be allowed from now on, offered only for a single call, as at the terminal."""
     return offers(pending[0]) if len(pending) == 1 else ()

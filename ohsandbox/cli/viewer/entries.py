@@ -1,4 +1,4 @@
-"""Events, and what the network was asked for, as entries of the page: plain JSON, every text masked and made safe."""
+"""Entries of the page, from events and network decisions: plain JSON, with every text masked and made safe."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ if TYPE_CHECKING:
     from ohsandbox.network.audit import NetworkDecision
 
 _MAX_IMAGES_CHARS = 64 * 1024**2
-"""Of all images of a page, as data URLs; a browser has to hold them."""
+"""Largest total size of a page's images, as data URLs, for the browser's sake."""
 _IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/=]+")
-"""No SVG: it is a document."""
+"""An image's data URL. SVG is excluded, because it is a document."""
 _USUAL = frozenset({"RUNNING", "IDLE", "WAITING_FOR_CONFIRMATION"})
-"""Statuses that follow from what stands around them."""
+"""Statuses that are evident from the entries around them."""
 _IN_DIFFERENCE = frozenset({"path", "old_str", "new_str", "file_text", "content", "command"})
 
 
 class EntryMaker:
-    """Makes the entries of one conversation, whose events it is given in their order."""
+    """Makes the entries of one conversation from its events in order."""
 
     def __init__(self) -> None:
         self._reader = BlockReader(Form.PAGE)
         self._calls: dict[str, SDKEvent] = {}
-        """Those without a result, by their ids."""
+        """Calls without a result, by id."""
         self._images_left = _MAX_IMAGES_CHARS
         self._prompt: object = None
 
     def entry(self, event: SDKEvent) -> dict[str, Any] | None:
-        """The event's; None for one that a reader does not miss.
+        """Return the entry of an event; None for an event that is left out.
 
         It has `n`, the event's number, `t`, its time in ms since 1970, `type` and `blocks`; a result has `of`, the
         number of its call; a call and an answer have what they cost, as far as that is known.
@@ -88,12 +88,12 @@ class EntryMaker:
 
     @staticmethod
     def fault(number: int, error: Exception) -> dict[str, Any]:
-        """An entry that says why there are no more."""
+        """Return an entry that says why there are no more."""
         blocks = [note_block("error", safe_line(error, limit_chars=1000), warns=True)]
         return {"n": number, "t": round(time.time() * 1000), "type": "error", "blocks": blocks}
 
     def _relate(self, entry: dict[str, Any], event: SDKEvent) -> None:
-        """Add what the event says beside its blocks."""
+        """Add to the entry what the event says besides its blocks."""
         data = event.data
         usage, cost = data.get("usage") or {}, data.get("cost_usd")
         if usage:
@@ -159,7 +159,7 @@ class EntryMaker:
         }  # fmt: skip
 
     def _prompt_of(self, data: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The prompt and the names of the tools, where they are not those of before."""
+        """Return the blocks of the prompt and the tools' names, if they have changed."""
         content, tools = str(data.get("content", "")), data.get("tools") or []
         if (prompt := (content, json.dumps(tools))) == self._prompt:
             return []
@@ -172,7 +172,7 @@ class EntryMaker:
 
 
 def note_block(kind: str, text: str, details: str = "", *, warns: bool = False) -> dict[str, Any]:
-    """A line for the page, and what it folds; the texts are printable."""
+    """Return a note for the page, with details to unfold; the texts must be printable."""
     return {"is": "note", "kind": kind, "text": text, "details": details, "warns": warns}
 
 
@@ -181,7 +181,7 @@ def _lines(lines: Iterable[BlockLine]) -> list[list[str]]:
 
 
 def _colour(blocks: Sequence[dict[str, Any]], data: Mapping[str, Any]) -> None:
-    """Give the text of a result the colours that its program set, where it can be said which."""
+    """Add the colours that a program set to the text of its result, if they can be determined."""
     raw = (data.get("result") or {}).get("output")
     for block in blocks:
         if isinstance(raw, str) and block["is"] == "result" and isinstance(pieces := printed(raw), list):
@@ -195,7 +195,7 @@ def _text_of(value: object) -> str:
 
 
 def as_script_data(value: object) -> str:
-    """JSON that may stand in a `script` element: nothing in it ends or comments out the element."""
+    """Return JSON that is safe inside a `script` element: it cannot end the element or open a comment."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -203,16 +203,16 @@ def as_script_data(value: object) -> str:
 # --- the network ----------------------------------------------------------------------------------
 
 _MAX_HOSTS_BESIDE = 20
-"""Blocked hosts beside one event; the table has the others."""
+"""Largest number of blocked hosts beside one event; the table has the others."""
 _PART = 0.01
-"""Of the number of the event before: these entries are not events, and stand between two."""
+"""Step between the numbers of network entries, which lie between the numbers of two events."""
 
 
 class NetworkEntries:
-    """Of one conversation, between the entries of its events."""
+    """Entries about the network of one conversation, between the entries of its events."""
 
     def __init__(self, directory: Path) -> None:
-        """Read what is kept of the conversation; nothing where it lies elsewhere."""
+        """Prepare to read the conversation's network log; there are no entries if the log is elsewhere."""
         self._path: Path | None = None
         self._name = directory.name
         if directory.resolve().parent == conversations_dir().resolve():
@@ -223,11 +223,11 @@ class NetworkEntries:
         self._blocked: deque[NetworkDecision] = deque()
         self._known_until = -math.inf
         self._place = (-1, 0)
-        """The last event that hosts stand behind, and how many do."""
+        """Number of the last event that has hosts beside it, and how many."""
         self.read()
 
     def read(self) -> None:
-        """Look for decisions since the last time; nothing is read where nothing was written."""
+        """Read new decisions, if the log has changed."""
         if self._path is None:
             return
         with contextlib.suppress(UsageError, OSError):  # it is not there yet, or cannot be read
@@ -240,7 +240,7 @@ class NetworkEntries:
             self._known_until = max([self._known_until, *(one.time for one in fresh)])
 
     def before(self, number: int, ended_ms: float) -> Iterator[dict[str, Any]]:
-        """An entry for each host that was blocked until ended_ms, in ms since 1970; number is the last event's."""
+        """Yield an entry for each host blocked before ended_ms, in ms since 1970; number is the last event's."""
         found: dict[str, list[NetworkDecision]] = {}
         while self._blocked and self._blocked[0].time * 1000 <= ended_ms:
             one = self._blocked.popleft()
@@ -255,7 +255,7 @@ class NetworkEntries:
             yield {"n": round(number + place * _PART, 2), "t": at, "type": "blocked", "blocks": [note]}
 
     def table(self, number: int, at_ms: int) -> dict[str, Any] | None:
-        """The last entry: a row for each host and decision; None where nothing was asked for."""
+        """Return the last entry, with a row for each host and decision; None if there was no request."""
         if not self._decisions:
             return None
         from ohsandbox.cli.commands.net import decision_table  # noqa: PLC0415 - what it needs is slow to import

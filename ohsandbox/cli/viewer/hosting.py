@@ -1,4 +1,4 @@
-"""The page of a conversation that a run has open: `run --view` serves it, and `view` of another process finds it."""
+"""The page of a conversation that a run has open: `run --view` serves it, and `view` in another process finds it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from ohsandbox.llm import LLMEvent
 
 ADDRESS_NAME = "view.json"
-"""In the conversation's directory, which is its owner's alone (0700), while its page is served."""
+"""Name of the file with the page's address, while it is served; the conversation's directory is private (0700)."""
 _OPENING_NAME = "view-open.html"
-"""Beside it, for the browser. What is left of it has a token that opens nothing any more."""
+"""Name of the file that leads the browser to the page; a leftover contains only an expired token."""
 _OPENING = """<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>ohsandbox</title>
 <meta http-equiv="refresh" content="0; url={address}"><a href="{address}">The page of the conversation</a>
 """
 MAX_NOW_LINES, MAX_NOW_CHARS = 8, 2000
-"""Of what is being written: enough to see that it goes on, and where."""
+"""Size of the live output on the page."""
 _ENDS_ANSWER = frozenset({"assistant_message", "tool_call", "user_message", "status_update"})
 _MAX_BYTES = 4096
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d{1,5}/#token=[\w-]{20,100}")
 
 
 class PageAddress:
-    """Where the pages of a session are, one after the other: an open page goes on with what takes its place."""
+    """The address of a session's successive pages: an open page continues with the next conversation."""
 
     def __init__(self, port: int = 0, *, is_followed: Callable[[], bool] = lambda: False) -> None:
-        """port: 0 is a free one, from the first page on its own. is_followed: whether another comes after this one."""
+        """Reserve an address. port 0 chooses a free port for the first page; is_followed: another page follows."""
         self.port, self.token, self.is_followed = port, "", is_followed
 
 
@@ -55,12 +55,12 @@ def hosted(
     begin: Callable[[str], None] | None = None,
     at: PageAddress | None = None,
 ) -> Iterator[str]:
-    """Serve the page of a started conversation of this process in the block; gives its address.
+    """Serve the page of a started conversation of this process during the block; yield its address.
 
-    begin: see `ConversationControl`. at: where it is served, and the page of what takes its place.
+    begin: see `ConversationControl`. at: the address for this page and those of later conversations.
 
     Raises:
-        UsageError: nothing can listen on the port.
+        UsageError: the port cannot be opened.
     """
     from ohsandbox.cli.viewer.control import ConversationControl  # noqa: PLC0415 - 0.2 s, for who wants a page
     from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
@@ -88,7 +88,7 @@ def hosted(
 
 
 class _Now:
-    """What is being written or printed right now: the end of it, until the event that has all of it."""
+    """The end of the text being written or printed, until the event with all of it."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
@@ -96,18 +96,18 @@ class _Now:
         self._begun = ""
 
     def add(self, event: SDKEvent) -> None:
-        """An event of the log."""
+        """Handle an event of the log."""
         if event.type in _ENDS_ANSWER:
             self._answer, self._begun = StreamedMarkdown(current_masker()), ""
         if event.type in _ENDS_ANSWER or event.type == "tool_result":
             self._show("")
 
     def show_output(self, event: OutputEvent) -> None:
-        """What a running call has printed."""
+        """Show the output of a running call."""
         self._show(_end_of(output(event.text)))
 
     def show_answer(self, event: LLMEvent) -> None:
-        """A piece of an answer; in one that is asked for again, what came before is void."""
+        """Show a piece of an answer; a repeated request discards the earlier pieces."""
         if event.type == "retry":
             self._answer, self._begun = StreamedMarkdown(current_masker()), ""
         elif event.type == "delta":
@@ -120,10 +120,10 @@ def _end_of(text: str) -> str:
 
 
 def wait_for_page(conversation: Conversation) -> bool:
-    """Wait until what waits for a person now has its answer, from the page; True, since the run goes on then.
+    """Wait until the pending calls have been answered on the page; return True, as the run goes on then.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; what has no answer goes on waiting.
+        KeyboardInterrupt: Ctrl-C; calls without an answer stay pending.
     """
     known = {call.tool_call_id for call in conversation.pending}
     is_answered = threading.Event()
@@ -139,7 +139,7 @@ def wait_for_page(conversation: Conversation) -> bool:
 
 
 def hosted_at(directory: Path) -> str | None:
-    """The address of the page of the process that has the conversation open; None where it serves none."""
+    """Return the page's address of the process that has the conversation open; None if it serves none."""
     try:
         with os.fdopen(open_regular(directory / ADDRESS_NAME, os.O_RDONLY, name="Note"), "rb") as file:
             note = json.loads(file.read(_MAX_BYTES))
@@ -150,15 +150,15 @@ def hosted_at(directory: Path) -> str | None:
 
 
 def has_browser() -> bool:
-    """Whether a browser could open a window here: not over ssh without a display."""
+    """Return whether a browser could open a window here: not over ssh without a display."""
     return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
 def open_browser(address: str, directory: Path) -> bool:
-    """Open a live page in a browser; False where there is none.
+    """Open a live page in a browser; return False if there is no browser.
 
-    A program's arguments are shown to every user of this machine. So the browser is given a file of the conversation's
-    directory, which leads to the address.
+    Every user of this machine can see a program's arguments, so the browser gets a file in the conversation's
+    directory that redirects to the address.
     """
     path = directory / _OPENING_NAME
     try:
@@ -169,7 +169,7 @@ def open_browser(address: str, directory: Path) -> bool:
 
 
 def open_file(path: Path) -> bool:
-    """Open a page that is a file in a browser; False where there is none."""
+    """Open a page's file in a browser; return False if there is no browser."""
     import webbrowser  # noqa: PLC0415 - looks for browsers
 
     return webbrowser.open(path.resolve().as_uri())

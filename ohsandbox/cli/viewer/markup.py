@@ -1,4 +1,4 @@
-"""Foreign text as data for the page: Markdown as trees of a few elements, program output as pieces with a colour."""
+"""Foreign text as data for the page: Markdown as trees of a few elements, program output as coloured pieces."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 Node = str | list[Any]
-"""A text, or an element: its name, its attributes, and then its nodes."""
+"""A text, or an element: its name, its attributes, then its nodes."""
 
 MAX_MARKDOWN_CHARS = 100_000
-"""A longer message is shown as it was written."""
+"""Longest message that is rendered; a longer one is shown as it was written."""
 _MAX_PIECES = 5000
-"""Of an output; one with more changes of colour is shown without any."""
+"""Largest number of coloured pieces of an output; one with more is shown without colours."""
 _HUES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _SGR = re.compile(r"\x1b\[([0-9;:]{0,64})m")
 _LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 _CUBE_FIRST, _GREY_FIRST, _BRIGHT_FIRST = 16, 232, 8
 _SATURATED = 64
-"""Of 255: colours whose parts differ by less are grey, and shown as usual text."""
+"""Smallest difference between colour components (of 255) for a hue; less is grey and shown as plain text."""
 
 
 # --- Markdown -------------------------------------------------------------------------------------
 
 
 def markdown(raw: str) -> list[Node]:
-    """Foreign Markdown as elements: no raw HTML, no image that would be loaded, no link but to http and https.
+    """Convert foreign Markdown to elements: no raw HTML, no images that would be loaded, only http and https links.
 
-    What hides is spelt out and secrets are masked before it is read, so no mark of Markdown can undo either.
+    Hidden characters are spelled out and secrets masked before parsing, so that Markdown cannot undo either.
     """
     text = safe(raw).strip("\n")
     if len(text) > MAX_MARKDOWN_CHARS:
@@ -100,9 +100,9 @@ def _leaf(token: Token) -> Node:
 
 
 def printed(raw: str) -> str | list[list[str]]:
-    """What a program printed: its text, or pieces (classes, text) where it set colours.
+    """Convert a program's output: its text, or pieces (classes, text) if it set colours.
 
-    Only hue, bold, faint, italic and underline are kept: no background and no concealment, so nothing can hide. All
+    Only hue, bold, faint, italic and underline are kept; without background and concealment nothing can hide. All
     other controls are dropped, as in a terminal of ours. The pieces together are that terminal's text, or there are
     none: a colour may stand within a secret, or within a control.
     """
@@ -127,7 +127,7 @@ def printed(raw: str) -> str | list[list[str]]:
 
 
 def cut_pieces(pieces: Iterable[list[str]], length: int) -> list[list[str]]:
-    """The pieces of the first characters."""
+    """Return the pieces of the first length characters."""
     kept = []
     for classes, text in pieces:
         if length > 0:
@@ -141,7 +141,7 @@ def _classes(pieces: Iterable[list[str]]) -> Iterable[str]:
 
 
 class _Style:
-    """The state that SGR sequences (ECMA-48 8.3.117) leave, as classes of the page's style sheet."""
+    """The state set by SGR sequences (ECMA-48 8.3.117), as classes of the page's style sheet."""
 
     def __init__(self) -> None:
         self._hue = ""
@@ -177,7 +177,7 @@ class _Style:
 
 
 def _extended(codes: list[int]) -> str:
-    """The hue that `5;N` or `2;R;G;B` come nearest to; they are taken from codes."""
+    """Return the hue nearest to `5;N` or `2;R;G;B`; remove those codes from codes."""
     kind = codes.pop(0) if codes else 0
     if kind == 5 and codes:  # noqa: PLR2004 - of a palette
         number = codes.pop(0)

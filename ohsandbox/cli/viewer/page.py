@@ -1,4 +1,4 @@
-"""The page of a conversation: as one file, which loads nothing, and what a live one is told as its log grows."""
+"""The page of a conversation as one self-contained file, and the updates of a live page."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
 
 SCRIPTS = ("elements.js", "entry.js", "timeline.js", "log.js", "live.js")
-"""In this order they are the page's one script."""
+"""The page's scripts, concatenated in this order."""
 MAX_DEPTH = 8
-"""Of sub-agents of sub-agents; a log of ours has fewer."""
+"""Deepest nesting of sub-agents that is shown; our own logs have less."""
 
 
 def write_page(out: BinaryIO, directory: Path) -> None:
     """Write the page of a stored conversation, with its sub-agents.
 
     Raises:
-        LogCorruptError: its log is damaged; the page is whole, with the events before that, and says so.
-        UsageError: its log is not there, or of a newer version; nothing was written.
+        LogCorruptError: the log is damaged; the page is complete up to the damage, and says so.
+        UsageError: the log is missing or of a newer version; nothing was written.
     """
     faults: list[OhsandboxError] = []
     one, conversations = read_stored(directory), [*_conversations(directory, faults)]
@@ -47,7 +47,7 @@ def write_page(out: BinaryIO, directory: Path) -> None:
 
 
 def page(title: str, facts: str, conversations: Iterable[tuple[str, Iterable[str]]], *, live: bool) -> Iterator[str]:
-    """The page in pieces; each conversation has a name, "" for the first, and its entries as `as_script_data`."""
+    """Yield the page in pieces; each conversation has a name, "" for the first, and its entries as `as_script_data`."""
     made = _environment().get_template("page.html")
     return made.generate(
         title=title, facts=facts, conversations=conversations, live=live, policy=content_policy(live=live)
@@ -55,7 +55,7 @@ def page(title: str, facts: str, conversations: Iterable[tuple[str, Iterable[str
 
 
 def content_policy(*, live: bool) -> str:
-    """What the page may load and run: its own style sheet and script, images in it, and when live its own server."""
+    """Return the content policy: own style sheet, script and images; for a live page also its server."""
     known = _environment().globals
     parts = [
         "default-src 'none'",
@@ -72,12 +72,12 @@ def content_policy(*, live: bool) -> str:
 
 
 def title_of(one: StoredConversation) -> str:
-    """What the conversation is called, printable."""
+    """Return the conversation's title, printable."""
     return safe_line(one.metadata.title or one.id)
 
 
 def facts_of(one: StoredConversation) -> str:
-    """A line on what it is; what changes while it runs is not in it."""
+    """Return a line of facts that do not change during a run."""
     began = f"{one.metadata.created_at.astimezone():%Y-%m-%d %H:%M}"
     return " · ".join(filter(None, [f"conversation {one.id}", safe_line(one.metadata.model or ""), f"begun {began}"]))
 
@@ -90,7 +90,7 @@ def _environment() -> jinja2.Environment:
 def _conversations(
     directory: Path, faults: list[OhsandboxError], name: str = "", depth: int = 0
 ) -> Iterator[tuple[str, list[str]]]:
-    """The conversation and its sub-agents, those by their paths."""
+    """Yield the conversation and its sub-agents, those named by their paths."""
     yield name, _entries(directory, faults, is_first=not name)
     for agent in read_stored(directory).sub_agents if depth < MAX_DEPTH else ():
         inner = f"{name}/{agent}" if name else agent
@@ -98,7 +98,7 @@ def _conversations(
 
 
 def _entries(directory: Path, faults: list[OhsandboxError], *, is_first: bool) -> list[str]:
-    """Of one log; a fault of it is its last entry."""
+    """Yield the entries of one log; if the log is faulty, the last entry says so."""
     maker, network, last, at_ms = EntryMaker(), NetworkEntries(directory), 0, 0.0
     made: list[str] = []
 
@@ -130,26 +130,26 @@ def _entries(directory: Path, faults: list[OhsandboxError], *, is_first: bool) -
 # --- live -----------------------------------------------------------------------------------------
 
 MAX_ENTRIES = 500
-"""Of one message to the page: it draws them at once, and the first of many are wanted soon."""
+"""Largest number of entries in one message to the page, which draws a message at once."""
 
 
 class _Batch(NamedTuple):
-    """Entries of one conversation, in their order."""
+    """Entries of one conversation, in order."""
 
     name: str
-    """"" for the first, the path of a sub-agent below it else."""
+    """The name: "" for the first conversation, else the path of a sub-agent below it."""
     entries: list[dict[str, Any]]
 
 
 class LogFeed:
-    """Follows a conversation's log and those of its sub-agents; `close` it."""
+    """Follows the logs of a conversation and its sub-agents until `close`."""
 
     def __init__(self, directory: Path) -> None:
-        """Nothing has to be there yet."""
+        """Prepare to follow a directory, which need not exist yet."""
         self._logs = {"": _FollowedLog(directory)}
 
     def new(self) -> Iterator[_Batch]:
-        """What was stored since the last time; a log that cannot be read on ends with an entry that says so."""
+        """Yield the entries stored since the last call; an unreadable log ends with an entry that says so."""
         names = [*self._logs]
         for name in names:  # which grows
             log = self._logs[name]
@@ -168,7 +168,7 @@ class LogFeed:
                 yield _Batch(name, entries)
 
     def close(self) -> None:
-        """Close the files. Twice is fine."""
+        """Close the files. A second call does nothing."""
         for log in self._logs.values():
             log.close()
 

@@ -1,6 +1,6 @@
-"""The page of a conversation on this machine's loopback address, live, for who has the token.
+"""Serves the live page of a conversation on the loopback address to those who have its token.
 
-Every user and every web page of this machine can reach the port. So everything but the empty page needs a token, which
+Every user and every web page of this machine can reach the port. Everything but the empty page needs a token, which
 is in the fragment of the address that is printed: no browser sends that anywhere. The page sends it in a header, which
 no other page can do without our consent (CORS), and a name of another machine that leads here (DNS rebinding) is
 refused by the Host header. A cookie would be sent to servers on other ports as well.
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 POLL_S = 0.25
-"""How often a log that another process writes is looked at, and the state of ours."""
+"""Interval, in seconds, at which another process's log and the state of our own are checked."""
 MAX_BODY_BYTES = 1024 * 1024
-"""Of a message; a prompt of more is a file."""
+"""Largest message; a longer prompt should be a file."""
 MAX_CONNECTIONS = 32
-"""A page has one open, and one for each click."""
+"""Largest number of connections; a page keeps one open and uses one for each click."""
 JOIN_S = 5.0
-"""Connections get a second to close; a request that stops the agent may take longer, and is not waited for."""
+"""How long, in seconds, the end waits for open connections; a request that stops the agent may take longer."""
 _MAX_ERROR_CHARS = 1000
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -65,7 +65,7 @@ _HEADERS = {
 
 
 class PageServer:
-    """A `with` block in which the page is served by a thread; `address` has the token."""
+    """A `with` block during which a thread serves the page; `address` contains the token."""
 
     def __init__(
         self, directory: Path, control: PageControl, *, title: str, facts: str, port: int = 0, token: str = ""
@@ -73,20 +73,20 @@ class PageServer:
         """Listen, without serving yet.
 
         Args:
-            directory: of the conversation, whose log need not be there yet.
-            control: what the page may do.
-            title: printable; "" where the conversation has none yet.
-            facts: a line on it, printable.
-            port: 0 takes a free one.
-            token: of the page that was there before; "" makes one.
+            directory: the conversation's; its log need not exist yet.
+            control: the page's actions.
+            title: printable; "" if the conversation has none yet.
+            facts: a printable line about it.
+            port: 0 chooses a free port.
+            token: the previous page's; "" makes a new one.
 
         Raises:
-            UsageError: the port is taken, or may not be had.
+            UsageError: the port is taken or not permitted.
         """
         self._directory, self._control, self._title, self._facts = directory, control, title, facts
         self.token = token or secrets.token_urlsafe(32)
         self.is_followed = False
-        """Another page takes its place at the same address: those who read wait for it."""
+        """True if another page will follow at the same address, so that open pages wait for it."""
         try:
             self._listener = socket.create_server((HOST, port))
         except (OSError, OverflowError) as error:
@@ -113,7 +113,7 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """What a browser opens."""
+        """The address to open in a browser."""
         return f"http://{HOST}:{self.port}/#token={self.token}"
 
     def __enter__(self) -> Self:
@@ -128,11 +128,11 @@ class PageServer:
         self._listener.close()
 
     def tell(self, _event: object = None) -> None:
-        """Something happened: pages hear of it at once. From any thread."""
+        """Notify pages at once that something happened; callable from any thread."""
         self._changed.ring()
 
     def show_now(self, text: str) -> None:
-        """Show what is being written or printed, printable, in the place of what was; from any thread."""
+        """Show the printable text that is being written or printed now; callable from any thread."""
         self._now = text
         self._changed.ring()
 
@@ -173,7 +173,7 @@ class PageServer:
             feed.close()
 
     async def _summary(self, request: Request) -> Response:
-        """What was changed, or what the network was asked for, in all, whenever somebody unfolds it."""
+        """Return all changes or all network decisions, when somebody unfolds them."""
         async with self._one_at_a_time:
             return JSONResponse({"blocks": [await run_in_threadpool(self._block_of, request.url.path.strip("/"))]})
 
@@ -208,7 +208,7 @@ class PageServer:
 
 
 def _message(kind: str, value: object) -> str:
-    """An event as HTML's server-sent events have it."""
+    """Format an event for HTML's server-sent events."""
     return f"event: {kind}\ndata: {json.dumps(value)}\n\n"
 
 
@@ -222,7 +222,7 @@ async def _body(request: Request) -> bytes:
 
 
 class _Bell:
-    """Wakes those who wait in the server's loop, from any thread."""
+    """Wakes waiters in the server's loop from any thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -250,7 +250,7 @@ class _Bell:
 
 
 class _Guard:
-    """Lets through what comes from our own page, and adds the headers of every answer."""
+    """Rejects requests that do not come from our own page, and adds the headers of every response."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
@@ -287,7 +287,7 @@ class _Guard:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a Host header names this machine's loopback interface."""
+    """Return whether a Host header names this machine's loopback interface."""
     with contextlib.suppress(ValueError):
         read = urlsplit(f"//{host}")
         name = read.hostname or ""
@@ -299,17 +299,17 @@ def _is_loopback(host: str) -> bool:
 # --- connections ----------------------------------------------------------------------------------
 
 SILENT_S = 5.0
-"""A browser sends its request with the connection; some open a second one ahead, and open it again."""
+"""A connection without a request is closed after this many seconds; some browsers open a spare one ahead."""
 _TABLE = Path("/proc/net/tcp")
 _LOCAL, _REMOTE, _USER = 1, 2, 7
-"""Columns of the kernel's table of sockets."""
+"""Columns of the kernel's socket table."""
 
 
 class PageProtocol(H11Protocol):
-    """Ends a connection of another user at once, where the system tells whose it is; a silent one after SILENT_S.
+    """Closes connections of other users at once, if the system tells their owner, and silent ones after SILENT_S.
 
-    A token keeps others from reading. But a server has only so many connections, and every user of the machine can open
-    them, so that no page of the person's would get one.
+    The token keeps others from reading. But the number of connections is limited, and every user could open
+    them all, so that the person's page would get none.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -327,7 +327,7 @@ class PageProtocol(H11Protocol):
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """The user id that opened an IPv4 connection of this machine; None where the system has no such table (macOS)."""
+    """Return the id of the user who opened an IPv4 connection; None if the system has no socket table (macOS)."""
     row = [_as_in_table(client), _as_in_table(server)]
     try:
         lines = _TABLE.read_text("ascii").splitlines()
