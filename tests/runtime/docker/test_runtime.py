@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, UsageError
-from ohsandbox.runtime import backend
+from ohsandbox.runtime import recovery
 from ohsandbox.runtime.docker import lease
 from ohsandbox.runtime.docker.container_config import SandboxLimits
 from ohsandbox.runtime.docker.inventory import DockerInventory
@@ -345,8 +345,8 @@ def test_a_call_whose_processes_cannot_be_killed_from_inside_ends_with_the_sandb
     sandbox: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung = threading.Event()
-    monkeypatch.setattr(backend, "KILL_PATIENCE_S", 0.0)
-    monkeypatch.setattr(backend.Backend, "_kill_tree", lambda *_: hung.wait())
+    monkeypatch.setattr(recovery, "KILL_PATIENCE_S", 0.0)
+    monkeypatch.setattr(recovery.RecoveringBackend, "_kill_tree", lambda *_: hung.wait())
     runtime = sandbox()
     runtime.write_bytes("kept", b"1")
     assert runtime.run(["sleep", "1000"], timeout_s=0.1).timed_out
