@@ -87,11 +87,11 @@ class UserMessageData(EventData):
 
     content: str
     images: tuple[str, ...] | None = None
-    """Shown with it, as data URLs."""
+    """The images of the message, as data URLs."""
 
 
 class UserMessageEvent(SDKEvent):
-    """What the user said."""
+    """A message of the user."""
 
     type: Literal["user_message"] = "user_message"
     data: UserMessageData
@@ -103,7 +103,7 @@ def user_message(content: str, images: Sequence[str] = ()) -> EventBody:
 
 
 class _ResponseData(EventData):
-    """What belongs to a response of the model: on its first event only."""
+    """Fields about a response of the model; set only on its first event."""
 
     usage: dict[str, Any] | None = None
     """{prompt_tokens, completion_tokens, ...}."""
@@ -157,7 +157,7 @@ class ToolCallData(_ResponseData):
     thought: str | None = None
     security_risk: str | None = None
     raw_arguments: str | None = None
-    """What the model sent where it was not a JSON object."""
+    """The arguments as the model sent them, where they were not a JSON object."""
     raw_name: str | None = None
     approval: int | None = None
     """The number of the standing approval without which a person would be asked."""
@@ -227,7 +227,7 @@ def held(
 
 
 class ToolResultData(EventData):
-    """The one answer to a call."""
+    """The one result of a call."""
 
     tool_call_id: str
     name: str
@@ -263,7 +263,7 @@ def tool_result(
 
 
 class StatusUpdateData(EventData):
-    """The conversation's status changed."""
+    """A change of the conversation's status."""
 
     status: ConversationStatus
     model: str | None = None
@@ -277,7 +277,7 @@ class StatusUpdateData(EventData):
 
 
 class StatusUpdateEvent(SDKEvent):
-    """The conversation's status changed."""
+    """A change of the conversation's status."""
 
     type: Literal["status_update"] = "status_update"
     data: StatusUpdateData
@@ -302,7 +302,7 @@ def status_update(
 
 
 class ErrorData(EventData):
-    """The run ended."""
+    """The error that ended the run."""
 
     code: str
     message: str
@@ -327,7 +327,7 @@ class NoticeData(_ResponseData):
     code: str
     message: str
     to_model: bool = False
-    """The model is told as well."""
+    """Whether the model is told as well."""
     for_person: bool = True
     """Whether someone who watches the run is told, too; False if that is of no use to them. It is in the log."""
 
@@ -345,11 +345,11 @@ def notice(*, code: str, message: str, **facts: Any) -> EventBody:
 
 
 class RetryData(NoticeData):
-    """The model is asked again."""
+    """A request to the model that is repeated."""
 
 
 class ModelRetryEvent(SDKEvent):
-    """The model is asked again."""
+    """A request to the model that is repeated."""
 
     type: Literal["retry"] = "retry"
     data: RetryData
@@ -364,7 +364,7 @@ EXIT = "/exit"
 """The user message that ends the conversation's task; no request to the model follows it."""
 
 CondensationReason = Literal["requested", "by the user", "near the limit", "over the limit"]
-"""Who wanted it: the model (`request_condensation`), a person, or the length of the conversation."""
+"""Who requested the condensation: the model (`request_condensation`), a person, or the length of the conversation."""
 
 
 class CondensationData(EventData):
@@ -377,7 +377,7 @@ class CondensationData(EventData):
 
 
 class CondensationEvent(SDKEvent):
-    """A summary stands for messages from now on."""
+    """A summary that replaces messages from now on."""
 
     type: Literal["condensation"] = "condensation"
     data: CondensationData
@@ -389,7 +389,7 @@ def condensation(*, keep_first: int, dropped: int, summary: str, reason: Condens
 
 
 class ConfirmationData(EventData):
-    """A person's decision on calls that wait."""
+    """A person's decision on calls that wait for it."""
 
     tool_call_ids: list[str]
     approved: bool
@@ -400,7 +400,7 @@ class ConfirmationData(EventData):
 
 
 class ConfirmationEvent(SDKEvent):
-    """A person's decision on calls that wait."""
+    """A person's decision on calls that wait for it."""
 
     type: Literal["confirmation"] = "confirmation"
     data: ConfirmationData
@@ -418,7 +418,7 @@ def confirmation(
 
 
 class ApprovalData(EventData):
-    """What a person allowed from now on."""
+    """A standing approval that a person gave."""
 
     number: int
     scope: dict[str, Any]
@@ -427,7 +427,7 @@ class ApprovalData(EventData):
 
 
 class ApprovalEvent(SDKEvent):
-    """What a person allowed from now on."""
+    """A standing approval that a person gave."""
 
     type: Literal["approval"] = "approval"
     data: ApprovalData
@@ -439,7 +439,7 @@ def approval(*, number: int, scope: Mapping[str, Any], text: str, by: str) -> Ev
 
 
 class ApprovalRevokedData(EventData):
-    """An approval is no longer in force."""
+    """The end of a standing approval."""
 
     number: int
     by: str = ""
@@ -458,7 +458,7 @@ def approval_revoked(*, number: int, by: str) -> EventBody:
 
 
 class CheckpointData(EventData):
-    """The files were kept as they are here."""
+    """A checkpoint of the files at this point of the conversation."""
 
     id: str | None
     label: str = ""
@@ -469,7 +469,7 @@ class CheckpointData(EventData):
 
 
 class CheckpointEvent(SDKEvent):
-    """The files were kept."""
+    """A checkpoint of the files."""
 
     type: Literal["checkpoint"] = "checkpoint"
     data: CheckpointData

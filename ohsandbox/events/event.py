@@ -38,14 +38,14 @@ _MAX_DETAIL_CHARS = 256
 """Longest text of an observation that is kept as a detail."""
 
 _RESULT_FIELDS = frozenset({"text", "message", "output", "background_output", "command"})
-"""What stands in the result or the call already."""
+"""Fields that the result or the call already contains."""
 
 _MAX_DEPTH = 200
-"""Nesting past this is written as text; `json.dumps` gives up near 1000."""
+"""Deepest nesting that is kept as JSON, deeper values are written as text; `json.dumps` gives up near 1000."""
 
 
 class ConversationStatus(Enum):
-    """Where a conversation stands."""
+    """The status of a conversation."""
 
     RUNNING = "RUNNING"
     IDLE = "IDLE"

@@ -14,7 +14,7 @@ IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 PRIVATE_ADDRESS = "a private address"
 """What `address_problem` says where a `private:` rule would help."""
 MAX_HOST_CHARS = 253
-"""Of a name in the DNS (RFC 1035, 2.3.4)."""
+"""Longest name in the DNS (RFC 1035, 2.3.4)."""
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII)
 """A name whose last label is a number is an IPv4 address in one of its spellings (WHATWG URL, 3.5)."""
@@ -71,7 +71,7 @@ def _encoded(text: str) -> str:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a normalized name stands for this machine (RFC 6761, 6.3)."""
+    """Whether a normalized name refers to this machine (RFC 6761, 6.3)."""
     return host == "localhost" or host.endswith((".localhost", ".localdomain"))
 
 

@@ -34,7 +34,7 @@ KEPT = 1000
 MAX_SUMS = 1000
 """Hosts whose older decisions are summed up, half of them for what was refused: nobody forgets by asking for many."""
 MAX_FILE_BYTES = 1024 * 1024
-"""Of a file, some 4,000 decisions; the one before it is kept as well."""
+"""Largest file, some 4,000 decisions; the previous file is kept as well."""
 MAX_METHOD_CHARS, MAX_REASON_CHARS = 20, 300
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _FOLDER = "network"
@@ -76,7 +76,7 @@ class NetworkDecision:
 
 @dataclass(frozen=True)
 class _NetworkTotals:
-    """Of all decisions of a log."""
+    """Totals of all decisions of a log."""
 
     allowed: int = 0
     refused: int = 0
@@ -143,7 +143,7 @@ class AuditLog:
         return decision
 
     def finish(self, decision: NetworkDecision, *, sent_bytes: int, received_bytes: int) -> None:
-        """Say how many bytes went over an allowed connection that has ended."""
+        """Record how many bytes went over an allowed connection that has ended."""
         done = dataclasses.replace(decision, sent_bytes=sent_bytes, received_bytes=received_bytes)
         with self._guard:
             if decision.number in self._kept:
@@ -161,7 +161,7 @@ class AuditLog:
 
     @property
     def totals(self) -> _NetworkTotals:
-        """Of all decisions; bytes of connections that have ended."""
+        """The totals of all decisions; bytes of connections that have ended."""
         return self._totals
 
     def on_decision(self, listener: Callable[[NetworkDecision], None]) -> Callable[[], None]:
@@ -287,7 +287,7 @@ def shortened(decisions: Sequence[NetworkDecision], most: int) -> tuple[NetworkD
 
 
 def _decisions_in(files: Iterable[Path]) -> tuple[NetworkDecision, ...]:
-    """What stands in files of one sandbox, the older one first."""
+    """Return the decisions in the files of one sandbox, those of the older file first."""
     found: dict[tuple[str, int], NetworkDecision] = {}
     for file in files:
         for line in _lines(file):

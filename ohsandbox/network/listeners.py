@@ -14,7 +14,7 @@ _logger = logging.getLogger(__name__)
 
 
 class NetworkListeners(Generic[P]):
-    """Functions that are called with what happens, in the order in which they were added; from any thread."""
+    """Functions that are called with each event, in the order in which they were added; from any thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

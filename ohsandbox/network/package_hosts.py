@@ -122,7 +122,7 @@ class PackageHosts:
 
     @property
     def ready(self) -> bool:
-        """Whether they are known."""
+        """Whether the hosts are known."""
         return self._done.is_set()
 
     def all(self, *, timeout_s: float = WAIT_S) -> tuple[PackageHost, ...]:
@@ -142,7 +142,7 @@ _shared: PackageHosts | None = None
 
 
 def shared_package_hosts() -> PackageHosts:
-    """Those of this process: the tools are asked once."""
+    """Return the hosts object of this process: the tools are asked once."""
     global _shared  # noqa: PLW0603 - found once for all sandboxes of the process
     with _shared_guard:
         if _shared is None:
@@ -287,7 +287,7 @@ def _urls_in(value: Any, key: str = "") -> str:
 
 
 def _said(command: list[str], environ: Mapping[str, str]) -> str:
-    """What a tool prints, run in the root directory; "" where it is missing, fails or takes too long."""
+    """Return a tool's output, run in the root directory; "" where it is missing, fails or takes too long."""
     path = _trusted_path(environ.get("PATH", ""))
     program = shutil.which(command[0], path=path)
     if program is None:

@@ -72,7 +72,7 @@ def _names_a_place(name: str, value: str) -> bool:
 
 
 class DevContainer(NamedTuple):
-    """What a file says, checked; nothing of it is used yet."""
+    """The checked content of a devcontainer.json; nothing of it is used yet."""
 
     path: Path
     image: str | None
@@ -84,14 +84,14 @@ class DevContainer(NamedTuple):
     user: str | None
     setup: tuple[str, ...]
     start: tuple[str, ...]
-    """Commands at each start."""
+    """Commands that run at each start."""
     mounts: tuple[str, ...]
     """SOURCE:TARGET[:ro]"""
     forward: tuple[str, ...]
     folder: str
     """Where the project's files are to be found in the sandbox."""
     left_out: tuple[str, ...]
-    """What is not used, each with the reason."""
+    """Properties that are not used, each with the reason."""
     features: tuple[Feature, ...] = ()
     """Those of the project, in the order of their installation on the image."""
     registry: tuple[tuple[str, Any], ...] = ()

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 MANIFEST = "devcontainer-feature.json"
 MAX_FEATURES = 32
 MAX_FILES = 200
-"""Of one feature; install scripts have two or three."""
+"""Most files of one feature; install scripts have two or three."""
 MAX_BYTES = 2 * 1024 * 1024
-"""Of all files of one feature together."""
+"""Largest size of all files of one feature together."""
 MAX_DEPTH = 16
-"""Of the directories of one feature."""
+"""Deepest directories of one feature."""
 STAGED = "feature-builds"
 """Below the state directory: what they are built from, by its hash; the time of a directory is that of its last use."""
 _QUIET = frozenset({

@@ -31,7 +31,7 @@ class _TrustedDirectory(NamedTuple):
 
 
 def trusted() -> list[_TrustedDirectory]:
-    """All of them, by path.
+    """Return all trusted directories, by path.
 
     Raises:
         UsageError: the record cannot be read.
@@ -61,7 +61,7 @@ def trust(directory: Path, digest: str) -> None:
 
 
 def revoke(directory: Path) -> bool:
-    """Trust no content of the directory any more; False where none was trusted. The directory may be gone.
+    """Remove the trust in a directory, whatever its content; False where none was trusted. It may be gone.
 
     Raises:
         UsageError: the record cannot be read or written.

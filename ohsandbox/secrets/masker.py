@@ -24,7 +24,7 @@ _INSIDE_CHARACTER = bytes(range(0x80, 0xC0))
 
 
 class Masker:
-    """Replaces values by `<secret:NAME>`. Immutable; falsy without values to search for.
+    """Replaces secret values by `<secret:NAME>`. Immutable; falsy without values to search for.
 
     What overlaps is one mask, named by what begins first, or by the longest of those. Base64, hex and long tokens are
     found over lines and columns as well, but where a line ends in their first 7 characters by `mask_cut` alone.
@@ -47,7 +47,7 @@ class Masker:
         return f"Masker({', '.join(self._names)})"
 
     def mask(self, text: str) -> str:
-        """All of text, with every value masked."""
+        """Return all of text, with every value masked."""
         raw = text.encode("utf-8", _TEXT)
         return _replaced(text, raw, self.spans(raw))
 
@@ -70,7 +70,7 @@ class Masker:
         return value
 
     def stream(self) -> StreamMasker:
-        """For text that comes in pieces."""
+        """Return a masker for text that arrives in pieces."""
         return StreamMasker(self)
 
     def spans(self, data: bytes) -> list[Span]:
@@ -102,15 +102,15 @@ class StreamMasker:
         self._masker = masker
         self._held = b""
         self._covered = 0
-        """So many of the held bytes belong to a value whose mask was given out already."""
+        """How many of the held bytes belong to a value whose mask was given out already."""
 
     def feed(self, text: str) -> str:
-        """What can be shown with text added."""
+        """Return the text that can be shown after this piece."""
         data = self._held + text.encode("utf-8", _TEXT)
         return self._give(data, self._masker.whole_prefix(data))
 
     def flush(self) -> str:
-        """What was held back: the text has ended, or nobody waits for more of it."""
+        """Return the text that was held back: the text has ended, or nobody waits for more of it."""
         return self._give(self._held, len(self._held))
 
     def _give(self, data: bytes, upto: int) -> str:
@@ -129,12 +129,12 @@ class StreamMasker:
 
 
 def placeholder(name: str) -> str:
-    """What stands for the value."""
+    """Return the text that replaces a value."""
     return f"<secret:{name}>"
 
 
 def _replaced(text: str, raw: bytes, spans: Sequence[Span]) -> str:
-    """The text, which raw encodes, with placeholders for spans."""
+    """Return the text, which raw encodes, with placeholders in place of the spans."""
     if not spans:
         return text
     parts: list[bytes] = []
@@ -146,7 +146,7 @@ def _replaced(text: str, raw: bytes, spans: Sequence[Span]) -> str:
 
 
 def _at_characters(raw: bytes, span: Span) -> Span:
-    """The span without the parts of characters at its ends."""
+    """Return the span without partial characters at its ends."""
     start, end = span.start, span.end
     while start < end and raw[start] in _INSIDE_CHARACTER:
         start += 1

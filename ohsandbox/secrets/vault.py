@@ -66,12 +66,12 @@ class Secrets:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the values that commands get."""
+        """The names of the values that commands get."""
         return tuple(self._given)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should be told, one line each."""
+        """Warnings for the user, one line each."""
         short = [name for name, value in self._given.items() if len(value.encode()) < MIN_SECRET_BYTES]
         told = f"is under {MIN_SECRET_BYTES} bytes, so it cannot be masked: what prints it shows it."
         return (*self._warnings, *(f"Secret {name} {told}" for name in short))
@@ -130,7 +130,7 @@ _OURS = re.compile(
 
 
 class Found(NamedTuple):
-    """A value, and what a person should be told about where it was, or ""."""
+    """A value, and a warning for a person about its source, or ""."""
 
     value: str
     warning: str = ""

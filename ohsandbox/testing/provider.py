@@ -41,7 +41,7 @@ class Reply(NamedTuple):
     message: Mapping[str, Any] | None = None
     """Where set, `body` is its JSON form, and a request that asks for a stream gets it as one."""
     delay_s: float = 0.0
-    """Silence before the status line."""
+    """Delay before the status line."""
     cut_at: int | None = None
     """Bytes of the body that are sent before the connection is cut; the length of the whole was announced."""
     repeat: int = 1
@@ -73,7 +73,7 @@ def message(fields: Mapping[str, Any] | None, *, finish_reason: str | None = "st
 
 
 def text(content: str, **extra: Any) -> Reply:
-    """The model says content and calls nothing."""
+    """Make a reply in which the model says content and calls nothing."""
     return message({"role": "assistant", "content": content}, **extra)
 
 
@@ -95,7 +95,7 @@ def calls(*pairs: tuple[str | None, Any], content: str | None = None, **extra: A
 
 
 def error(status: int, message: str = "", headers: Mapping[str, str] = _NOTHING) -> Reply:
-    """An error in OpenAI's form."""
+    """Make an error reply in OpenAI's form."""
     return Reply(json.dumps({"error": {"message": message, "code": status}}).encode(), status, headers)
 
 
@@ -106,7 +106,7 @@ def events(*chunks: Mapping[str, Any] | str, end: str = "\n\n", done: bool = Tru
 
 
 def chunk(delta: Mapping[str, Any], finish_reason: str | None = None, **extra: Any) -> dict[str, Any]:
-    """One chunk of a stream."""
+    """Make one chunk of a stream."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     return {
         "id": "chatcmpl-1",
@@ -185,11 +185,11 @@ class FakeClock(Clock):
         """Every wait asked for, in seconds."""
 
     def now(self) -> float:
-        """The sum of the waits."""
+        """Return the sum of the waits."""
         return sum(self.waits)
 
     def sleep(self, seconds: float, canceled: threading.Event) -> None:  # noqa: ARG002 - nothing to wait for
-        """Note the wait."""
+        """Record the wait without waiting."""
         self.waits.append(seconds)
 
 
@@ -211,24 +211,24 @@ class FakeProvider:
         self._models = models
         self._replies, self._answer = deque(replies), answer
         self.requests: list[Request] = []
-        """What has arrived, in order."""
+        """The requests that have arrived, in order."""
         self.arrived = threading.Event()
         """Set with the first request."""
         self._server = _Server((host, 0), self._next)
 
     @property
     def base_url(self) -> str:
-        """What `LLMConfig.base_url` is set to."""
+        """The value for `LLMConfig.base_url`."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}/v1"
 
     def config(self, **changes: Any) -> LLMConfig:
-        """A config that asks this server."""
+        """Return a config that uses this server."""
         settings = {"model": "openai/fake", "base_url": self.base_url, "api_key": "test-key-of-no-value"}
         return LLMConfig.model_validate(settings | changes)
 
     def add(self, *replies: Reply) -> None:
-        """Append to what is answered."""
+        """Append replies."""
         self._replies.extend(replies)
 
     def __enter__(self) -> Self:

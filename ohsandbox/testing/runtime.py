@@ -25,20 +25,20 @@ class FakeRuntime(CLIRuntime):
     """
 
     def __init__(self, *, env: Mapping[str, str] | None = None) -> None:
-        """Env is added to every process's environment."""
+        """Create the runtime; env is added to every process's environment."""
         self._scratch = tempfile.TemporaryDirectory(prefix="ohsandbox-fake-", ignore_cleanup_errors=True)
         super().__init__(Path(self._scratch.name), env=env, bubblewrap=False, quiet=True)
         self._broken: SandboxUnavailable | None = None
 
     def break_down(self, error: SandboxUnavailable) -> None:
-        """From now on the sandbox is gone."""
+        """Make every further operation fail with error, as in a sandbox that has gone away."""
         self._broken = error
         self._pool.discard_all()
         for name in self.list_sessions():
             self.close_session(name)
 
     def is_alive(self) -> bool:
-        """Started, not closed, not broken."""
+        """Whether it was started, and is neither closed nor broken."""
         return self._broken is None and super().is_alive()
 
     def open_channel(

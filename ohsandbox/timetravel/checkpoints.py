@@ -36,10 +36,10 @@ class CheckpointRange(NamedTuple):
     """A checkpoint, and the range of events after which the files were those of the checkpoint."""
 
     seq: int
-    """Of the checkpoint event."""
+    """The sequence number of the checkpoint event."""
     first: int
     last: int | None
-    """None: to the end of the log."""
+    """The last event of the range; None is the end of the log."""
     data: dict[str, Any]
 
     def covers(self, seq: int) -> bool:
@@ -56,7 +56,7 @@ class CheckpointIndex:
     def __init__(self) -> None:
         self.kept: list[CheckpointRange] = []
         self.last_seq = -1
-        """Of the newest event."""
+        """The sequence number of the newest event."""
         self.written = False
         """Whether files may have been written since the last checkpoint."""
         self.is_known = False

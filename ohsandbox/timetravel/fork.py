@@ -44,7 +44,7 @@ FORKED = "Forked"
 NOT_KEPT = "NotKept"
 """The code of the notice in a fork that names files which its snapshot does not hold."""
 MAX_NAMED = 5
-"""In that notice."""
+"""Most files that this notice names."""
 
 TOOLS_UNKNOWN = "What its tools kept then is not known, so they begin anew: earlier edits cannot be undone."
 

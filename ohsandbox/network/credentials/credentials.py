@@ -41,12 +41,12 @@ class Credential:
     """A value for requests to one host, at and below one path; its `repr` hides the value."""
 
     host: str
-    """In lower case, ASCII, without a dot at its end."""
+    """The host in lower case, ASCII, without a dot at its end."""
     port: int
     name: str
-    """What masks and messages call it: the variable or the preset."""
+    """The name in masks and messages: the variable or the preset."""
     header: str
-    """In lower case."""
+    """The header's name in lower case."""
     form: str
     """`bearer`, `header:NAME` or `basic:USER`."""
     value: str = field(repr=False)
@@ -56,7 +56,7 @@ class Credential:
 
     @property
     def header_value(self) -> bytes:
-        """What the header is set to."""
+        """Return the header's value."""
         if self.form.startswith("basic:"):
             pair = f"{self.form.removeprefix('basic:')}:{self.value}"
             return b"Basic " + base64.b64encode(pair.encode())
@@ -64,7 +64,7 @@ class Credential:
 
 
 class _CredentialPlace(NamedTuple):
-    """Where a preset's value goes."""
+    """Where the value of a preset is sent."""
 
     host: str
     form: str = "bearer"
@@ -72,7 +72,7 @@ class _CredentialPlace(NamedTuple):
 
 
 class _CredentialPreset(NamedTuple):
-    """What one word stands for."""
+    """A predefined credential, selected by one word."""
 
     variables: tuple[str, ...]
     """Of the host: the first that is set has the value. All of them hold the placeholder inside."""
@@ -172,7 +172,7 @@ def check_outside(credentials: Iterable[Credential], variables: Mapping[str, str
 
 
 def rules_of(credentials: Iterable[Credential]) -> tuple[str, ...]:
-    """What a network policy must allow for them."""
+    """Return the rules that a network policy needs for these credentials."""
     return tuple(dict.fromkeys(f"{one.host}:{one.port}" for one in credentials))
 
 

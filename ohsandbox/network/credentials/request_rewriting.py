@@ -33,7 +33,7 @@ _REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"CONNECT"))
 
 
 class CredentialRefusal(NamedTuple):
-    """An answer of ours."""
+    """An answer that the proxy itself gives."""
 
     status: HTTPStatus
     text: str
@@ -86,7 +86,7 @@ def answered(
 
 
 def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Headers of the message itself: neither of one connection, nor named so by `Connection`."""
+    """Return headers of the message itself: neither those of one connection, nor those that `Connection` names."""
     pairs = list(headers)
     named = {one.strip().lower() for name, value in pairs if name == b"connection" for one in value.split(b",")}
     return [(name, value) for name, value in pairs if name not in _HOP and (name in _FRAMING or name not in named)]
@@ -114,7 +114,7 @@ class EchoMask:
         self._held = b""
 
     def whole(self, data: bytes) -> bytes:
-        """All of data."""
+        """Return all of data, masked."""
         found = bytearray(data)
         for start, _, end, _ in self._masker.spans(data):
             found[start:end] = b"*" * (end - start)
@@ -125,13 +125,13 @@ class EchoMask:
         return [(name, self.whole(value)) for name, value in headers]
 
     def feed(self, data: bytes) -> bytes:
-        """What can be given out with data added."""
+        """Return the bytes that can be given out after this data."""
         data = self.whole(self._held + data)
         upto = self._masker.whole_prefix(data)
         self._held = data[upto:]
         return data[:upto]
 
     def flush(self) -> bytes:
-        """What was held back: the answer has ended."""
+        """Return the bytes that were held back: the answer has ended."""
         data, self._held = self._held, b""
         return data
