@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ohsandbox.agent.calls import ActionSecurityRisk
@@ -28,7 +29,9 @@ def rows(call: PendingCall, there: str | None = None) -> list[str]:
 
 
 def text(found: list[str], *gutters: str) -> str:
-    return "\n".join(row[len(GUTTER) :] for row in found if row.startswith(gutters))
+    """Return the text that rows show; six empty lines and more are shown as their number."""
+    kept = "\n".join(row[len(GUTTER) :] for row in found if row.startswith(gutters))
+    return re.sub(r"^\\u\{a\*(\d+)\}$", lambda empty: "\n" * (int(empty[1]) - 1), kept, flags=re.MULTILINE)
 
 
 def test_a_replacement_is_shown_as_its_change_and_where_it_is() -> None:
@@ -73,6 +76,7 @@ def test_what_is_no_plain_change_is_shown_by_its_arguments(call: PendingCall) ->
 
 
 @given(TEXTS, TEXTS)
+@example("\n" * 6 + "a", "a" + "\n" * 7)
 def test_all_that_a_replacement_does_is_shown(old: str, new: str) -> None:
     found = rows(edit(command="str_replace", path="/w/a", old_str=old, new_str=new))
     assert text(found, GUTTER, REMOVED) == old
@@ -80,6 +84,9 @@ def test_all_that_a_replacement_does_is_shown(old: str, new: str) -> None:
 
 
 @given(TEXTS, TEXTS)
+@example("", "\n" * 6 + "a")
+@example("a", "b" + "\n" * 8)
+@example("b", "\n" * 6)
 def test_all_that_is_written_is_shown_whatever_is_there(there: str, new: str) -> None:
     found = rows(edit("file_write", path="/w/a", content=new), there)
     assert text(found, GUTTER, ADDED) in {new, new.removesuffix("\n")}
