@@ -55,12 +55,12 @@ _OVERRIDE = {
 }  # fmt: skip
 """Over the configuration of the person's own repository, where git has to read it: somebody else may have made that."""
 _NAMES_PROGRAM = (
-    (re.compile(r"filter\..*\.(?:clean|smudge|process)", re.DOTALL), ""),
-    (re.compile(r"filter\..*\.required|merge\..*\.driver", re.DOTALL), "false"),
-    (re.compile(r"branch\..*\.mergeoptions", re.DOTALL), ""),
+    (re.compile(r"\Afilter\..*\.(?:clean|smudge|process)", re.DOTALL), ""),
+    (re.compile(r"\A(?:filter\..*\.required|merge\..*\.driver)", re.DOTALL), "false"),
+    (re.compile(r"\Abranch\..*\.mergeoptions", re.DOTALL), ""),
 )
 """The same for settings with names of somebody's choice. A merge driver that fails is a conflict."""
-_PARTIAL = re.compile(r"extensions\.partialclone|remote\..*\.(?:promisor|partialclonefilter)", re.DOTALL)
+_PARTIAL = re.compile(r"\A(?:extensions\.partialclone|remote\..*\.(?:promisor|partialclonefilter))", re.DOTALL)
 """git fetches what such a repository lacks by itself, with the programs that its configuration names."""
 OWN_AUTHOR = {"NAME": "ohsandbox", "EMAIL": "ohsandbox@localhost"}
 """Who commits what a sandbox left uncommitted, and in the place of a person without a name."""
