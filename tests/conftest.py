@@ -55,7 +55,7 @@ def pytest_report_header() -> list[str]:
 @functools.cache
 def missing_engine() -> str | None:
     """Why no engine can be had, or None."""
-    from ohsandbox.runtime.docker.engine import connect  # noqa: PLC0415 - docker is slow to import, and optional here
+    from ohsandbox.runtime.docker.engine.connection import connect  # noqa: PLC0415 - docker is slow to import, and optional here
 
     try:
         connect().close()
@@ -94,8 +94,8 @@ def drop_checkpoints(state: Path) -> None:
     if not tags or missing_engine() is not None:
         return
     from ohsandbox.errors import SandboxUnavailable  # noqa: PLC0415 - as above
-    from ohsandbox.runtime.docker.engine import connect  # noqa: PLC0415 - as above
-    from ohsandbox.runtime.docker.error_mapping import engine_errors  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.engine.connection import connect  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.engine.error_mapping import engine_errors  # noqa: PLC0415 - as above
 
     with contextlib.closing(connect()) as engine:
         for tag in tags:

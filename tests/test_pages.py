@@ -37,7 +37,7 @@ NOT_RUN = {
     "ohsandbox config edit": "opens an editor: tests/cli/test_config.py",
     "ohsandbox config set api_key": "asks: tests/cli/test_config.py",
     "ohsandbox branches merge": "asks: tests/runtime/workspace/test_branches.py",
-    "ohsandbox cache prune": "asks: tests/runtime/docker/test_caches.py",
+    "ohsandbox cache prune": "asks: tests/runtime/docker/mounts/test_caches.py",
     "ohsandbox shell": "needs a terminal: tests/cli/test_shell.py",
     "make ": "is what runs this",
 }

@@ -33,15 +33,18 @@ MADE_AT_RUN_TIME = {
         "b'%s (\\\\d{1,10})([^\\\\r\\\\n]*)\\\\r?\\\\n' % nonce.encode()",
     ): "begins with a secret",
     (
-        "ohsandbox.runtime.docker.build_ignore",
+        "ohsandbox.runtime.docker.images.build_ignore",
         "fnmatch.translate(part)",
     ): "fnmatch's own, which never backtracks, on a name",
     (
         "ohsandbox.cli.interactive.input",
         "'|'.join(map(re.escape, sorted(self._texts, key=len, reverse=True)))",
     ): "marks of our own, escaped",
-    ("ohsandbox.runtime.docker.error_mapping", "pattern"): "found in the tables it makes",
-    ("ohsandbox.runtime.docker.usage", "line"): "of the three literals beside it, a line of a kernel's table each",
+    ("ohsandbox.runtime.docker.engine.error_mapping", "pattern"): "found in the tables it makes",
+    (
+        "ohsandbox.runtime.docker.monitoring.usage",
+        "line",
+    ): "one of the three literals beside it",
 }
 """Calls of `re` whose pattern stands in no literal, and why that is no danger."""
 

@@ -22,23 +22,23 @@ from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxUnavailable, Us
 from ohsandbox.evaluation.compose_client import call
 from ohsandbox.evaluation.formats.compose import IDLE
 from ohsandbox.evaluation.results import ServiceResult, file_name
-from ohsandbox.runtime.docker import images as engine_images
-from ohsandbox.runtime.docker import lease
+from ohsandbox.runtime.docker.config.container_config import CAPABILITIES, PID_1, PRIVATE_DIR
+from ohsandbox.runtime.docker.config.options import LABELS_LABEL
+from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, profile_json
 from ohsandbox.runtime.docker.container import remove
-from ohsandbox.runtime.docker.container_config import CAPABILITIES, PID_1, PRIVATE_DIR
-from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.docker.options import LABELS_LABEL
-from ohsandbox.runtime.docker.project import remove_shared
-from ohsandbox.runtime.docker.seccomp import ARCHITECTURES, profile_json
-from ohsandbox.runtime.docker.usage import read_stats
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import engine_images
+from ohsandbox.runtime.docker.monitoring.usage import read_stats
+from ohsandbox.runtime.docker.ownership import lease
+from ohsandbox.runtime.docker.ownership.project import remove_shared
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ohsandbox.evaluation.images import Images
     from ohsandbox.evaluation.task import ComposeProject, Network, TaskEnvironment
-    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 NO_ALLOWLIST = "A task of several services has no allowlist. Remedy: its network is none or open."
 OUTSIDE = "ohsandbox-outside"

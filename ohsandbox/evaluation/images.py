@@ -15,17 +15,18 @@ from pydantic import ValidationError
 from ohsandbox import SandboxLimits
 from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.evaluation.processors import of_this_machine
-from ohsandbox.runtime.docker import build, images, options
-from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.docker.network_pool import NetworkPool
+from ohsandbox.runtime.docker.config import options
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import build, engine_images
+from ohsandbox.runtime.docker.network.network_pool import NetworkPool
 from ohsandbox.runtime.process import invocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ohsandbox.evaluation.task import TaskEnvironment
-    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.results import PullProgress
 
 
@@ -101,7 +102,7 @@ class Images:
         names = sorted({one.image for one in environments if one.image is not None})
         with contextlib.closing(connect()) as engine:
             engine.api.timeout = ASK_S
-            return images.find_absent(engine, names)
+            return engine_images.find_absent(engine, names)
 
     @contextlib.contextmanager
     def held(self, environment: TaskEnvironment) -> Iterator[Image]:
@@ -162,9 +163,9 @@ class Images:
                     )
                 )
                 name = build.ensure(engine, asked, progress=partial(self._hear, told), cancel=cancel)
-            elif images.inspect(engine, name) is None:
+            elif engine_images.inspect(engine, name) is None:
                 build.note_pulled(engine, name)
-            facts = images.ensure(engine, name, progress=partial(self._hear, told), cancel=cancel)
+            facts = engine_images.ensure(engine, name, progress=partial(self._hear, told), cancel=cancel)
             build.note_used(engine, name)
             if "done" in told:  # it is new here
                 self._trim(engine, name)

@@ -45,7 +45,7 @@ class BackendInfo(NamedTuple):
 
 
 def _build(settings: RuntimeSettings) -> Any:
-    from ohsandbox.runtime.docker.build import Build  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.images.build import Build  # noqa: PLC0415 - only who uses docker imports it
 
     options = settings.build_options
     return Build(settings.build, **options) if settings.build is not None and options else settings.build
@@ -160,7 +160,7 @@ def project_services(
     Raises:
         UsageError: a service is wrong, or the file asks for what no service is given.
     """
-    from ohsandbox.runtime.docker import compose_file  # noqa: PLC0415 - only who has services imports it
+    from ohsandbox.runtime.docker.services import compose_file  # noqa: PLC0415 - only who has services imports it
 
     if isinstance(told, str):
         found = compose_file.services_of_compose(directory / told, root, only=only)
@@ -186,7 +186,7 @@ def engine_elsewhere(name: str | None) -> str | None:
     """
     if (name or DEFAULT_BACKEND) != "docker":
         return None
-    from ohsandbox.runtime.docker.engine import find  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.engine.connection import find  # noqa: PLC0415 - only who uses docker imports it
 
     address = find(os.environ)
     return None if address.is_local else address.url
@@ -199,7 +199,7 @@ def build_digest(directory: Any) -> str:
         UsageError: there is no Dockerfile, or the files cannot be a build's.
         OSError: one cannot be read.
     """
-    from ohsandbox.runtime.docker.build import (  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.images.build import (  # noqa: PLC0415 - only who uses docker imports it
         Build,
         checked,
         digest_to_trust,
@@ -218,7 +218,7 @@ def check_mount(text: str) -> None:
     Raises:
         UsageError: it is none, or what it names must not be bound.
     """
-    from ohsandbox.runtime.docker.mounts import vetted  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.mounts.mounts import vetted  # noqa: PLC0415 - only who uses docker imports it
 
     vetted([], [Mount.parse(text)])
 
@@ -229,6 +229,6 @@ def open_inventory() -> Inventory:
     Raises:
         EngineUnavailable: no engine answers.
     """
-    from ohsandbox.runtime.docker.inventory import DockerInventory  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.ownership.inventory import DockerInventory  # noqa: PLC0415 - only who uses docker imports it
 
     return DockerInventory()

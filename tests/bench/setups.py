@@ -9,8 +9,8 @@ from pathlib import Path
 from unittest import mock
 
 from ohsandbox import DockerRuntime
-from ohsandbox.runtime.docker import checkpoints
-from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.engine.connection import connect
 from tests.bench.rows import Row, ms
 
 ROUNDS = 5

@@ -12,10 +12,11 @@ from ohsandbox.cli.commands.run import EarlyStart, begin_early
 from ohsandbox.cli.options.per_command import RunOptions
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.errors import EngineUnavailable
-from ohsandbox.runtime.docker import container, container_network
-from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
-from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.unix_transport import OnePoolAdapter
+from ohsandbox.runtime.docker import container
+from ohsandbox.runtime.docker.checkpoints.checkpoints import CONVERSATION_LABEL
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.engine.unix_transport import OnePoolAdapter
+from ohsandbox.runtime.docker.network import container_network
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, text
 

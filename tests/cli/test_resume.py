@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.runtime.docker import checkpoints
-from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.inventory import DockerInventory
+from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from ohsandbox.evaluation.progress import TrialEnded, TryFailed
 from ohsandbox.evaluation.results import Fault
 from ohsandbox.evaluation.runner import Run, RunPlan
 from ohsandbox.evaluation.task import Step, Task, TaskEnvironment, Verifier
-from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.sandboxes import list_sandboxes
 from tests.runtime.docker import test_faults
 from tests.runtime.docker.test_faults import PrivateEngine

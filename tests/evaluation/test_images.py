@@ -12,7 +12,7 @@ import pytest
 from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.evaluation.images import Images
 from ohsandbox.evaluation.task import TaskEnvironment
-from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.engine.connection import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

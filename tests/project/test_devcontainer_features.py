@@ -15,8 +15,9 @@ from ohsandbox.errors import UsageError
 from ohsandbox.project.features import MAX_BYTES, MAX_FILES
 from ohsandbox.project.project_file import Project, find_project
 from ohsandbox.project.trust import trust
-from ohsandbox.runtime.docker import Build, DockerRuntime, build_image, builders
-from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker import Build, DockerRuntime, build_image
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.images import builders
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:

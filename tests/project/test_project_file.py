@@ -7,7 +7,7 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.project.project_file import NEVER, Project, find_project
-from ohsandbox.runtime.docker import build
+from ohsandbox.runtime.docker.images import build
 from ohsandbox.settings import Settings
 
 

@@ -11,8 +11,8 @@ from ohsandbox.conversation import Conversation
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import LOG_NAME, EventLog, read_events
-from ohsandbox.runtime.docker import checkpoints
-from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.results import Checkpoint
 from ohsandbox.secrets import Secrets
 from ohsandbox.timetravel import fork as forks

@@ -23,7 +23,7 @@ from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.key_store import keyring_name
 from ohsandbox.paths import conversations_dir
 from ohsandbox.project.trust import trusted
-from ohsandbox.runtime.docker.doctor import Check, checks
+from ohsandbox.runtime.docker.monitoring.doctor import Check, checks
 from ohsandbox.settings import Settings
 
 PACKAGES = ("docker", "litellm", "pydantic")

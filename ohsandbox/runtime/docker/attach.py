@@ -7,18 +7,18 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxGone, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker.config.container_config import PRIVATE_DIR
+from ohsandbox.runtime.docker.config.options import check_environment, sane_workdir, workdir_of
 from ohsandbox.runtime.docker.container import Container
-from ohsandbox.runtime.docker.container_config import PRIVATE_DIR
-from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.docker.options import check_environment, sane_workdir, workdir_of
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.provision import copy_ca_bundle
 from ohsandbox.runtime.docker.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.config.options import DockerOptions
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 _ALWAYS_UNSET = (
     "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS",

@@ -19,8 +19,8 @@ from ohsandbox.errors import (
     WorkdirNotADirectoryError,
 )
 from ohsandbox.runtime.channel import KILLED, Channel, Stream
-from ohsandbox.runtime.docker.error_mapping import engine_errors, start_error
-from ohsandbox.runtime.docker.wire import Demultiplexer, Passthrough, swallowed, wrap
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, start_error
+from ohsandbox.runtime.docker.engine.wire import Demultiplexer, Passthrough, swallowed, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.channel import Chunk
     from ohsandbox.runtime.docker.container import Container
-    from ohsandbox.runtime.docker.wire import Wire
+    from ohsandbox.runtime.docker.engine.wire import Wire
 
 HELLO_TIMEOUT_S = 20.0
 """From the exec's start to its hello: 32 ms when idle, 3.7 s behind an exec whose pipe a background job held open."""

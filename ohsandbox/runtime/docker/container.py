@@ -19,16 +19,16 @@ from ohsandbox.errors import (
     SandboxPaused,
     SandboxUnavailable,
 )
-from ohsandbox.runtime.docker import open_network
-from ohsandbox.runtime.docker.container_config import create_payload, podman_payload
-from ohsandbox.runtime.docker.error_mapping import engine_errors, one_line
-from ohsandbox.runtime.docker.own_container import as_we_name, for_engine
+from ohsandbox.runtime.docker.config.container_config import create_payload, podman_payload
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, one_line
+from ohsandbox.runtime.docker.engine.own_container import as_we_name, for_engine
+from ohsandbox.runtime.docker.network import open_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ohsandbox.runtime.docker.container_config import ContainerConfig
-    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.config.container_config import ContainerConfig
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ohsandbox.errors import SandboxGone, SandboxUnavailable, UnknownUserError, UsageError
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.runtime.docker import provision, selfcheck, services
+from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.channel import ProcessRequest
+from ohsandbox.runtime.docker.config.container_config import CONNECTOR_UID, PRIVATE_DIR
 from ohsandbox.runtime.docker.container import ended_at_once
-from ohsandbox.runtime.docker.container_config import CONNECTOR_UID, PRIVATE_DIR
-from ohsandbox.runtime.docker.engine import connect
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.monitoring import selfcheck
+from ohsandbox.runtime.docker.services import services
 
 if TYPE_CHECKING:
     import socket
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.channel import Channel
     from ohsandbox.runtime.docker.channel import DockerChannel
-    from ohsandbox.runtime.docker.container_config import ContainerConfig
-    from ohsandbox.runtime.docker.container_network import ContainerNetwork
-    from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.monitors import SandboxMonitors
-    from ohsandbox.runtime.docker.network_pool import NetworkPool
-    from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.config.container_config import ContainerConfig
+    from ohsandbox.runtime.docker.config.options import DockerOptions
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.monitoring.monitors import SandboxMonitors
+    from ohsandbox.runtime.docker.network.container_network import ContainerNetwork
+    from ohsandbox.runtime.docker.network.network_pool import NetworkPool
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.process.worker import CallResult, Exchange, WorkerCall
     from ohsandbox.secrets import Secrets

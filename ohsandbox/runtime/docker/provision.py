@@ -19,30 +19,22 @@ from ohsandbox.errors import (
     ToolError,
     UsageError,
 )
-from ohsandbox.runtime.docker import (
-    build,
-    caches,
-    checkpoints,
-    guard,
-    images,
-    lease,
-    mounts,
-    open_network,
-    service_images,
-    service_inventory,
-    services,
-    setups,
-)
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
-from ohsandbox.runtime.docker.checkpoints import CONVERSATION_LABEL
-from ohsandbox.runtime.docker.container_config import CACHE_DIR, MAPPED_HOME, PRIVATE_DIR
-from ohsandbox.runtime.docker.inventory import WORKSPACE_LABEL, DockerInventory, of_workspace, orphans_here
-from ohsandbox.runtime.docker.inventory import digest as workspace_digest
-from ohsandbox.runtime.docker.options import CA_FILE_VARIABLES, CA_PATH
-from ohsandbox.runtime.docker.profiles import is_root
-from ohsandbox.runtime.docker.resolve import resolve
+from ohsandbox.runtime.docker.checkpoints import checkpoints, setups
+from ohsandbox.runtime.docker.checkpoints.checkpoints import CONVERSATION_LABEL
+from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, MAPPED_HOME, PRIVATE_DIR
+from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
+from ohsandbox.runtime.docker.config.profiles import is_root
+from ohsandbox.runtime.docker.config.resolve import resolve
+from ohsandbox.runtime.docker.images import build, engine_images
+from ohsandbox.runtime.docker.mounts import caches, guard, mounts
+from ohsandbox.runtime.docker.network import open_network
+from ohsandbox.runtime.docker.ownership import lease
+from ohsandbox.runtime.docker.ownership.inventory import WORKSPACE_LABEL, DockerInventory, of_workspace, orphans_here
+from ohsandbox.runtime.docker.ownership.inventory import digest as workspace_digest
 from ohsandbox.runtime.docker.sandbox import Sandbox
+from ohsandbox.runtime.docker.services import service_images, service_inventory, services
 from ohsandbox.runtime.files import transfer
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
@@ -53,11 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.docker.channel import DockerChannel
+    from ohsandbox.runtime.docker.config.container_config import ContainerConfig
+    from ohsandbox.runtime.docker.config.options import DockerOptions
     from ohsandbox.runtime.docker.container import Container
-    from ohsandbox.runtime.docker.container_config import ContainerConfig
-    from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.network_pool import NetworkPool
-    from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.network.network_pool import NetworkPool
     from ohsandbox.runtime.results import PullProgress
 
     Progress = Callable[[PullProgress], None]
@@ -190,14 +182,14 @@ def _image(
     if options.build is not None:
         name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
         options = options.model_copy(update={"image": name})
-    facts = images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
+    facts = engine_images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
     # what a setup puts into a database, or does in other directories of this machine, is in no checkpoint
     has_setup = options.setup_key is not None and not options.services and {*options.writable} <= {options.workspace}
     return options, facts, setups.find(engine, options, facts) if has_setup else None
 
 
 def _config(
-    engine: Engine, options: DockerOptions, facts: images.ImageFacts, held: lease.Lease, *, network_owner: str
+    engine: Engine, options: DockerOptions, facts: engine_images.ImageFacts, held: lease.Lease, *, network_owner: str
 ) -> ContainerConfig:
     """Return the configuration of a new container, with our labels."""
     labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}

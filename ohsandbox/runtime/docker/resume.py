@@ -8,26 +8,32 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker import caches, checkpoints, images, lease, mounts, open_network, provision, services
+from ohsandbox.runtime.docker import provision
+from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, CAPABILITIES
+from ohsandbox.runtime.docker.config.options import BINDS_LABEL, LABELS_LABEL, workdir_of
+from ohsandbox.runtime.docker.config.resolve import resolve
 from ohsandbox.runtime.docker.container import Container, how_it_ended
-from ohsandbox.runtime.docker.container_config import ALL_GPUS, CAPABILITIES
-from ohsandbox.runtime.docker.error_mapping import engine_errors
-from ohsandbox.runtime.docker.guard import GuardMount
-from ohsandbox.runtime.docker.inventory import own_record
-from ohsandbox.runtime.docker.mounts import Bind
-from ohsandbox.runtime.docker.options import BINDS_LABEL, LABELS_LABEL, workdir_of
-from ohsandbox.runtime.docker.own_container import as_we_name
-from ohsandbox.runtime.docker.resolve import resolve
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.engine.own_container import as_we_name
+from ohsandbox.runtime.docker.images import engine_images
+from ohsandbox.runtime.docker.mounts import caches, mounts
+from ohsandbox.runtime.docker.mounts.guard import GuardMount
+from ohsandbox.runtime.docker.mounts.mounts import Bind
+from ohsandbox.runtime.docker.network import open_network
+from ohsandbox.runtime.docker.ownership import lease
+from ohsandbox.runtime.docker.ownership.inventory import own_record
 from ohsandbox.runtime.docker.sandbox import Sandbox
+from ohsandbox.runtime.docker.services import services
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.results import ResumeReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.lease import Lease
-    from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.config.options import DockerOptions
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.ownership.lease import Lease
     from ohsandbox.runtime.docker.provision import Progress
     from ohsandbox.runtime.runtime_settings import NetworkMode
 
@@ -117,7 +123,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     # older versions accepted more directories, and the contents may have changed
     mounts.vetted(real.workspaces, real.mounts)
     image, platform = str(found["Image"]), f"{found.get('Platform', '?')}/?"
-    facts = images.inspect(engine, image) or images.facts_of(found["Config"], image, platform)
+    facts = engine_images.inspect(engine, image) or engine_images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
     config = resolve(real, facts, engine, name=container.name, labels=ours, binds=_binds_of(real, found))
     volume = caches.volume_of(found)
@@ -283,7 +289,7 @@ def _named(mounted: Sequence[Mount]) -> str:
 def _is_outdated(engine: Engine, options: DockerOptions, found: dict[str, Any]) -> bool:
     """Whether the image's name means another image now; a container made from a checkpoint is never outdated."""
     labels = found["Config"].get("Labels") or {}
-    now = images.inspect(engine, options.image)
+    now = engine_images.inspect(engine, options.image)
     if now is None or options.image != labels.get("ohsandbox.image") or now.id == found["Image"]:
         return False
     return _first_existing(engine, [str(found["Image"])]) is None

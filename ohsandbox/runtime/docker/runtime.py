@@ -13,22 +13,16 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.runtime.aio import waited
-from ohsandbox.runtime.docker import (
-    attach,
-    checkpoints,
-    container_network,
-    disk,
-    options,
-    provision,
-    resume,
-    setups,
-    usage,
-)
-from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR
-from ohsandbox.runtime.docker.container_network import ContainerNetwork
+from ohsandbox.runtime.docker import attach, provision, resume
+from ohsandbox.runtime.docker.checkpoints import checkpoints, setups
+from ohsandbox.runtime.docker.config import options
+from ohsandbox.runtime.docker.config.container_config import CONNECTOR_DIR
 from ohsandbox.runtime.docker.container_runtime import ContainerRuntime
-from ohsandbox.runtime.docker.monitors import SandboxMonitors
-from ohsandbox.runtime.docker.mounts import moved
+from ohsandbox.runtime.docker.monitoring import disk, usage
+from ohsandbox.runtime.docker.monitoring.monitors import SandboxMonitors
+from ohsandbox.runtime.docker.mounts.mounts import moved
+from ohsandbox.runtime.docker.network import container_network
+from ohsandbox.runtime.docker.network.container_network import ContainerNetwork
 from ohsandbox.runtime.mount_text import Mount
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.runtime.results import ResumeReport
@@ -38,14 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.network.audit import NetworkDecision
-    from ohsandbox.runtime.docker.build import Build
-    from ohsandbox.runtime.docker.container_config import SandboxLimits
-    from ohsandbox.runtime.docker.engine import Engine
-    from ohsandbox.runtime.docker.guard import Git
-    from ohsandbox.runtime.docker.network_pool import NetworkPool
-    from ohsandbox.runtime.docker.options import Profile
+    from ohsandbox.runtime.docker.config.container_config import SandboxLimits
+    from ohsandbox.runtime.docker.config.options import Profile
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.images.build import Build
+    from ohsandbox.runtime.docker.mounts.guard import Git
+    from ohsandbox.runtime.docker.network.network_pool import NetworkPool
     from ohsandbox.runtime.docker.sandbox import Sandbox
-    from ohsandbox.runtime.docker.service_options import Service
+    from ohsandbox.runtime.docker.services.service_options import Service
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
 
 T = TypeVar("T")

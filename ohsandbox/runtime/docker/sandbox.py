@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import EngineUnavailable, SandboxGone, SandboxPaused, SandboxUnavailable
 from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
-from ohsandbox.runtime.docker.container_config import ALL_GPUS, GIB, PRIVATE_DIR
+from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, GIB, PRIVATE_DIR
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.workspace import git_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ohsandbox.runtime.docker.checkpoints.setups import Setup
+    from ohsandbox.runtime.docker.config.container_config import ContainerConfig
+    from ohsandbox.runtime.docker.config.options import DockerOptions
     from ohsandbox.runtime.docker.container import Container
-    from ohsandbox.runtime.docker.container_config import ContainerConfig
-    from ohsandbox.runtime.docker.images import ImageFacts
-    from ohsandbox.runtime.docker.lease import Lease
-    from ohsandbox.runtime.docker.mounts import Bind
-    from ohsandbox.runtime.docker.options import DockerOptions
-    from ohsandbox.runtime.docker.services import Pod
-    from ohsandbox.runtime.docker.setups import Setup
+    from ohsandbox.runtime.docker.images.engine_images import ImageFacts
+    from ohsandbox.runtime.docker.mounts.mounts import Bind
+    from ohsandbox.runtime.docker.ownership.lease import Lease
+    from ohsandbox.runtime.docker.services.services import Pod
 
 _SCRIPT_TIMEOUT_S = 60.0
 END_S = 10.0

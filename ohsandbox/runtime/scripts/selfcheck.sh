@@ -1,4 +1,4 @@
-# What the kernel says of this process and its sandbox, as words `key:value` in $f; see docker/selfcheck.py. Builtins
+# What the kernel says of this process and its sandbox, as words `key:value` in $f; see docker/monitoring/selfcheck.py. Builtins
 # alone: the image may lack every program. Shells read these files byte by byte: 5 ms, so no further than needed.
 while read -r k v _; do
   case $k in Uid: | CapEff: | CapBnd: | NoNewPrivs:) f="$f $k$v" ;; Seccomp:) f="$f $k$v" ;; Cpus_allowed_list:) f="$f $k$v" && break ;; esac
@@ -50,7 +50,7 @@ while read -r _ _ _ r p o t; do
   case $p:$t in
     /proc:proc | /proc/*:proc | /proc/*:tmpfs | /proc/*:devtmpfs | /proc/*:fuse.lxcfs) ;;
     /sys:sysfs | /sys/*:sysfs | /sys/*:tmpfs | /sys/*:cgroup | /sys/*:cgroup2) ;;
-    /workspace/*:* | /workspaces/*/*:*) ;; # the guard's own: docker/guard.py has looked at them; they may be thousands
+    /workspace/*:* | /workspaces/*/*:*) ;; # the guard's own: docker/mounts/guard.py has looked at them; they may be thousands
     /dev/pts:devpts | /dev/console:devpts | /dev/mqueue:mqueue) ;;
     *) f="$f $p:$t,$r" ;;
   esac

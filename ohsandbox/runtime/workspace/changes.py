@@ -273,7 +273,7 @@ def _judge_config(part: str, text: str | None) -> tuple[ChangeKind | None, str]:
     """Judge a configuration by its first setting that is not known to be harmless."""
     if text is None:
         return ChangeKind.RUNS_BY_GIT, "it is not a regular file"
-    if not text or (part == "commondir" and text == ".\n"):  # created by the guard (docker/guard.py)
+    if not text or (part == "commondir" and text == ".\n"):  # created by the guard (docker/mounts/guard.py)
         return None, ""
     if part == "commondir":
         return ChangeKind.REPOSITORY, f"it names {text.strip()}"

@@ -12,9 +12,9 @@ from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.storage import ConversationDeleter, note_container, noted_container
 from ohsandbox.errors import ConversationOpenError, EngineUnavailable
 from ohsandbox.persistence.layout import CONTAINER_NOTE_NAME
-from ohsandbox.runtime.docker import checkpoints
-from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.inventory import DockerInventory
+from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from tests.fakes import FakeModel, RecordingRuntime, answer, data_of
 from tests.timetravel.test_fork import TOOLS, bash
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 CONTAINER = "a1" * 32
 
@@ -121,7 +121,7 @@ def test_without_an_engine_the_conversation_goes_and_the_rest_is_told(
         asked.append(1)
         raise EngineUnavailable("No engine answers.")
 
-    monkeypatch.setattr("ohsandbox.runtime.docker.engine.connect", no_engine)
+    monkeypatch.setattr("ohsandbox.runtime.docker.engine.connection.connect", no_engine)
     for name in ("a", "b", "none"):
         with Conversation(Agent(FakeModel(), []), RecordingRuntime(), home / "c", conversation_id=name) as conversation:
             conversation.run("hi")

@@ -12,9 +12,9 @@ import pytest
 
 from ohsandbox import DockerRuntime, Secrets
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker.engine import connect
-from ohsandbox.runtime.docker.options import CA_PATH
-from ohsandbox.runtime.docker.trust import JAVA_TRUST_PATH
+from ohsandbox.runtime.docker.config.options import CA_PATH
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.network.trust import JAVA_TRUST_PATH
 from tests.network.credentials.played_host import played_host
 from tests.network.credentials.tls_host import HOST, KEY, Seen, TlsHost, whole
 from tests.runtime.engines import IMAGE

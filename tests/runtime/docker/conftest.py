@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from ohsandbox.errors import EngineUnavailable
-from ohsandbox.runtime.docker.engine import Engine, connect
+from ohsandbox.runtime.docker.engine.connection import Engine, connect
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from tests.conftest import drop_checkpoints
 from tests.runtime.engines import newer

@@ -19,7 +19,7 @@ from ohsandbox.errors import (
 )
 
 if TYPE_CHECKING:
-    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 pytestmark = pytest.mark.docker
 Sandbox = "Callable[..., DockerRuntime]"
@@ -195,7 +195,7 @@ def test_an_out_of_memory_kill_of_the_whole_container_is_told() -> None:
 
 
 def test_a_command_over_the_memory_limit_dies_and_the_sandbox_lives(sandbox: Any, sh: Any) -> None:
-    from ohsandbox.runtime.docker.container_config import SandboxLimits  # noqa: PLC0415
+    from ohsandbox.runtime.docker.config.container_config import SandboxLimits  # noqa: PLC0415
 
     runtime = sandbox(limits=SandboxLimits(memory_bytes=64 * 1024**2))
     result = sh(runtime, "head -c 200000000 /dev/zero | tail >/dev/null; echo ${PIPESTATUS:-$?}")

@@ -16,15 +16,15 @@ import pytest
 
 from ohsandbox import SandboxPool
 from ohsandbox.errors import ImageUnavailable
-from ohsandbox.runtime.docker import lease
-from ohsandbox.runtime.docker.inventory import DockerInventory
+from ohsandbox.runtime.docker.ownership import lease
+from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from tests.processes import running
 from tests.runtime.docker.conftest import BASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 pytestmark = [pytest.mark.docker, pytest.mark.one_engine]
 LABEL = "pool-test"

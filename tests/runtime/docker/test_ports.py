@@ -19,7 +19,7 @@ import pytest
 
 from ohsandbox import DockerRuntime
 from ohsandbox.errors import SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker.container_config import CONNECTOR_DIR, CONNECTOR_UID
+from ohsandbox.runtime.docker.config.container_config import CONNECTOR_DIR, CONNECTOR_UID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker import caches, lease
-from ohsandbox.runtime.docker.container_config import CACHE_DIR, SandboxLimits
-from ohsandbox.runtime.docker.inventory import DockerInventory
+from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, SandboxLimits
+from ohsandbox.runtime.docker.mounts import caches
+from ohsandbox.runtime.docker.ownership import lease
+from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 KILLED_OWNER = """
 import os, signal
 from ohsandbox.runtime.docker.runtime import DockerRuntime
-from ohsandbox.runtime.docker.container_config import SandboxLimits
+from ohsandbox.runtime.docker.config.container_config import SandboxLimits
 runtime = DockerRuntime("ohsandbox-base:busybox", conversation="talk", **{options!r}).start()
 {hold}
 runtime.execute({command!r})

@@ -11,16 +11,16 @@ import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxGone, UsageError
 from ohsandbox.runtime import recovery
-from ohsandbox.runtime.docker import lease
-from ohsandbox.runtime.docker.container_config import SandboxLimits
-from ohsandbox.runtime.docker.inventory import DockerInventory
+from ohsandbox.runtime.docker.config.container_config import SandboxLimits
+from ohsandbox.runtime.docker.ownership import lease
+from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ohsandbox.runtime.docker.engine import Engine
+    from ohsandbox.runtime.docker.engine.connection import Engine
 
 pytestmark = pytest.mark.docker
 

@@ -15,7 +15,7 @@ from ohsandbox import DockerRuntime
 from ohsandbox.cli.commands import branches as commands
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker.mount_policy import check_directory
+from ohsandbox.runtime.docker.mounts.mount_policy import check_directory
 from ohsandbox.runtime.workspace import branches
 from ohsandbox.runtime.workspace import git as our_git
 from ohsandbox.runtime.workspace.branches import bring, drop, find_branches, merge, open_branch, work_of

@@ -1,0 +1,311 @@
+"""Checkpoints of a container: its file system, committed as an image that only we use, and how long each is kept.
+
+Each checkpoint image has one tag per owner, and each tag has a record in the state directory, written before the tag is
+created. An image without a record here belongs to somebody else and is never touched: labels are inherited, and anybody
+may write them. Removing the last tag removes the image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ohsandbox.errors import ImageUnavailable, SandboxGone, SandboxUnavailable, UsageError
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.docker import container as containers
+from ohsandbox.runtime.docker.config.container_config import GIB
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import engine_images
+from ohsandbox.runtime.docker.services import service_checkpoints
+from ohsandbox.runtime.results import Checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.docker.config.container_config import ContainerConfig
+    from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.services.services import Pod
+
+REPOSITORY = "ohsandbox-checkpoint"
+LABEL = "ohsandbox.checkpoint"
+CONVERSATION_LABEL = "ohsandbox.conversation"
+_MAX_LABEL_CHARS = 200
+
+MAX_EACH = 20
+_MAX_EACH_BYTES = 4 * GIB
+"""Limit for one owner. The first checkpoint is always kept: it is the base of all comparisons."""
+_MAX_ALL = 200
+MAX_ALL_BYTES = 20 * GIB
+"""Limit for all owners of this state directory together."""
+UNFINISHED_S = 3600.0
+"""A record that has no image after this time belongs to a process that died while creating it."""
+_TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
+
+
+def take(
+    container: Container,
+    *,
+    label: str,
+    conversation: str | None,
+    owner: Path | None,
+    room: Callable[[], int | None],
+    pod: Pod | None = None,
+) -> Checkpoint:
+    """Commit the container; it is paused meanwhile (0.1 s for a few files, 0.8 s for 5,000).
+
+    Checkpoints over the retention limits are released. The services of pod are a part of it. owner is a directory: the
+    checkpoint may be removed once it is gone. room returns the bytes that may be written, None if unknown: the engine
+    also writes the holes of sparse files, so a sandbox that wrote nothing (`truncate -s 16G`) could fill the disk.
+
+    Raises:
+        SandboxUnavailable: the engine failed: no space, or the container is gone.
+        UsageError: label is too long or not a single line; or the state directory cannot be written.
+    """
+    if len(label) > _MAX_LABEL_CHARS or not label.isprintable():
+        raise UsageError(f"A checkpoint's label is one line of at most {_MAX_LABEL_CHARS} characters, not {label!r}.")
+    api, name = container.engine.api, container.name
+    marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
+    record = begin(container.engine, owner=owner, pod=pod)
+    beside = 0
+    try:
+        # an engine's disk elsewhere is asked about in the sandbox, which has to run
+        space = room()
+        with (
+            container.paused(),
+            contextlib.nullcontext() if pod is None else pod.paused(),
+            engine_errors(f"keeping the files of sandbox {name!r}"),
+        ):
+            _require_room(container, space)
+            services = ""
+            if pod is not None:
+                left = None if space is None else space - container.written_bytes()
+                services, beside = service_checkpoints.commit(pod, REPOSITORY, record.tag, room=left)
+            marks.append(f'LABEL {service_checkpoints.LABEL}="{services}"')
+            made = api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
+            found, layers = api.inspect_image(made["Id"]), api.history(made["Id"])
+    except SandboxUnavailable:
+        _discard(container.engine, record)
+        raise
+    made_at = datetime.fromisoformat(str(found["Created"]).rstrip("Z")[:26]).replace(tzinfo=UTC)
+    done = Checkpoint(
+        str(found["Id"]), str(found.get("Comment") or ""), made_at, int(layers[0].get("Size") or 0) + beside
+    )
+    _write(record.model_copy(update={"id": done.id, "size_bytes": done.size_bytes}))
+    with contextlib.suppress(SandboxUnavailable):  # the next checkpoint tries again
+        prune(container.engine, owner=owner)
+    return done
+
+
+def _require_room(container: Container, room: int | None) -> None:
+    if room is not None and (size := container.written_bytes()) > room:
+        raise SandboxUnavailable(
+            f"Keeping the files of sandbox {container.name!r} would write {size / GIB:.1f} GiB, sparse files at their "
+            f"full length, and the engine's disk has room for {max(room, 0) / GIB:.1f}. Remedy: delete large files."
+        )
+
+
+def restore(
+    container: Container, config: ContainerConfig, checkpoint: str, *, prepare: Callable[[Container], None]
+) -> Container:
+    """Create a container of the same name with the checkpoint's files; the old one is removed once the new one runs.
+
+    Raises:
+        SandboxUnavailable: the checkpoint does not exist or the engine failed; the old container is unchanged.
+    """
+    engine = container.engine
+    image = require(engine, checkpoint)
+    with engine_errors(f"putting sandbox {container.name!r} aside"):
+        engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
+    made: Container | None = None
+    try:
+        made = containers.create(engine, config.model_copy(update={"image": image, "name": container.name}))
+        prepare(made)
+    except BaseException:
+        if made is not None:
+            made.remove()
+        with contextlib.suppress(SandboxUnavailable), engine_errors("putting it back"):
+            engine.api.rename(container.id, container.name)
+        raise
+    container.remove()
+    return made
+
+
+def drop(engine: Engine, checkpoint: str) -> None:
+    """Remove a checkpoint for all its owners; one that is gone, or that a container still uses, is not an error."""
+    with contextlib.suppress(SandboxGone, ImageUnavailable):
+        image = require(engine, checkpoint)
+        with engine_errors(f"removing checkpoint {checkpoint[:19]!r}"):
+            engine.api.remove_image(image, force=True)
+    for record in records(engine):
+        if record.id == checkpoint:
+            _discard(engine, record)
+
+
+def require(engine: Engine, checkpoint: str) -> str:
+    """Return the id of the checkpoint's image; raises as `facts`."""
+    return facts(engine, checkpoint).id
+
+
+def facts(engine: Engine, checkpoint: str) -> engine_images.ImageFacts:
+    """Return the image facts that a sandbox made from the checkpoint needs; nothing is ever pulled.
+
+    Raises:
+        ImageUnavailable: it does not exist, or is not a checkpoint.
+    """
+    try:
+        with engine_errors(f"looking for checkpoint {checkpoint[:19]!r}"):
+            found = engine.api.inspect_image(checkpoint)
+    except SandboxUnavailable as error:
+        raise ImageUnavailable(
+            f"Checkpoint {checkpoint[:19]!r} does not exist any more. Remedy: use another."
+        ) from error
+    labels = (found.get("Config") or {}).get("Labels") or {}
+    if labels.get(LABEL) != "1":
+        raise ImageUnavailable(
+            f"Image {checkpoint[:19]!r} is not a checkpoint. Remedy: name one that checkpoint() returned."
+        )
+    # its own user is root: see create_payload
+    return engine_images.facts_of_image(found)._replace(user=str(labels.get("ohsandbox.user") or ""))
+
+
+# --- retention ---
+
+
+class CheckpointRecord(BaseModel):
+    """One tag of one checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    tag: str
+    engine: str
+    """The engine's address; images of other engines are never removed."""
+    made_at: float
+    owner: str | None = None
+    """A directory; the checkpoint may be removed once it is gone. None: the checkpoint stays until it is dropped."""
+    id: str = ""
+    """Image id; empty until the image is created."""
+    size_bytes: int = 0
+    services: tuple[str, ...] = ()
+    """Tags of the images with the files of its services."""
+
+    @property
+    def name(self) -> str:
+        """Image name with tag, as the engine knows it."""
+        return f"{REPOSITORY}:{self.tag}"
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether nobody needs the checkpoint any more."""
+        unfinished = not self.id and time.time() - self.made_at > UNFINISHED_S
+        return unfinished or (self.owner is not None and not Path(self.owner).is_dir())
+
+
+def begin(engine: Engine, *, owner: Path | None, pod: Pod | None = None) -> CheckpointRecord:
+    """Write a record for a checkpoint before it is created."""
+    tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    place = None if owner is None else str(owner.absolute())
+    services = () if pod is None else service_checkpoints.names_of(tag, pod)
+    return _write(
+        CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=place, services=services)
+    )
+
+
+def _write(record: CheckpointRecord) -> CheckpointRecord:
+    path = subdirectory("checkpoints") / record.tag
+    try:
+        write_atomically(path, record.model_dump_json().encode(), durable=False)
+    except OSError as error:
+        raise UsageError(
+            f"The checkpoint's record {path} cannot be written: {error}. Remedy: free space, or set OHSANDBOX_HOME."
+        ) from error
+    return record
+
+
+def forget(record: CheckpointRecord) -> None:
+    """Remove the record; the image and its tag stay."""
+    (subdirectory("checkpoints") / record.tag).unlink(missing_ok=True)
+
+
+def records(engine: Engine) -> list[CheckpointRecord]:
+    """Return all records of this engine and state directory, oldest first; damaged ones are left out."""
+    found = []
+    for path in subdirectory("checkpoints").iterdir():
+        with contextlib.suppress(OSError, ValidationError):
+            record = CheckpointRecord.model_validate_json(path.read_bytes())
+            if _TAG.fullmatch(path.name) and record.tag == path.name and record.engine == engine.address.url:
+                found.append(record)
+    return sorted(found, key=lambda record: (record.made_at, record.tag))
+
+
+def also_for(engine: Engine, image: str, *, owner: Path) -> None:
+    """Keep a checkpoint for one more owner; a checkpoint that no longer exists is skipped."""
+    size = max((record.size_bytes for record in records(engine) if record.id == image), default=0)
+    before = next((record for record in records(engine) if record.id == image), None)
+    record = begin(engine, owner=owner)
+    if before is not None and before.services:
+        tags = tuple(record.tag + one.removeprefix(before.tag) for one in before.services)
+        record = _write(record.model_copy(update={"services": tags}))
+    try:
+        with engine_errors(f"keeping checkpoint {image[:19]!r}"):
+            engine.api.tag(image, REPOSITORY, record.tag)
+            for tag, old in zip(record.services, before.services if before else (), strict=True):
+                engine.api.tag(f"{REPOSITORY}:{old}", REPOSITORY, tag)
+    except ImageUnavailable:
+        _discard(engine, record)
+    else:
+        _write(record.model_copy(update={"id": image, "size_bytes": size}))
+
+
+def release(engine: Engine, record: CheckpointRecord) -> bool:
+    """Remove the tag and the record, and the image with its last tag; False while a container uses the image."""
+    try:
+        with engine_errors(f"removing checkpoint {record.tag!r}"):
+            engine.api.remove_image(record.name)
+    except ImageUnavailable:
+        pass  # gone already
+    except SandboxUnavailable:
+        with contextlib.suppress(SandboxUnavailable), engine_errors("looking for its containers"):
+            if engine.api.containers(all=True, filters={"ancestor": record.id or record.name}):
+                return False
+        raise
+    _discard(engine, record)
+    return True
+
+
+def _discard(engine: Engine, record: CheckpointRecord) -> None:
+    """Remove the record, and the images with the files of its services; one that a container uses loses its name."""
+    for tag in record.services:
+        with contextlib.suppress(SandboxUnavailable, ImageUnavailable), engine_errors(f"removing checkpoint {tag!r}"):
+            engine.api.remove_image(f"{REPOSITORY}:{tag}", force=True)
+    forget(record)
+
+
+def prune(engine: Engine, *, owner: Path | None) -> None:
+    """Release checkpoints over the limits: the owner's oldest except its first, then the oldest of all owners."""
+    everything = [record for record in records(engine) if record.id]
+    if owner is not None:
+        own = [record for record in everything if record.owner == str(owner.absolute())]
+        for record in _beyond(own[1:], count=MAX_EACH - 1, size_bytes=_MAX_EACH_BYTES):
+            release(engine, record)
+            everything.remove(record)
+    for record in _beyond([record for record in everything if record.owner], count=_MAX_ALL, size_bytes=MAX_ALL_BYTES):
+        release(engine, record)
+
+
+def _beyond(found: list[CheckpointRecord], *, count: int, size_bytes: int) -> list[CheckpointRecord]:
+    """Return the oldest of found (oldest first) that exceed count or size_bytes; never the newest."""
+    total = 0
+    for number, record in enumerate(reversed(found)):
+        total += record.size_bytes
+        if number and (number >= count or total > size_bytes):
+            return found[: len(found) - number]
+    return []

@@ -1,0 +1,182 @@
+"""Setup checkpoints: the files of a sandbox right after its setup, reused by later sandboxes with the same inputs.
+
+What a setup gives depends on the image, on the options of the sandbox and on what the caller says (`setup_key`: the
+commands, and a hash of the files that they read). All of it goes into the name of a directory below the state
+directory, which owns the checkpoint: it is removed with it. A changed image, directory, user or option is another name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.workspace import traces
+from ohsandbox.runtime.workspace.copy_selection import select
+from ohsandbox.runtime.workspace.traces import Stamp  # noqa: TC001 - pydantic reads annotations at run time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ohsandbox.runtime.docker.config.options import DockerOptions
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.images.engine_images import ImageFacts
+    from ohsandbox.runtime.docker.sandbox import Sandbox
+    from ohsandbox.runtime.results import Checkpoint
+
+MAX_AGE_S = 14 * 24 * 3600.0
+"""Maximum age of a setup checkpoint: older packages lack the security fixes released since."""
+_NOT_OF_FILES = {"name", "conversation", "keep", "limits", "labels", "checkpoint", "attach", "image", "build"}
+"""Options that change no file of the sandbox, or that the id of its image stands for."""
+_RECORD = "setup.json"
+_LEFT_RUNNING = """
+for p in /proc/[0-9]*; do
+    n= s= q=
+    while read -r k v x; do
+        case $k in Name:) n=$v ;; State:) s=$v ;; PPid:) q=$v; break ;; esac
+    done <"$p/status" 2>/dev/null
+    [ "$q" = 1 ] && [ "$s" != Z ] && [ "$n" != sleep ] && printf '%s\\n' "$n"
+done 2>/dev/null
+:
+"""
+"""The names of processes whose parent is PID 1, but for the `sleep` that it waits for: those of an exec have none."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    checkpoint: str
+    """Id of the checkpoint."""
+    engine: str
+    made_at: float
+    workspace: str | None
+    """The bound workspace. If it is gone, so is everything that the setup left in it."""
+    traces: dict[str, Stamp]
+    """Files that the setup left in the workspace."""
+
+
+class Setup(NamedTuple):
+    """The setup of a sandbox that is made: whether it is in its files already, and where they are kept else."""
+
+    place: Path
+    workspace: str | None
+    checkpoint: str | None
+    """The id of the checkpoint that holds it."""
+    before: dict[str, Stamp] | None = None
+    """State of the workspace before the setup."""
+
+    def begun(self) -> Setup:
+        """Return a copy that records the workspace as it is now, right before the setup commands run."""
+        has_workspace = self.workspace is not None and self.checkpoint is None
+        return self._replace(before=traces.scan(str(self.workspace)) if has_workspace else {})
+
+    def why_not(self, running: str) -> tuple[dict[str, Stamp], str]:
+        """What setup left in the workspace, and why its files are not kept; "" where they can be."""
+        if names := sorted({*running.split()}):
+            return {}, f"it left {', '.join(names[:5])} running, which no checkpoint holds"
+        if self.workspace is None:
+            return {}, ""
+        after = traces.scan(self.workspace)
+        found = None if after is None or self.before is None else traces.traces(self.before, after)
+        return (
+            (found, "") if found is not None else ({}, "it changed too many files of the workspace, or they are many")
+        )
+
+    def keep(self, engine: Engine, made: Checkpoint, found: dict[str, Stamp]) -> None:
+        """Register the checkpoint so that `find` returns it, and release the one registered before."""
+        record = _Record(
+            checkpoint=made.id, engine=engine.address.url, made_at=time.time(), workspace=self.workspace, traces=found
+        )
+        write_atomically(self.place / _RECORD, record.model_dump_json().encode(), durable=False)
+        for one in checkpoints.records(engine):
+            if one.owner == str(self.place) and one.id not in {"", made.id}:
+                with contextlib.suppress(SandboxUnavailable):
+                    checkpoints.release(engine, one)
+
+
+def find(engine: Engine, options: DockerOptions, facts: ImageFacts) -> Setup:
+    """Return the setup of a sandbox with these options and this image.
+
+    Raises:
+        UsageError: the directory to copy cannot be read, or the state directory not written.
+    """
+    place = subdirectory("setups").absolute() / _digest(engine, options, facts)
+    return Setup(place, options.workspace, _found(engine, place))
+
+
+def keep(sandbox: Sandbox, setup_key: str | None, checkpoint: Callable[[Path], Checkpoint]) -> str:
+    """See `DockerRuntime.keep_setup`; checkpoint(owner) makes one of the sandbox."""
+    setup = sandbox.setup
+    if setup is None and sandbox.options.setup_key is not None:
+        return "it has services, or can write other directories of this machine than its workspace"
+    if setup is None or setup.checkpoint is not None:
+        return "it did not begin with a setup to keep"
+    if setup_key != sandbox.options.setup_key:
+        return "a file that it reads changed meanwhile"
+    found, why_not = setup.why_not(sandbox.script(_LEFT_RUNNING))
+    if not why_not:
+        setup.place.mkdir(mode=0o700, exist_ok=True)
+        setup.keep(sandbox.container.engine, checkpoint(setup.place), found)
+    return why_not
+
+
+def _found(engine: Engine, place: Path) -> str | None:
+    try:
+        record = _Record.model_validate_json((place / _RECORD).read_bytes())
+    except (OSError, ValidationError):
+        return None
+    if _is_over(record) or (record.workspace is not None and not traces.are_there(record.workspace, record.traces)):
+        return None
+    with contextlib.suppress(SandboxUnavailable):  # it was pruned, or removed by hand
+        return checkpoints.require(engine, record.checkpoint)
+    return None
+
+
+def _is_over(record: _Record) -> bool:
+    is_gone = record.workspace is not None and not Path(record.workspace).is_dir()
+    return is_gone or not 0 <= time.time() - record.made_at <= MAX_AGE_S
+
+
+def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
+    """Return a digest of everything that the files depend on."""
+    said = options.model_dump(mode="json", exclude=_NOT_OF_FILES)
+    place = options.workspace or options.copy_of
+    owner = None if place is None else Path(place).stat()[4:6]
+    of_copy = None if options.copy_of is None else _stamps(options.copy_of, everything=options.copies_all)
+    whole = [engine.address.url, facts.id, facts.platform, os.getuid(), said, owner, of_copy]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _stamps(source: str, *, everything: bool) -> str:
+    """The hash of all files that are copied, by their size and times: a copy is part of the checkpoint."""
+    digest = hashlib.sha256()
+    for path in sorted(select(Path(source), everything=everything).paths or ()):
+        with contextlib.suppress(FileNotFoundError):
+            found = os.lstat(f"{source}/{path}")
+            said = repr((path, found.st_mode, found.st_size, found.st_ino, found.st_ctime_ns))
+            digest.update(said.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def expire() -> None:
+    """Remove the directories of setups that are too old, or whose workspace is gone: their checkpoints are orphans."""
+    for place in subdirectory("setups").iterdir():
+        try:
+            record = _Record.model_validate_json((place / _RECORD).read_bytes())
+            is_over = _is_over(record)
+        except (OSError, ValidationError):  # its setup is at work, or was killed
+            with contextlib.suppress(OSError):
+                is_over = time.time() - place.stat().st_mtime > checkpoints.UNFINISHED_S
+        if is_over:
+            shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,328 @@
+"""The configuration of a sandbox's container, as an allowlist: a field that is not written here is not sent.
+
+`ContainerConfig` holds the resolved facts, `create_payload` turns them into the body of the engine's create call. It
+cannot express a privileged container, a device but a GPU, a host namespace or a mount that was not vetted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ohsandbox.arguments import ConfigModel
+from ohsandbox.errors import UsageError
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
+from ohsandbox.runtime.docker.mounts.mount_policy import Identity  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.mounts.mounts import Bind  # noqa: TC001 - as above
+from ohsandbox.runtime.mount_text import WORKSPACE
+from ohsandbox.runtime.runtime_settings import NetworkMode  # noqa: TC001 - as above
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.docker.engine.connection import Engine
+
+Hardening = Literal["strict", "trusted"]
+"""`strict`: nothing of the root file system can be written, no process has a capability or is root. `trusted`: setuid
+programs work, root has the engine's default capabilities."""
+
+GIB = 1024**3
+MIB = 1024**2
+PRIVATE_DIR = "/run/ohs"
+"""Our tmpfs, mode 1777: each user keeps a 0700 directory in it."""
+CONNECTOR_DIR = "/run/ohs-net"
+"""A tmpfs of root's for the program that carries connections: no checkpoint holds it, and a read-only root file system
+has it too."""
+_CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
+CACHE_DIR = "/var/cache/ohsandbox"
+"""Mount point of the volume with the caches of package tools."""
+TRUST_DIR = "/usr/local/share/ohsandbox"
+"""Certificates that the sandbox trusts; with a read-only root file system, a tmpfs of root's."""
+MAPPED_HOME = "/home/ohsandbox"
+"""In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and our tmpfs is noexec."""
+_STRICT_WRITABLE = ("/tmp", "/var/tmp", MAPPED_HOME)  # noqa: S108 - in the container
+_STRICT_SHARE = 10
+"""Of the memory: the size of each tmpfs of `strict`. Four of them, /dev/shm and ours leave a third to processes."""
+ALL_GPUS = -1
+"""The value with which the engine's API requests all GPUs."""
+CONNECTOR_UID = "65534"
+"""The program runs as nobody and with no capability, so that no other user's process can end it but root's."""
+
+PID_1 = "trap '' HUP INT QUIT TERM USR1 USR2 PIPE ALRM; while :; do sleep 3600 & wait $!; done"
+"""Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither."""
+_MAPPED_PID_1 = f"trap 'exit 143' TERM; {PID_1.replace(' TERM', '')}"
+"""SIGTERM ends it, for monitors.OwnerWatchdog; an agent that runs as an ordinary user cannot send it one."""
+
+CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
+"""The minimum for apt, useradd, `su` and killing another user's process, with their numbers (linux/capability.h)."""
+_TRUSTED_CAPABILITIES = CAPABILITIES | {
+    "FSETID": 4, "SETPCAP": 8, "NET_BIND_SERVICE": 10, "SYS_CHROOT": 18, "AUDIT_WRITE": 29, "SETFCAP": 31,
+}  # fmt: skip
+"""The engine's default without NET_RAW (whoever writes the header of a packet is routed by one address and delivered to
+another: the open network's rules would be passed by) and MKNOD."""
+
+_ENGINE_MASKED_PATHS = (
+    "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+)  # fmt: skip
+"""The default masked paths of engine 28, which a given list replaces; runc skips paths that do not exist. Ours adds the
+memory of PID 1, which root could write; the filter forbids tracing PID 1 (seccomp.py)."""
+_ENGINE_READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+"""The default read-only paths of engines, which a given list replaces. Ours adds one: under cgroup v1 the parent of the
+hierarchies is a tmpfs of half the machine's memory, where root could fill all memory of the sandbox with data that no
+kernel can reclaim, so that no process starts any more."""
+
+
+DEFAULT_CPUS = 2.0
+"""Processors of a sandbox whose limits name none, where the engine's machine has as many."""
+
+
+class SandboxLimits(ConfigModel):
+    """Resource limits of a sandbox. All except free_bytes are enforced by the engine and verified from inside."""
+
+    memory_bytes: int = Field(default=2 * GIB, ge=32 * MIB)
+    """Memory plus swap: enough for a compiler, a quarter of a laptop's."""
+    cpus: float | None = Field(default=None, gt=0)
+    """Number of processors. None: two, or as many as the engine's machine has."""
+    cpuset: str | None = Field(default=None, pattern=r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$")
+    """The processors of the engine's machine on which its processes run, such as '0,2-3'. None: any."""
+    pids: int = Field(default=512, ge=16)
+    """Processes and threads. A build with 16 jobs used 90; a fork bomb fails at once."""
+    disk_bytes: int | None = Field(default=None, ge=64 * MIB)
+    """Growth of the root file system, if the engine's storage can limit it (xfs with pquota, btrfs); else refused."""
+    shm_bytes: int | None = Field(default=None, ge=MIB)
+    """Size of /dev/shm. None: 256 MiB, or an eighth of the memory."""
+    open_files: int | None = Field(default=None, ge=256)
+    """Hard RLIMIT_NOFILE; the soft limit is at most 4096. None: 65536, or the maximum that the engine may set."""
+
+    file_bytes: int | None = Field(default=16 * GIB, ge=16 * MIB)
+    """RLIMIT_FSIZE: maximum size of one file on any file system; a process that writes more is killed by SIGXFSZ.
+    Half-precision weights of 7 billion parameters are 14 GiB in one file. None: no limit."""
+    free_bytes: int | None = Field(default=None, ge=0)
+    """Minimum free space on the engine's disk and on the workspace's; see `disk`. None: 2 GiB, or a tenth of a disk
+    smaller than 20 GiB. 0: the disk is not monitored."""
+    enforced: bool = True
+    """Refuse an engine that does not enforce these limits. False accepts it; `describe` lists the limits not in force.
+    """
+
+    @property
+    def shm(self) -> int:
+        """Size of /dev/shm in bytes."""
+        return self.shm_bytes or min(256 * MIB, self.memory_bytes // 8)
+
+    @property
+    def private_bytes(self) -> int:
+        """Size of our own tmpfs in bytes."""
+        return min(64 * MIB, self.memory_bytes // 8)
+
+    @model_validator(mode="after")
+    def _tmpfs_leaves_room(self) -> SandboxLimits:
+        if self.shm + self.private_bytes > self.memory_bytes // 2:
+            raise ValueError(
+                "shm_bytes is over half of memory_bytes: a full tmpfs would leave no memory to any command"
+            )
+        return self
+
+
+class ContainerConfig(BaseModel):
+    """A resolved sandbox: all values that determine its container and the user of its processes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    image: str
+    workdir: str
+    user: str = ""
+    """Default user of an exec."""
+    env: dict[str, str] = {}
+    """Environment variables that ohsandbox and the caller set."""
+    unset: tuple[str, ...] = ()
+    """Variables of the image that are removed."""
+    network: NetworkMode = "none"
+    network_owner: str = ""
+    """Id of the container whose network namespace it joins; empty: it has one of its own, with no interface."""
+    limits: SandboxLimits = SandboxLimits()
+    cpus: float = DEFAULT_CPUS
+    """Resolved: at most the engine's number of processors."""
+    open_files: int | None = 65536
+    """Resolved: an engine without CAP_SYS_RESOURCE cannot exceed its own limit. None: the engine's limit."""
+    binds: tuple[Bind, ...] = ()
+    """Files and directories of the host that were checked, the workspaces first."""
+    identity: Identity | None = None
+    """With a bind that is writable: the user that needs a passwd entry and a home."""
+    architecture: str = "amd64"
+    """Architecture of the image."""
+    runtime: str = ""
+    """OCI runtime of the engine; empty: its default."""
+    own_kernel: bool = False
+    """The OCI runtime gives the sandbox a kernel of its own, as gVisor and Kata do."""
+    engine_kernel: str = ""
+    """With an OCI runtime: the release of the engine's kernel."""
+    engine_memory_bytes: int = 0
+    """With an OCI runtime: the memory of the engine's machine."""
+    hardening: Hardening | None = None
+    gpus: int = 0
+    """Number of GPUs; ALL_GPUS is all of them."""
+    cache_volume: str = ""
+    """Name of the volume at CACHE_DIR; empty: none."""
+    labels: dict[str, str] = {}
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it can write files of the host; then no process has any capability."""
+        return any(not one.read_only for one in self.binds)
+
+    @property
+    def capabilities(self) -> dict[str, int]:
+        """Those of uid 0, with their numbers; none where a directory of the host is bound read-write."""
+        if self.is_mapped or self.hardening == "strict":
+            return {}
+        return _TRUSTED_CAPABILITIES if self.hardening == "trusted" else CAPABILITIES
+
+    @property
+    def capability_mask(self) -> str:
+        """Capability mask of uid 0, in the format of /proc/PID/status."""
+        return f"{sum(1 << bit for bit in self.capabilities.values()):016x}"
+
+    @property
+    def tmpfs(self) -> dict[str, str]:
+        """Options of each tmpfs by its mount point."""
+        limits = self.limits
+        found = {
+            PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777",
+            CONNECTOR_DIR: _CONNECTOR_TMPFS,
+        }
+        if self.hardening == "strict":
+            places = (*_STRICT_WRITABLE, *(() if any(one.target == WORKSPACE for one in self.binds) else (WORKSPACE,)))
+            size = limits.memory_bytes // _STRICT_SHARE
+            found |= dict.fromkeys(places, f"rw,nosuid,nodev,exec,size={size},mode=1777")
+            found[TRUST_DIR] = "rw,nosuid,nodev,noexec,size=4m,mode=0755"
+        return found
+
+    @property
+    def security_options(self) -> list[str]:
+        """SecurityOpt with our seccomp filter, where there is one for the architecture."""
+        first = [] if self.hardening == "trusted" else ["no-new-privileges"]
+        if self.architecture not in ARCHITECTURES:
+            return first
+        # for gid 0 setgid files are as dangerous as setuid files
+        forbidden = SETUID_BIT | (SETGID_BIT if self.identity is None or self.identity.gid == 0 else 0)
+        return [*first, f"seccomp={profile_json(forbidden if self.is_mapped else 0)}"]
+
+
+def create_payload(config: ContainerConfig) -> dict[str, Any]:
+    """Return the body of POST /containers/create.
+
+    PID 1 and the configured user are uid 0: with no-new-privileges, an exec as root in a container *configured* for
+    another user has no capability (CapEff 0, measured). Each exec sets the user of the agent's processes.
+    """
+    named = {} if config.network_owner else {"Hostname": "sandbox"}  # a namespace that is joined has its owner's
+    return named | {
+        "Image": config.image,
+        "Entrypoint": ["/bin/sh", "-c", _MAPPED_PID_1 if config.is_mapped else PID_1],
+        "Cmd": [],
+        "User": "0:0",
+        "WorkingDir": "/",  # the OCI runtime enters it at each start, also after an agent changed the files
+        "Env": [f"{name}={value}" for name, value in sorted(config.env.items())] + sorted(config.unset),
+        "Healthcheck": {"Test": ["NONE"]},
+        "StopSignal": "SIGKILL",
+        "StopTimeout": 0,
+        "Tty": False,
+        "OpenStdin": False,
+        "Labels": dict(sorted(config.labels.items())),
+        "HostConfig": host_config(config),
+    }
+
+
+def host_config(config: ContainerConfig) -> dict[str, Any]:
+    """Return the HostConfig part. AutoRemove stays false: the files of a killed container must outlive it."""
+    limits = config.limits
+    host: dict[str, Any] = {
+        "CapDrop": ["ALL"],
+        "CapAdd": list(config.capabilities),
+        "SecurityOpt": config.security_options,
+        "Privileged": False,
+        "PidsLimit": limits.pids,
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,
+        "NanoCpus": round(config.cpus * 1_000_000_000),
+        "OomScoreAdj": 500,
+        "ShmSize": limits.shm,
+        "Ulimits": [
+            {"Name": name, "Soft": soft, "Hard": hard}
+            for name, soft, hard in (
+                ("nofile", min(4096, config.open_files or 0), config.open_files),
+                ("core", 0, 0),
+                ("fsize", limits.file_bytes, limits.file_bytes),
+            )
+            if hard is not None
+        ],
+        "LogConfig": {"Type": "none"},
+        "Init": False,
+        "AutoRemove": False,
+        "RestartPolicy": {"Name": "no"},
+        "NetworkMode": f"container:{config.network_owner}" if config.network_owner else "none",
+        "MaskedPaths": [*_ENGINE_MASKED_PATHS, "/proc/1/mem"],
+        "ReadonlyPaths": [*_ENGINE_READONLY_PATHS, "/sys/fs/cgroup"],
+        "IpcMode": "private",
+        "CgroupnsMode": "private",
+        "Tmpfs": config.tmpfs,
+        "Mounts": [],
+    }
+    if limits.cpuset is not None:
+        host["CpusetCpus"] = limits.cpuset
+    for bind in config.binds:
+        nested = [
+            _bind(one.source or f"{bind.source}/{one.path}", f"{bind.target}/{one.path}", read_only=one.read_only)
+            for one in bind.guard
+        ]
+        host["Mounts"] += [_bind(bind.source, bind.target, read_only=bind.read_only), *nested]
+    if config.cache_volume:  # what the image has at that place is not copied into it
+        no_copy = {"NoCopy": True}
+        volume = {"Type": "volume", "Source": config.cache_volume, "Target": CACHE_DIR, "VolumeOptions": no_copy}
+        host["Mounts"] += [volume]
+    if limits.disk_bytes is not None:
+        host["StorageOpt"] = {"size": str(limits.disk_bytes)}
+    if config.runtime:
+        host["Runtime"] = config.runtime
+    if config.hardening == "strict":
+        host["ReadonlyRootfs"] = True
+    if config.gpus:
+        host["DeviceRequests"] = [{"Driver": "", "Count": config.gpus, "Capabilities": [["gpu"]], "Options": {}}]
+    return host
+
+
+def _bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
+    """The Mounts form, unlike Binds, refuses a source that does not exist instead of creating it."""
+    options = {"Propagation": "rprivate"}
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only, "BindOptions": options}
+
+
+def podman_payload(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
+    """Return a create call's body in the form of Podman behind its Docker-compatible socket (measured with 4.3.1).
+
+    Podman takes the filter as the path of a file, where Docker takes the text, and reads it while it creates the
+    container. It ignores `MaskedPaths`, for which it has a security option.
+
+    Raises:
+        UsageError: Podman runs on another machine, where it could not read the filter; or the state directory cannot
+            be written.
+    """
+    if not engine.address.is_local:
+        raise UsageError(
+            f"Podman at {engine.address} reads the filter of system calls from a file of its own machine. "
+            "Remedy: run ohsandbox on that machine, or use a Docker engine."
+        )
+    host = payload["HostConfig"]
+    options = [f"mask={':'.join(host['MaskedPaths'])}"]
+    for option in host["SecurityOpt"]:
+        name, _, text = option.partition("=")
+        if name == "seccomp":
+            path = subdirectory("filters") / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+            write_atomically(path, text.encode(), durable=False)
+            text = str(path)
+        options.append(f"{name}={text}" if text else name)
+    return payload | {"HostConfig": host | {"SecurityOpt": options}}

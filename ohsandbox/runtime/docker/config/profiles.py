@@ -1,0 +1,122 @@
+"""Profiles, platforms and OCI runtimes: validation, and their effect on a container."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.arguments import wrong
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.docker.config.options import DockerOptions
+    from ohsandbox.runtime.docker.engine.connection import Engine
+
+_STRICT_USER = "1000:1000"
+"""Of `strict` where image and caller name none but root: what images that have an ordinary user mostly call it."""
+_PLATFORM = re.compile(r"(?:linux/)?([a-z0-9_]{1,20})(/v[0-9])?")
+_OWN_KERNEL = re.compile(r"runsc|gvisor|kata|firecracker|krun", re.IGNORECASE)
+"""In the name, path or type of an OCI runtime that gives each sandbox a kernel of its own."""
+
+
+def checked_platform(platform: str) -> str:
+    """Return the platform with its operating system, which must be Linux.
+
+    Raises:
+        UsageError: the text is not a Linux platform.
+    """
+    found = _PLATFORM.fullmatch(platform)
+    if found is None:
+        raise wrong("platform", platform, "give one such as 'linux/amd64' or 'linux/arm64'")
+    return f"linux/{found[1]}{found[2] or ''}"
+
+
+def check(found: DockerOptions) -> None:
+    """Refuse a profile that other options contradict.
+
+    Raises:
+        UsageError: one would widen `strict`, or root of a `trusted` sandbox would have rights on this machine; or
+            platform and build are both given.
+    """
+    if found.platform is not None and found.build is not None:
+        raise UsageError(
+            "build= makes an image for the engine's platform. Remedy: leave out platform=, or pass image=."
+        )
+    if found.profile == "mapped" and not found.writable:
+        raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
+    if found.profile == "contained" and found.writable:
+        raise UsageError(
+            "profile='contained' binds no directory to be written. Remedy: leave out workspace=, or pass copy=True."
+        )
+    if found.profile == "trusted" and found.writable:
+        raise UsageError(
+            "profile='trusted' gives root in the sandbox rights that on a bound directory are rights on this machine "
+            "(setuid files, owners). Remedy: work on a copy (--copy, copy=True), or leave out profile=."
+        )
+    if found.cache is not None and found.limits.disk_bytes is not None:
+        raise UsageError(
+            "cache= lies outside of what disk_bytes (--disk) bounds. Remedy: leave one out, as --no-cache does."
+        )
+    if found.cache == "project" and found.workspace is None and found.copy_of is None:
+        raise UsageError("cache='project' needs a directory. Remedy: pass workspace=DIR, or a name of its own.")
+    if found.profile != "strict":
+        return
+    wide = {
+        "user='root'": is_root(found.user or _STRICT_USER),
+        "gpus=": found.gpus,
+        "cache=": found.cache,
+        "copy= (the copy would be in no checkpoint)": found.copy_of,
+    }
+    if given := next((name for name, value in wide.items() if value), None):
+        raise UsageError(f"profile='strict' and {given} exclude each other. Remedy: leave one out.")
+
+
+def is_root(user: str) -> bool:
+    """Whether the user, as named by an image or a caller, is uid 0."""
+    return user.split(":", maxsplit=1)[0] in {"", "0", "root"}
+
+
+def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: bool) -> str:
+    """Return the user of a strict sandbox, which is never root.
+
+    Raises:
+        UsageError: the bound directory belongs to root.
+    """
+    if not is_root(user):
+        return user
+    if not is_bound:
+        return _STRICT_USER
+    with engine_errors("asking the engine how it maps users"):
+        is_rootless = "name=rootless" in " ".join(engine.api.info().get("SecurityOptions") or [])
+    if is_rootless:  # its uid 0 is the caller, without a capability
+        return user
+    raise UsageError(
+        f"profile='strict' has no process of root's, and {asked.writable[0]!r} belongs to root. "
+        "Remedy: give the directory to an ordinary user, or name one with user=."
+    )
+
+
+def oci_runtime(name: str, engine: Engine) -> dict[str, Any]:
+    """Return the engine's description of an OCI runtime; empty for the default runtime.
+
+    Raises:
+        UsageError: the engine has no such runtime.
+    """
+    if not name:
+        return {}
+    with engine_errors("asking the engine for its OCI runtimes"):
+        info = engine.api.info()
+    known: dict[str, Any] = info.get("Runtimes") or {}
+    if name not in known:
+        there = ", ".join(sorted(known)) or "none"
+        raise UsageError(
+            f"The engine has no OCI runtime {name!r}; it has: {there}. "
+            "Remedy: register it in the engine's daemon.json, or leave --oci-runtime (runtime=) out."
+        )
+    return {
+        "runtime": name,
+        "own_kernel": bool(_OWN_KERNEL.search(f"{name} {known[name]}")),
+        "engine_kernel": str(info.get("KernelVersion") or ""),
+        "engine_memory_bytes": int(info.get("MemTotal") or 0),
+    }

@@ -1,0 +1,163 @@
+"""The caller's options with the facts of image and engine: a `ContainerConfig`."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker import caches, mount_policy, profiles
+from ohsandbox.runtime.docker.container_config import (
+    ALL_GPUS,
+    DEFAULT_CPUS,
+    MAPPED_HOME,
+    ContainerConfig,
+    SandboxLimits,
+)
+from ohsandbox.runtime.docker.options import (
+    BINDS_LABEL,
+    CA_FILE_VARIABLES,
+    LABELS_LABEL,
+    WORKDIR_LABEL,
+    DockerOptions,
+    check_environment,
+    sane_workdir,
+)
+from ohsandbox.runtime.docker.mounts import caches, mount_policy
+from ohsandbox.runtime.mount_text import WORKSPACE, Mount
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.images.engine_images import ImageFacts
+    from ohsandbox.runtime.docker.mounts.mounts import Bind
+
+QUIET_ENV = {
+    "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0",
+    "DEBIAN_FRONTEND": "noninteractive", "PIP_NO_INPUT": "1",
+}  # fmt: skip
+"""No one is at the terminal: no pager, no prompt."""
+_HOSTILE_ENV = re.compile(
+    r"LD_.*|DYLD_.*|BASH_.*|BASHOPTS|SHELLOPTS|ENV|PROMPT_COMMAND|PS[0-4]|IFS|CDPATH|GLOBIGNORE|EXECIGNORE|FIGNORE"
+    r"|HISTFILE|INPUTRC|TMOUT|POSIXLY_CORRECT|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_.*"
+    r"|NLSPATH|RESOLV_HOST_CONF|RES_OPTIONS|TZDIR|NIS_PATH|OHS_.*|OHSANDBOX_.*"
+)
+"""Names by which an image's ENV could change our shells: variables of the loader (those that ld.so(8) clears for setuid
+programs), of bash and of sh. Other variables of an image (JAVA_HOME, GOPATH) are kept."""
+_OF_THE_IMAGE = re.compile(r"\$\{containerEnv:([A-Za-z_][A-Za-z0-9_]{0,254})\}")
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Of an image that sets none."""
+_WANTED_FILES = 65536
+
+
+def resolve(
+    asked: DockerOptions,
+    facts: ImageFacts,
+    engine: Engine,
+    *,
+    name: str,
+    labels: dict[str, str],
+    binds: tuple[Bind, ...] = (),
+) -> ContainerConfig:
+    """Resolve options and image facts to the sandbox's configuration.
+
+    Raises:
+        UsageError: this engine cannot bind a directory of this machine, or map its files to the caller; or the
+            environment of image and caller is too large.
+    """
+    # our variables, then the image's language, then the caller's; the last value wins
+    is_strict = asked.profile == "strict"
+    home = {"HOME": MAPPED_HOME} if asked.writable or is_strict else {}
+    cached = {} if asked.cache is None else caches.ENVIRONMENT | {"APT_CONFIG": CA_FILE_VARIABLES["APT_CONFIG"]}
+    env = QUIET_ENV | home | asked.ca_environment | cached | _with_the_images(asked.env, facts.env)
+    if not asked.gpus and any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in facts.env):
+        env = {"NVIDIA_VISIBLE_DEVICES": "void"} | env  # an engine whose default runtime is NVIDIA's obeys the image's
+    if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
+        env = {"LANG": "C.UTF-8"} | env
+    check_environment(facts.env, env, whose=f"Image {asked.image!r} with env=")
+    identity = _identity(asked.bound, engine)
+    user = asked.user or (identity.user if identity else facts.user)
+    if is_strict:
+        user = profiles.ordinary_user(asked, user, engine, is_bound=identity is not None)
+    image_workdir = sane_workdir(facts.workdir)
+    if asked.workspaces:
+        image_workdir = asked.workspaces[0].target
+    elif asked.copy_of or is_strict or image_workdir in {None, "/"}:
+        image_workdir = WORKSPACE
+    workdir = sane_workdir(asked.workdir) or image_workdir or WORKSPACE
+    labels = asked.labels | labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
+    if (
+        asked.labels or asked.checkpoint or asked.setup_key
+    ):  # a checkpoint's image has the labels of the sandbox that it was made of
+        labels[LABELS_LABEL] = " ".join(asked.labels)
+    if asked.writable:
+        labels["ohsandbox.git"] = asked.git
+    if asked.bound or asked.checkpoint:
+        places = {name: [one.target for one in getattr(asked, name)] for name in ("workspaces", "mounts")}
+        labels[BINDS_LABEL] = json.dumps(places)
+    return ContainerConfig(
+        name=name, image=facts.id, workdir=workdir, user=user, env=env,
+        unset=_unset(facts.env, env, asked.env), network=asked.network,
+        limits=asked.limits, cpus=processors(asked.limits, engine),
+        open_files=open_files(asked.limits, engine), binds=binds, identity=identity,
+        architecture=facts.platform.split("/")[-1], labels=labels, hardening=asked.hardening,
+        gpus=ALL_GPUS if asked.gpus == "all" else asked.gpus or 0, **profiles.oci_runtime(asked.runtime, engine),
+    )  # fmt: skip
+
+
+def _with_the_images(env: Mapping[str, str], image_env: Sequence[str]) -> dict[str, str]:
+    """Variables in whose values `${containerEnv:NAME}` stands for the image's own, as in a devcontainer.json."""
+    known = {"PATH": _DEFAULT_PATH} | dict(entry.partition("=")[::2] for entry in image_env)
+    return {name: _OF_THE_IMAGE.sub(lambda one: known.get(one[1], ""), value) for name, value in env.items()}
+
+
+def _unset(image_env: list[str], env: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables of an image to remove; a checkpoint has those of a cache that its next sandbox may lack."""
+    values = dict(entry.partition("=")[::2] for entry in image_env)
+    ours = (*caches.ENVIRONMENT.items(), ("APT_CONFIG", CA_FILE_VARIABLES["APT_CONFIG"]))
+    left = {name for name, value in ours if values.get(name) == value and name not in env}
+    return tuple(sorted(left.union(name for name in hostile_names(image_env) if name not in asked)))
+
+
+def hostile_names(image_env: list[str]) -> tuple[str, ...]:
+    """Return the variables of an image's ENV to remove; a bare name in Env removes the image's value."""
+    names = {entry.split("=", 1)[0] for entry in image_env}
+    return tuple(sorted(name for name in names if _HOSTILE_ENV.fullmatch(name)))
+
+
+def processors(limits: SandboxLimits, engine: Engine) -> float:
+    """Return the number of processors: what was asked for, or two where the engine has as many."""
+    return limits.cpus or min(DEFAULT_CPUS, engine.cpu_count())
+
+
+def open_files(limits: SandboxLimits, engine: Engine) -> int:
+    """Return 65536, or this process's hard limit if lower: a local engine without CAP_SYS_RESOURCE has the same one."""
+    if limits.open_files is not None or not engine.address.is_local:
+        return limits.open_files or _WANTED_FILES
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
+
+
+def _identity(bound: Sequence[Mount], engine: Engine) -> mount_policy.Identity | None:
+    """The user to whom what is written belongs; None where nothing of this machine is written."""
+    if not bound:
+        return None
+    what = "workspace= and mounts="
+    if not engine.address.is_local:
+        raise UsageError(
+            f"{what} need an engine on this machine, and {engine.address} is another. "
+            "Remedy: work on a copy (--copy, copy=True); `ohsandbox run` brings its changes back."
+        )
+    writable = [one.source for one in bound if not one.read_only]
+    if not writable:
+        return None
+    security = " ".join(engine.info().get("SecurityOptions") or [])
+    if "name=userns" in security:
+        raise UsageError(
+            f"{what} cannot give their files to you: this engine remaps users (userns-remap). "
+            "Remedy: copy the files in with `upload`, or use an engine without userns-remap."
+        )
+    return mount_policy.identity(writable[0], rootless="name=rootless" in security)

@@ -1,0 +1,1 @@
+"""The connection to a Docker engine: its address, its transports (Unix socket, TCP, TLS, ssh) and its errors."""

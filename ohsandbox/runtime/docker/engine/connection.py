@@ -1,0 +1,302 @@
+"""Connecting to a Docker engine: its address, the connection, and the errors when no engine answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker.engine.error_mapping import NO_ENGINE_REMEDY, engine_errors, foreign_errors
+from ohsandbox.runtime.docker.engine.own_container import own_id
+from ohsandbox.runtime.docker.engine.ssh_tunnel import SshTunnel, tunnel_to
+from ohsandbox.runtime.process.cancellation import check_not_cancelled, once_cancelled
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ohsandbox.runtime.docker.engine.own_container import OwnMount
+
+CONNECT_TIMEOUT_S = 8.0
+"""Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
+_CALL_TIMEOUT_S = 120.0
+"""Per API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be slow."""
+
+MAX_IDLE_CONNECTIONS = 64
+"""As many as requests went on at once; urllib3 warns of each connection beyond."""
+
+
+class EngineAddress(NamedTuple):
+    """The address of an engine, and where it was configured."""
+
+    url: str
+    tls: Any
+    """A docker.tls.TLSConfig, or None."""
+    source: str
+    """Where it was configured: 'DOCKER_HOST', "context 'desktop-linux'", 'default'."""
+    context: str = "default"
+    """The docker client's name for it, and for its builder."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a socket file of this machine; the engine then most likely shares our processors and files."""
+        return "unix://" in self.url
+
+    def __str__(self) -> str:
+        return f"{self.url} (from {self.source})"
+
+
+class Engine:
+    """A connected engine. `api` is docker-py's low-level client; wrap its calls in `engine_errors`.
+
+    So whatever asks the engine raises SandboxUnavailable where that fails.
+    """
+
+    def __init__(self, api: Any, address: EngineAddress) -> None:
+        self.api = api
+        self.address = address
+        self.is_podman = False
+        """Whether Podman answers, as it says in its answer to a ping."""
+        self.own_mounts: tuple[OwnMount, ...] | None = None
+        """Of the container that we run in, once they were asked for."""
+        self._info: dict[str, Any] | None = None
+        self.while_starting: Callable[[], None] | None = None
+        """Called before the engine is asked to start a container, for which it takes 0.2 s."""
+        self.on_reconnect: Callable[[str], None] | None = None
+        """Hears, in a sentence, that the way to another machine was lost and is there again."""
+
+    @property
+    def api_version(self) -> str:
+        """The negotiated API version, such as '1.41'."""
+        return str(self.api.api_version)
+
+    def cpu_count(self) -> int:
+        """Number of processors of the engine's machine; larger NanoCpus are refused (400)."""
+        if self.address.is_local:
+            return os.cpu_count() or 1
+        with engine_errors("asking the engine for its processors"):
+            return int(self.api.info()["NCPU"])
+
+    def info(self) -> dict[str, Any]:
+        """What the engine says of itself and its machine, asked once."""
+        if self._info is None:
+            with engine_errors("asking the engine about itself"):
+                self._info = dict(self.api.info())
+        return self._info
+
+    def has_our_kernel(self) -> bool:
+        """Whether containers run on this machine's kernel, and so show its inodes: not those of Docker Desktop."""
+        return self.address.is_local and self.info().get("KernelVersion") == os.uname().release
+
+    @contextlib.contextmanager
+    def cut_by(self, cancel: threading.Event | None, doing: str) -> Iterator[None]:
+        """As `engine_errors(doing)`; what is asked in the block is cut off once cancel is set.
+
+        The engine ends a pull or a build that nobody listens to.
+
+        Raises:
+            CallCancelledError: cancel was set before the end of the block.
+        """
+        check_not_cancelled(cancel, doing)
+        answers: list[Any] = []
+        hooks = self.api.hooks["response"]
+        hooks.append(hook := lambda answer, *_, **__: answers.append(answer))
+
+        def cut() -> None:
+            for answer in answers:
+                with contextlib.suppress(AttributeError, OSError):  # a close would not wake the thread that reads it
+                    answer.raw.connection.sock.shutdown(socket.SHUT_RDWR)
+
+        try:
+            with once_cancelled(cancel, cut), engine_errors(doing):
+                yield
+        except SandboxUnavailable:
+            check_not_cancelled(cancel, doing)
+            raise
+        finally:
+            hooks.remove(hook)
+        check_not_cancelled(cancel, doing)
+
+    def close(self) -> None:
+        """Close pooled connections. Calling it twice is fine."""
+        self.api.close()
+
+
+def connect(environ: Mapping[str, str] | None = None) -> Engine:
+    """Connect to the engine that DOCKER_HOST, the Docker context, or the default socket names.
+
+    Raises:
+        EngineUnavailable: nothing answers within 8 s, or the engine is too old; the message holds address and remedy.
+        UsageError: the address is malformed, or names a context that does not exist.
+    """
+    address = find(os.environ if environ is None else environ)
+    try:
+        engine = _engine(address)
+    except OhsandboxError:
+        raise
+    except foreign_errors() as error:
+        raise _unavailable(error, address) from error
+    engine.api.timeout = _CALL_TIMEOUT_S
+    return engine
+
+
+def find(environ: Mapping[str, str]) -> EngineAddress:
+    """Return the address in the docker client's order: DOCKER_HOST, DOCKER_CONTEXT, current context, default."""
+    from docker.context import ContextAPI  # noqa: PLC0415 - 0.14 s, needed only with an engine
+    from docker.context.config import get_current_context_name  # noqa: PLC0415
+    from docker.utils import kwargs_from_env  # noqa: PLC0415
+
+    with _usage_errors():
+        if environ.get("DOCKER_HOST"):
+            found = kwargs_from_env(dict(environ))
+            return EngineAddress(found["base_url"], found.get("tls"), "DOCKER_HOST")
+        name = environ.get("DOCKER_CONTEXT") or get_current_context_name()
+        if name == "default":
+            return EngineAddress("unix:///var/run/docker.sock", None, "default")
+        context = ContextAPI.get_context(name)
+    if context is None or not context.Host:  # docker-py falls back to the default socket here: the wrong engine
+        raise UsageError(f"Docker context {name!r} is not there. Remedy: `docker context ls`, or unset DOCKER_CONTEXT.")
+    return EngineAddress(context.Host, context.TLSConfig, f"context {name!r}", name)
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn docker-py's errors on a malformed address or TLS setting into UsageError."""
+    try:
+        yield
+    except OhsandboxError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"The Docker settings cannot be used: {error}. Remedy: correct DOCKER_HOST, DOCKER_CERT_PATH "
+            "or the context."
+        ) from error
+
+
+def _engine(address: EngineAddress) -> Engine:
+    from docker.utils import parse_host  # noqa: PLC0415
+
+    with _usage_errors():
+        url = parse_host(address.url, tls=bool(address.tls))
+    if url.startswith("ssh://"):
+        return _negotiated(address, tunnel_to(address.url))
+    if url.startswith("http+unix://"):
+        # a plain OSError says more than docker-py's, which also leaks the failed socket
+        with socket.socket(socket.AF_UNIX) as knock:
+            knock.settimeout(CONNECT_TIMEOUT_S)
+            knock.connect("/" + url.removeprefix("http+unix://").lstrip("/"))
+    return _negotiated(address)
+
+
+def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engine:
+    """Return the engine with a client that uses the engine's own API version.
+
+    requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA, and docker-py's
+    constructor would connect that way. Neither is meant for the engine, so the version is requested afterwards, without
+    them.
+    """
+    import docker  # noqa: PLC0415
+    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
+
+    url = address.url if tunnel is None else f"unix://{tunnel.open()}"
+    api = docker.APIClient(base_url=url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
+    try:
+        engine = Engine(api, address)
+        _use_one_pool(engine, url, tunnel)
+        api.trust_env = False
+        # its ping's header in 1 ms; without one, GET /version, for which engine 20.10 queries all its components: 10 ms
+        pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
+        said = pinged.headers.get("Api-Version") if pinged.ok else None
+        version = _checked_version({"ApiVersion": said} if said else api.version(api_version=False), address)
+        api._version = version  # noqa: SLF001 - docker-py sets it in its constructor only
+    except BaseException:
+        api.close()
+        raise
+    engine.is_podman = "Libpod-API-Version" in pinged.headers
+    return engine
+
+
+def _use_one_pool(engine: Engine, url: str, tunnel: SshTunnel | None) -> None:
+    if "unix://" not in url:
+        return
+    from ohsandbox.runtime.docker.engine.unix_transport import OnePoolAdapter  # noqa: PLC0415 - imports docker
+
+    def tell() -> None:
+        if engine.on_reconnect is not None:
+            engine.on_reconnect(f"The connection to {engine.address.url} was lost and made again")
+
+    adapter = OnePoolAdapter(url, CONNECT_TIMEOUT_S, MAX_IDLE_CONNECTIONS, tunnel=tunnel, on_reconnect=tell)
+    engine.api.mount("http+docker://", adapter)
+
+
+def _checked_version(answer: Any, address: EngineAddress) -> str:
+    """Return the API version in an engine's answer; refuse what is not an engine, or too old for docker-py."""
+    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
+    from docker.utils import version_lt  # noqa: PLC0415
+
+    version = answer.get("ApiVersion") if isinstance(answer, dict) else None
+    if not isinstance(version, str) or not re.fullmatch(r"[0-9]+\.[0-9]+", version):
+        raise EngineUnavailable(f"The server at {address} is not a Docker engine. Remedy: {NO_ENGINE_REMEDY}.")
+    if version_lt(version, MINIMUM):
+        raise EngineUnavailable(
+            f"The Docker engine at {address} is too old: it speaks API {version}, {MINIMUM} is needed. "
+            "Remedy: upgrade the engine (20.10 or newer)."
+        )
+    return version
+
+
+def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError:
+    """Return a one-line error for a failed connect: cause, address, remedy."""
+    text = str(error)
+    remedy = NO_ENGINE_REMEDY
+    if own_id() is not None and address.is_local:
+        path = _socket_path(address)
+        remedy = f"start this container with `-v {path}:{path}`, or point DOCKER_HOST at an engine"
+    if "Permission denied" in text or "PermissionError" in text:
+        if own_id() is not None and (group := _group_of_socket(address)) is not None:
+            return EngineUnavailable(
+                f"Permission denied at {address}: it belongs to group {group}. Remedy: start this container with "
+                f"`--group-add {group}`."
+            )
+        return EngineUnavailable(
+            f"Permission denied at {address}. Remedy: `sudo usermod -aG docker $USER` and log in again, "
+            "or use a rootless engine."
+        )
+    if "timed out" in text.lower() or "timeout" in text.lower():
+        why = f"it accepts but does not answer within {CONNECT_TIMEOUT_S:.0f} s"
+    elif "No such file" in text or "FileNotFound" in text:
+        why = "the socket does not exist"
+    elif "refused" in text:
+        why = "connection refused"
+    elif found := re.search(r"certificate verify failed: [^()]+|SSLError\([^()]+", text):
+        why = found[0].strip()
+    else:
+        why = " ".join(text.split())[:200]
+    return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {remedy}.")
+
+
+def _socket_path(address: EngineAddress) -> str:
+    return address.url.split("unix://", 1)[1] or "/var/run/docker.sock"
+
+
+def _group_of_socket(address: EngineAddress) -> int | None:
+    try:
+        return Path(_socket_path(address)).stat().st_gid if address.is_local else None
+    except OSError:
+        return None
+
+
+def socket_mode(address: EngineAddress) -> str | None:
+    """Owner and mode of a local engine's socket, as `root:docker 0660`; None if it is not a local file."""
+    if not address.is_local:
+        return None
+    try:
+        found = Path(_socket_path(address)).stat()
+    except OSError:
+        return None
+    return f"{found.st_uid}:{found.st_gid} {stat.S_IMODE(found.st_mode):04o}"

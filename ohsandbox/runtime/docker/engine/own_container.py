@@ -1,0 +1,148 @@
+"""The container that ohsandbox itself runs in, if it does.
+
+The engine makes sandboxes beside it, not in it: what is bound into them is named as the engine's machine names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import OhsandboxError, UsageError
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_OWN_FILE = re.compile(r"/([0-9a-f]{64})/(?:userdata/)?(?:hostname|hosts|resolv\.conf)")
+"""What Docker and Podman bind into each container, from a directory that has the container's id as its name."""
+
+
+class OwnMount(NamedTuple):
+    """A mount of our container."""
+
+    place: str
+    source: str
+    """Its path on the engine's machine; empty: it has none, as a tmpfs."""
+    is_volume: bool = False
+
+
+@functools.cache
+def own_id() -> str | None:
+    """The id of the container that this process runs in; None: in none of Docker or Podman."""
+    try:
+        lines = _MOUNTINFO.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    return id_in(lines)
+
+
+def id_in(lines: list[str]) -> str | None:
+    """The id of the container whose /proc/PID/mountinfo has these lines."""
+    for fields in (line.split() for line in lines):
+        if len(fields) > 4 and fields[4] in {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}:  # noqa: PLR2004
+            found = _OWN_FILE.search(fields[3])
+            if found:
+                return found[1]
+    return None
+
+
+def own_mounts(engine: Engine) -> tuple[OwnMount, ...] | None:
+    """The mounts of our container; None: we run in none, or in one that this engine does not run."""
+    if (own := own_id()) is None:
+        return None
+    if engine.own_mounts is None:
+        try:
+            with engine_errors("asking the engine for our own container"):
+                found = engine.api.inspect_container(own)
+        except OhsandboxError:
+            return None
+        engine.own_mounts = mounts_in(found)
+    return engine.own_mounts
+
+
+def mounts_in(found: Mapping[str, Any]) -> tuple[OwnMount, ...]:
+    """The mounts of an inspected container, a nested one before the one that it lies in."""
+    made = []
+    for one in found.get("Mounts") or []:
+        kind, source = one.get("Type"), str(one.get("Source") or "")
+        made.append(OwnMount(str(one["Destination"]), source if kind in {"bind", "volume"} else "", kind == "volume"))
+    made += [OwnMount(place, "") for place in (found.get("HostConfig") or {}).get("Tmpfs") or {}]
+    return tuple(sorted(made, key=lambda one: -len(PurePosixPath(one.place).parts)))
+
+
+def to_engine(path: str, mounts: tuple[OwnMount, ...]) -> str:
+    """A path of ours as the engine's machine names it.
+
+    Raises:
+        UsageError: it lies in no mount of our container.
+    """
+    mount = _mount_of(path, mounts)
+    return _joined(mount.source, str(PurePosixPath(path).relative_to(mount.place)))
+
+
+def _mount_of(path: str, mounts: tuple[OwnMount, ...]) -> OwnMount:
+    found = next((one for one in mounts if _below(path, one.place) is not None), None)
+    if found is not None and found.source:
+        return found
+    raise UsageError(
+        f"{path!r} is in this container only: the engine makes the sandbox beside this container, and does not see it. "
+        "Remedy: start this container with `-v DIRECTORY:/workspace` and name what is below /workspace."
+    )
+
+
+def to_us(path: str, mounts: tuple[OwnMount, ...]) -> str:
+    """A path of the engine's machine as it is named in our container; itself where we do not see it."""
+    seen = [(one.place, inside) for one in mounts if one.source and (inside := _below(path, one.source)) is not None]
+    return min((_joined(place, inside) for place, inside in seen), key=len, default=path)
+
+
+def _below(path: str, directory: str) -> str | None:
+    try:
+        return str(PurePosixPath(path).relative_to(directory))
+    except ValueError:
+        return None
+
+
+def _joined(directory: str, inside: str) -> str:
+    return str(PurePosixPath(directory) / inside)
+
+
+def for_engine(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
+    """A create call's body with the paths of what is bound as the engine's machine names them.
+
+    Raises:
+        UsageError: one lies in no mount of our container.
+    """
+    host = payload.get("HostConfig") or {}
+    binds = host.get("Mounts")
+    if not binds or (mounts := own_mounts(engine)) is None:
+        return payload
+    named = [_named_for_engine(one, mounts) if one["Type"] == "bind" else one for one in binds]
+    return payload | {"HostConfig": host | {"Mounts": named}}
+
+
+def _named_for_engine(bind: dict[str, Any], mounts: tuple[OwnMount, ...]) -> dict[str, Any]:
+    """A bind with its source as the engine's machine names it.
+
+    Volumes are a part of the engine's own data, which it binds only as `rslave` or `rshared` ("when mount source is
+    within the daemon root", 20.10).
+    """
+    options = {"BindOptions": {"Propagation": "rslave"}} if _mount_of(bind["Source"], mounts).is_volume else {}
+    return bind | {"Source": to_engine(bind["Source"], mounts)} | options
+
+
+def as_we_name(found: dict[str, Any], engine: Engine) -> dict[str, Any]:
+    """An inspected container with the paths of what is bound as they are named in our container."""
+    binds = found.get("Mounts")
+    if not binds or (mounts := own_mounts(engine)) is None:
+        return found
+    named = [
+        one | {"Source": to_us(str(one.get("Source")), mounts)} if one.get("Type") == "bind" else one for one in binds
+    ]
+    return found | {"Mounts": named}

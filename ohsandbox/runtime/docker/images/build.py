@@ -1,0 +1,342 @@
+"""Images built from a Dockerfile: once per content, by the engine, outside every limit of a sandbox.
+
+The tag is a hash of what is sent, so an unchanged context needs no build. A record in the state directory says when the
+image was last used; `gc` removes images that were not used for UNUSED_S, and no image without a record here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.arguments import expect, expect_texts_by_name, suggests_names
+from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import locked, write_atomically
+from ohsandbox.runtime.aio import awaited
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import builders, engine_images
+from ohsandbox.runtime.docker.images.build_context import DIGEST_CHARS, BuildContext
+from ohsandbox.runtime.inventory import removal
+from ohsandbox.runtime.process.cancellation import check_not_cancelled
+from ohsandbox.runtime.results import PullProgress
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Collection, Iterator
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.inventory import GcResult
+
+log = logging.getLogger(__name__)
+
+REPOSITORY = "ohsandbox-build"
+UNUSED_S = 14 * 24 * 3600.0
+"""Building again costs minutes, keeping costs disk: two weeks outlast a holiday."""
+
+
+class Build(NamedTuple):
+    """What an image is built from."""
+
+    context: str | os.PathLike[str]
+    """A directory of this machine; its `.dockerignore` is honoured."""
+    dockerfile: str = "Dockerfile"
+    """Its path in the context."""
+    args: Mapping[str, str] = {}
+    """Values of the Dockerfile's ARG. They are recorded in the image's history, so do not put secrets in them."""
+    target: str | None = None
+    """The stage to build; None is the last."""
+    secrets: Mapping[str, str] = {}
+    """For `RUN --mount=type=secret,id=...`: `env:NAME` or `file:PATH` by id. They are in no layer, need BuildKit, and
+    make no other image: what they say may not matter to what is built."""
+    base: str | Mapping[str, Any] | None = None
+    """An image, or the fields of another `Build`, that is obtained first. The Dockerfile's ARG `BASE` is then its name,
+    `BASE_ID` its id and `BASE_USER` its user."""
+
+
+class BuiltImage(NamedTuple):
+    """An image of a Dockerfile, and where its commands run."""
+
+    name: str
+    workdir: str
+    """Its WORKDIR; the root directory if it has none, since that is where `COPY file .` puts the file."""
+
+
+def checked(build: Build | str | os.PathLike[str]) -> Build:
+    """The build with its context as an absolute path.
+
+    Raises:
+        UsageError: the directory or its Dockerfile does not exist, or the Dockerfile is not in it.
+    """
+    given = build if isinstance(build, Build) else Build(build)
+    if not isinstance(given.context, str | os.PathLike) or not given.context:
+        raise UsageError(f"Invalid build {given.context!r}: give a directory with a Dockerfile, or a Build(...)")
+    expect_texts_by_name("Build(args=...)", given.args)
+    expect_texts_by_name("Build(secrets=...)", given.secrets)
+    for name, reference in given.secrets.items():
+        if not reference.startswith(("env:", "file:")):
+            raise UsageError(f"Invalid secret {name!r} of a build: expected env:NAME or file:PATH.")
+    expect("Build(dockerfile=...)", given.dockerfile, str, optional=False)
+    expect("Build(target=...)", given.target, str)
+    root = Path(given.context).expanduser().resolve()
+    if not isinstance(build, Build) and root.is_file():
+        given, root = Build(root.parent, root.name), root.parent
+    if not root.is_dir():
+        raise UsageError(f"The build's directory {str(root)!r} does not exist. Remedy: name one with a Dockerfile.")
+    name = os.path.normpath(given.dockerfile)
+    if name.startswith(("/", "..")):
+        raise UsageError(f"The Dockerfile {given.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there.")
+    if not (root / name).is_file():
+        raise UsageError(
+            f"There is no file {name!r} in {str(root)!r}. Remedy: name a directory that has one, or the file itself."
+        )
+    if isinstance(given.base, Mapping):
+        checked(Build(**given.base))
+    else:
+        expect("Build(base=...)", given.base, str)
+    return given._replace(context=str(root), dockerfile=name, args=dict(given.args), secrets=dict(given.secrets))
+
+
+_trusted: dict[str, str] = {}
+"""The digest of each build that a project's file asks for, as this process compared it with what a person trusts."""
+
+
+def digest_to_trust(build: Build) -> str:
+    """The digest of a build's files; from now on this process builds nothing else from it.
+
+    Raises:
+        OSError, UsageError: as `BuildContext`.
+    """
+    digest = _trusted[repr(build)] = BuildContext(build).digest()
+    return digest
+
+
+def ensure(
+    engine: Engine,
+    build: Build,
+    *,
+    progress: Callable[[PullProgress], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> str:
+    """The name of the build's image, which is built first if it is not there.
+
+    One builder at a time for each content, over all threads and processes of this state directory: the others wait,
+    and find the image.
+
+    Raises:
+        UsageError: a step fails, the Dockerfile is invalid, with the step and its last output; or the directory cannot
+            be read, or changes while it is.
+        ImageUnavailable: an image that it begins with cannot be had, or a step could not reach a host; what may pass
+            was tried again.
+        SandboxUnavailable: the engine failed.
+        CallCancelledError: cancel was set; the build has been ended.
+    """
+    shown = f"{build.context}/{build.dockerfile}"
+
+    def tell(progressed: PullProgress) -> None:
+        if progress is not None:
+            progress(progressed._replace(image=shown))
+
+    build = _on_base(engine, build, progress, cancel)
+    with _reading(build):
+        context = BuildContext(build)
+        digest = context.digest()
+    if _trusted.get(repr(build), digest) != digest:
+        raise UsageError(
+            f"The build's directory {str(build.context)!r} changed after it was looked at. Remedy: look again, with "
+            "`ohsandbox trust`."
+        )
+    name = f"{REPOSITORY}:{digest}"
+    with locked(subdirectory("pulls") / digest, on_wait=lambda: tell(PullProgress(shown, "waiting")), cancel=cancel):
+        check_not_cancelled(cancel, f"building {str(build.context)!r}")
+        write_atomically(subdirectory("builds") / digest, engine.address.url.encode(), durable=False)
+        if engine_images.inspect(engine, name) is None:
+            with tempfile.TemporaryFile() as archive:
+                with _reading(build):
+                    if context.archive(archive) != digest:
+                        raise OSError("it changed while it was read")
+                job = builders.BuildJob(build, archive, name, cancel)
+                engine_images.patiently(partial(_build, engine, job, tell), shown, tell, cancel)
+            tell(PullProgress(shown, "done"))
+    return name
+
+
+def _on_base(
+    engine: Engine, build: Build, progress: Callable[[PullProgress], None] | None, cancel: threading.Event | None
+) -> Build:
+    """The build with its base, which is had first, among its arguments."""
+    if build.base is None:
+        return build
+    name = build.base
+    if not isinstance(name, str):
+        name = ensure(engine, checked(Build(**name)), progress=progress, cancel=cancel)
+    facts = engine_images.ensure(engine, name, progress=progress, cancel=cancel)
+    more = {"BASE": name, "BASE_ID": facts.id, "BASE_USER": facts.user or "root"}
+    return build._replace(args={**build.args, **more}, base=None)
+
+
+@suggests_names
+def build_image(
+    build: Build | str | os.PathLike[str],
+    *,
+    progress: Callable[[PullProgress], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> BuiltImage:
+    """Build an image, unless one of the same content is here: what `DockerRuntime(build=...)` does at its start.
+
+    build is a `Build`, a directory with a Dockerfile, or a Dockerfile, whose directory is then the context. Any number
+    of threads and processes may ask for the same content at once: it is built once. progress is told of each step;
+    once cancel is set the build ends. `ohsandbox gc` removes an image that was not used for two weeks.
+
+    Raises:
+        UsageError: there is no such Dockerfile, it is invalid, or a step of it fails.
+        EngineUnavailable: no engine answers.
+        ImageUnavailable: an image that it begins with cannot be had, or a step could not reach a host.
+        SandboxUnavailable: the engine failed.
+        CallCancelledError: cancel was set.
+    """
+    wanted, engine = checked(build), connect()
+    try:
+        name = ensure(engine, wanted, progress=progress, cancel=cancel)
+        facts = engine_images.inspect(engine, name)
+    finally:
+        engine.close()
+    if facts is None:
+        raise ImageUnavailable(f"Image {name!r} was built and is not here any more. Remedy: try again.")
+    return BuiltImage(name, facts.workdir or "/")
+
+
+abuild_image = awaited(build_image)
+
+
+@contextlib.contextmanager
+def _reading(build: Build) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"The build's directory {str(build.context)!r} cannot be read: {error}. Remedy: list it in .dockerignore."
+        ) from error
+
+
+def _build(engine: Engine, job: builders.BuildJob, tell: Callable[[PullProgress], None]) -> None:
+    report = builders.BuildReport(job.build, tell)
+    builders.run(engine, job, report)
+    report.check()
+
+
+# --- images that nobody has used for long, or that take too much ---
+
+
+def note_pulled(engine: Engine, image: str) -> None:
+    """Note that we, and nobody else, are about to pull an image; `trim` may remove it one day."""
+    write_atomically(_pull_record(image), f"{engine.address.url}\n{image}".encode(), durable=False)
+
+
+def note_used(engine: Engine, image: str) -> None:
+    """Note that an image is used now, if it is one of ours."""
+    for record, name in _records(engine):
+        if name == image:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(record)
+
+
+def trim(engine: Engine, budget_bytes: int, *, keep: Collection[str]) -> set[str]:
+    """Remove images that we built or noted as pulled, the least recently used first, until the others fit.
+
+    What an image shares with others does not count, nor is it freed by a removal. keep names images that stay; one of
+    which there is a container stays, too. Returns the names of those that were removed.
+    """
+    if not _records(engine):
+        return set()
+    try:
+        with engine_errors("measuring images"):
+            usage = engine.api.df()
+    except SandboxUnavailable as error:  # "a disk usage operation is already running", another process's, say
+        log.warning("no image is removed this time: %s", error)
+        return set()
+    own_bytes = {
+        tag: max(0, int(one.get("Size") or 0) - max(0, int(one.get("SharedSize") or 0)))
+        for one in usage.get("Images") or [] for tag in one.get("RepoTags") or []
+    }  # fmt: skip
+    ours = [(record, name) for record, name in _records(engine) if _tagged(name) in own_bytes]
+    total, gone = sum(own_bytes[_tagged(name)] for _, name in ours), set[str]()
+    for record, name in sorted(ours, key=lambda one: one[0].stat().st_mtime):
+        if total <= budget_bytes:
+            break
+        with contextlib.suppress(SandboxUnavailable):
+            if name not in keep and _remove(engine, name):
+                record.unlink(missing_ok=True)
+                total -= own_bytes[_tagged(name)]
+                gone.add(name)
+    return gone
+
+
+def _tagged(name: str) -> str:
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def _remove(engine: Engine, name: str) -> bool:
+    """Whether the image is gone; not where there is a container of it."""
+    with engine_errors(f"removing image {name}"):
+        is_used = bool(engine.api.containers(all=True, filters={"ancestor": name}))
+        if not is_used:
+            engine.api.remove_image(name)
+    return not is_used
+
+
+def _pull_record(image: str) -> Path:
+    return subdirectory("pulled") / hashlib.sha256(image.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def _records(engine: Engine) -> list[tuple[Path, str]]:
+    """The records of this engine's images that we built or pulled, and their names."""
+    found = []
+    for record in (*subdirectory("builds").iterdir(), *subdirectory("pulled").iterdir()):
+        with contextlib.suppress(OSError):
+            address, _, image = record.read_text(encoding="utf-8").partition("\n")
+            if address == engine.address.url and len(record.name) == DIGEST_CHARS:
+                found.append((record, image or f"{REPOSITORY}:{record.name}"))
+    return found
+
+
+def unused(engine: Engine) -> list[str]:
+    """Names of the images that `collect` would remove."""
+    return [f"{REPOSITORY}:{record.name}" for record in _unused_records(engine)]
+
+
+def collect(engine: Engine) -> list[GcResult]:
+    """Remove images of ours that were not used for UNUSED_S; one that a container uses stays."""
+    why = f"no sandbox was made from it for {UNUSED_S / 86400:.0f} days"
+    return [
+        one
+        for record in _unused_records(engine)
+        for one in removal(f"{REPOSITORY}:{record.name}", "", why, partial(_remove_unused, engine, record))
+    ]
+
+
+def _remove_unused(engine: Engine, record: Path) -> bool:
+    name = f"{REPOSITORY}:{record.name}"
+    if engine_images.inspect(engine, name) is not None and not _remove(engine, name):
+        return False
+    record.unlink(missing_ok=True)
+    return True
+
+
+def _unused_records(engine: Engine) -> list[Path]:
+    found = []
+    for path in sorted(subdirectory("builds").iterdir()):
+        with contextlib.suppress(OSError):
+            is_old = time.time() - path.stat().st_mtime > UNUSED_S
+            if is_old and len(path.name) == DIGEST_CHARS and path.read_text() == engine.address.url:
+                found.append(path)
+    return found

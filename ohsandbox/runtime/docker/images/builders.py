@@ -1,0 +1,270 @@
+"""The two builders of an engine: BuildKit by the docker client where it has `buildx`, else the engine's own by its API.
+
+Both get the same archive, tell the same progress, and fail with the same errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import subprocess
+from collections import defaultdict, deque
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker.engine.error_mapping import one_line
+from ohsandbox.runtime.process.cancellation import check_not_cancelled, once_cancelled
+from ohsandbox.runtime.results import PullProgress
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.images.build import Build
+
+log = logging.getLogger(__name__)
+
+BUILD_LABEL = "ohsandbox.build"
+"""For a person's `docker images --filter label=...`; which image `gc` may remove says a record of ours."""
+LAST_LINES = 5
+"""Of a failed step's output: a compiler or a package manager says in these what is wrong."""
+_CLIENT_S = 20.0
+"""For a question to the docker client; it answers in 0.1 s."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""The engine makes standard error red."""
+_CLASSIC_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
+_OF_THE_CLASSIC_BUILDER = ("--->", "Removing intermediate container")
+_VERTEX = re.compile(
+    r"#(\d+) (?:\[(?:\S+ +)?(\d+)/(\d+)\] (.*)|ERROR: (.*)|CANCELED|CACHED|DONE .*|(\d+\.\d+) (.*)|(.*))"
+)
+"""A line of `--progress=plain`: a step `#7 [stage 2/4] RUN make`, its error, or `#7 0.345 what it prints`."""
+_FAILED = re.compile(r"error: (?:failed to (?:build|solve): )?(.*)", re.IGNORECASE)
+_BASE_MISSING = re.compile(
+    r"load metadata for|failed to resolve source metadata|failed to do request|pull access denied|toomanyrequests"
+    r"|manifest (?:for \S+ )?(?:unknown|not found)|(?:Head|Get) \"https?://[^\"]*/v2/|repository does not exist",
+    re.IGNORECASE,
+)
+"""The image of a FROM cannot be had: BuildKit's words, then the engine's."""
+_NO_DOWNLOAD = re.compile(
+    r"temporary failure (?:in name resolution|resolving)|could not resolve|no such host|network is unreachable"
+    r"|connection (?:timed out|refused|reset)|failed to establish a new connection|tls handshake timeout",
+    re.IGNORECASE,
+)
+"""A step could not reach a host: words of apt, curl, pip, npm and git."""
+_NO_ENGINE = re.compile(r"cannot connect to the docker daemon|error during connect", re.IGNORECASE)
+
+
+class BuildJob(NamedTuple):
+    """What a builder is asked for."""
+
+    build: Build
+    archive: IO[bytes]
+    """The files, as `BuildContext.archive` writes them."""
+    name: str
+    """Of the image."""
+    cancel: threading.Event | None = None
+    """Once it is set, the build is ended."""
+
+
+class BuildReport:
+    """What a builder said: steps are told as they begin, and the last lines are kept for an error."""
+
+    def __init__(self, build: Build, tell: Callable[[PullProgress], None]) -> None:
+        self._build, self._tell = build, tell
+        self._last: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
+        self._steps: dict[str, PullProgress] = {}
+        self._now = PullProgress("", "building")
+        self._failed = self.error = ""
+
+    def begin(self, key: str, done: int, total: int, text: str) -> None:
+        """A step, under the builder's own name for it."""
+        step = PullProgress("", "building", layers_done=done, layers_total=total, detail=one_line(text))
+        if key not in self._steps:
+            self._steps[key] = self._now = step
+            log.info("building %s, step %d of %d: %s", self._build.context, done, total, step.detail)
+            self._tell(step)
+
+    def say(self, key: str, text: str) -> None:
+        """A line of output, of a step or of the builder itself."""
+        self._last[key].append(text)
+        self._tell(self._steps.get(key, self._now)._replace(detail=one_line(text)))
+
+    def fail(self, key: str, error: str) -> None:
+        """The first error is the cause."""
+        if not self.error:
+            self._failed, self.error = key, error
+
+    def check(self) -> None:
+        """Pass if nothing failed.
+
+        Raises:
+            ImageUnavailable: an image that it begins with cannot be had.
+            SandboxUnavailable: the engine does not answer.
+            UsageError: a step failed, or the Dockerfile is invalid.
+        """
+        if not self.error:
+            return
+        what, error, step = (
+            f"The build of {str(self._build.context)!r}",
+            one_line(self.error),
+            self._steps.get(self._failed),
+        )
+        if _NO_ENGINE.search(error):
+            raise SandboxUnavailable(f"{what} failed: {error}. Remedy: start the engine (`ohsandbox doctor`).")
+        is_from = step is None or step.detail.upper().startswith("FROM ")
+        if is_from and _BASE_MISSING.search(self.error):
+            raise ImageUnavailable(
+                f"{what} failed, since an image of a FROM cannot be had: {error}. Remedy: correct "
+                f"{self._build.dockerfile}, pull the image by hand, or try again later."
+            )
+        where = f" at step {step.layers_done} of {step.layers_total}, {step.detail!r}" if step else ""
+        last = self._last.get(self._failed)
+        output = f" Its last output: {one_line(' | '.join(last))}." if step and last else ""
+        if _NO_DOWNLOAD.search(output):
+            raise ImageUnavailable(
+                f"{what} failed{where}, which could not download what it needs: {error}.{output} Remedy: see to the "
+                "network of the engine's builds, or try again later."
+            )
+        raise UsageError(f"{what} failed{where}: {error}.{output} Remedy: correct {self._build.dockerfile}.")
+
+
+def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
+    """Build the image, with BuildKit where it can be had. What fails is in the report.
+
+    Raises:
+        SandboxUnavailable: the engine failed.
+        CallCancelledError: cancel was set; the build has been ended.
+    """
+    job.archive.seek(0)
+    with_buildkit = buildkit_command(engine)
+    if with_buildkit is None and job.build.secrets:
+        raise UsageError(
+            f"The build of {str(job.build.context)!r} needs BuildKit for its secrets, and docker's client here has no "
+            "`docker buildx` for this engine. Remedy: install it (Debian: docker-cli and docker-buildx)."
+        )
+    if with_buildkit is None:
+        _run_classic(engine, job, report)
+    else:
+        _run_buildkit([*with_buildkit, *_options(job)], job, report)
+    check_not_cancelled(job.cancel, f"building {str(job.build.context)!r}")
+
+
+# --- BuildKit ---
+
+
+def buildkit_command(engine: Engine) -> list[str] | None:
+    """The words of the docker client that build with the BuildKit of this engine; None where it cannot.
+
+    Podman has none. A builder in a container of its own would not see the engine's images.
+    """
+    if engine.is_podman:
+        return None
+    builder = engine.address.context
+    try:
+        said = subprocess.run(
+            ["docker", "buildx", "inspect", builder], capture_output=True, text=True, timeout=_CLIENT_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    is_usable = re.search(r"^Driver: +docker$", said, re.MULTILINE) and re.search(
+        r"^Status: +running$", said, re.MULTILINE
+    )
+    return ["docker", "buildx", "build", "--builder", builder] if is_usable else None
+
+
+def _options(job: BuildJob) -> list[str]:
+    build = job.build
+    arguments = [word for key, value in build.args.items() for word in ("--build-arg", f"{key}={value}")]
+    target = [] if build.target is None else ["--target", build.target]
+    return [
+        "--load", "--progress=plain", "--tag", job.name, "--label", f"{BUILD_LABEL}=1", "--file", build.dockerfile,
+        *arguments, *target, *_secrets(build), "-",
+    ]  # fmt: skip
+
+
+def _secrets(build: Build) -> list[str]:
+    found = []
+    for name, reference in build.secrets.items():
+        kind, _, value = reference.partition(":")
+        found += ["--secret", f"id={name},{'src' if kind == 'file' else 'env'}={value}"]
+    return found
+
+
+def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
+    environment = os.environ | {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}  # which make a list of images of one
+    with (
+        subprocess.Popen(
+            words, stdin=job.archive, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
+            start_new_session=True,  # Ctrl-C is for us
+        ) as client,
+        _ended(client, job.cancel),
+    ):  # fmt: skip
+        assert client.stderr is not None  # noqa: S101 - PIPE gives one
+        last = ""
+        for line in client.stderr:
+            text = _COLOUR.sub("", line.decode(errors="replace")).rstrip()
+            last = text or last
+            _follow_buildkit(text, report)
+        code = client.wait()
+    if code:
+        failed = _FAILED.fullmatch(last)
+        report.fail("", failed[1] if failed else f"the docker client ended with exit code {code}: {last}")
+
+
+@contextlib.contextmanager
+def _ended(client: subprocess.Popen[bytes], cancel: threading.Event | None) -> Iterator[None]:
+    """The client ends, and its build with it, once cancel is set or the block fails."""
+    try:
+        with once_cancelled(cancel, client.terminate):
+            yield
+    except BaseException:
+        client.terminate()
+        raise
+
+
+def _follow_buildkit(text: str, report: BuildReport) -> None:
+    if (found := _VERTEX.fullmatch(text)) is None:
+        return
+    key, done, total, step, error, _, printed, other = found.groups()
+    if done:
+        report.begin(key, int(done), int(total), step)
+    elif error is not None:
+        report.fail(key, error)
+    elif printed:
+        report.say(key, printed)
+    elif other and other.startswith("["):  # `[internal] load metadata for ...`
+        report.say("", other)
+
+
+# --- the engine's own builder ---
+
+
+def _run_classic(engine: Engine, job: BuildJob, report: BuildReport) -> None:
+    build = job.build
+    with engine.cut_by(job.cancel, f"building {str(build.context)!r}"):
+        stream = engine.api.build(
+            fileobj=job.archive, custom_context=True, dockerfile=build.dockerfile, tag=job.name, rm=True, forcerm=True,
+            decode=True, buildargs=dict(build.args), target=build.target, labels={BUILD_LABEL: "1"},
+        )  # fmt: skip
+        key = ""
+        for line in stream:  # to its end: docker-py leaves a stream open that is not read
+            key = _follow_classic(line, key, report)
+
+
+def _follow_classic(line: dict[str, Any], key: str, report: BuildReport) -> str:
+    """Report a line of the stream; the step that it belongs to."""
+    if error := line.get("error"):
+        report.fail(key, str(error))
+        return key
+    text = _COLOUR.sub("", str(line.get("stream") or line.get("status") or "")).strip()
+    if found := _CLASSIC_STEP.fullmatch(text):
+        if not found[3].startswith(f"LABEL {BUILD_LABEL}="):  # the last one is ours
+            report.begin(found[1], int(found[1]), int(found[2]) - 1, found[3])
+        return found[1]
+    for one in text.splitlines():
+        if one.strip() and not one.startswith(_OF_THE_CLASSIC_BUILDER):
+            report.say(key, one)
+    return key

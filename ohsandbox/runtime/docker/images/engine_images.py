@@ -1,0 +1,210 @@
+"""Images of the engine: facts of those present, and pulling missing ones."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import ImageUnavailable
+from ohsandbox.paths import subdirectory
+from ohsandbox.private_files import locked
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, foreign_errors, translate
+from ohsandbox.runtime.process.cancellation import check_not_cancelled
+from ohsandbox.runtime.results import PullProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+
+_PULL_ATTEMPTS = 5
+FIRST_PAUSE_S = 2.0
+"""Doubled each time, with full jitter: 2, 4, 8, 16 s at most. A registry's rate limit lasts hours; a burst, seconds."""
+_PASSING = (
+    "toomanyrequests", "rate limit", "too many requests", "i/o timeout", "connection reset", "503", "tls handshake",
+)  # fmt: skip
+_MAX_ASKED = 20
+"""Images whose registries are asked whether they have them: where pulls are limited, a question may count as one."""
+_NOT_GIVEN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+_LAYER_DONE = {"Pull complete", "Already exists", "Download complete"}
+
+
+class ImageFacts(NamedTuple):
+    """The facts of a local image that a sandbox needs."""
+
+    id: str
+    digest: str | None
+    """repository@sha256:..., if a registry gave one: a run's record pins it."""
+    user: str
+    env: list[str]
+    workdir: str | None
+    platform: str
+    """os/architecture."""
+
+
+class PullFailed(Exception):  # noqa: N818 - never leaves this module
+    """A pull's stream reported an error."""
+
+
+class _Layer(NamedTuple):
+    done: int = 0
+    total: int = 0
+    complete: bool = False
+    extracting: bool = False
+
+
+def ensure(
+    engine: Engine,
+    image: str,
+    *,
+    platform: str | None = None,
+    progress: Callable[[PullProgress], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> ImageFacts:
+    """Return the image's facts, pulled first if missing. One puller per image over all threads and processes.
+
+    platform (os/architecture[/variant]): an image of another one counts as missing.
+
+    Raises:
+        ImageUnavailable: it is missing and cannot be pulled; the message holds the remedy.
+        CallCancelledError: cancel was set; at the next news of the engine the pull ends.
+    """
+    if (facts := _local(engine, image, platform)) is not None:
+        return facts
+    tell = progress or (lambda _: None)
+    lock = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
+    with locked(lock, on_wait=lambda: tell(PullProgress(image, "waiting")), cancel=cancel):
+        if (facts := _local(engine, image, platform)) is None:
+            patiently(partial(_pull, engine, image, platform, tell, cancel), image, tell, cancel)
+            facts = _local(engine, image, platform)
+    if facts is None and platform is not None:
+        raise ImageUnavailable(f"Image {image!r} is not to be had for {platform}. Remedy: name another platform.")
+    if facts is None:
+        raise ImageUnavailable(f"Image {image!r} was pulled and is not here. Remedy: pull it by hand and try again.")
+    return facts
+
+
+def _local(engine: Engine, image: str, platform: str | None) -> ImageFacts | None:
+    """The facts of a local image of that platform; the engine says nothing of variants."""
+    facts = inspect(engine, image)
+    is_it = facts is None or platform is None or facts.platform == "/".join(platform.split("/")[:2])
+    return facts if is_it else None
+
+
+def inspect(engine: Engine, image: str) -> ImageFacts | None:
+    """Return the facts of a local image; None if it is missing."""
+    try:
+        with engine_errors(f"looking for image {image!r}"):
+            found = engine.api.inspect_image(image)
+    except ImageUnavailable:
+        return None
+    return facts_of_image(found)
+
+
+def find_absent(engine: Engine, names: Sequence[str]) -> dict[str, str]:
+    """Of images those that are not here and that no registry gives, each with the engine's words; nothing is pulled.
+
+    An image whose registry does not answer is not among them, nor one beyond the MAX_ASKED first that are not here.
+    """
+    from docker.errors import APIError  # noqa: PLC0415 - slow import, needed only with an engine
+
+    def reason(name: str) -> str | None:
+        try:
+            engine.api.inspect_distribution(name)
+        except APIError as error:
+            return str(error.explanation or error) if error.status_code in _NOT_GIVEN else None
+        except foreign_errors():
+            return None
+        return None
+
+    asked = [name for name in names if inspect(engine, name) is None][:_MAX_ASKED]
+    with ThreadPoolExecutor(8) as pool:
+        reasons = pool.map(reason, asked)
+        return {name: why for name, why in zip(asked, reasons, strict=True) if why is not None}
+
+
+def facts_of_image(found: dict[str, Any]) -> ImageFacts:
+    """Return the facts in the engine's description of an image."""
+    digest = next(iter(found.get("RepoDigests") or []), None)
+    platform = f"{found.get('Os', '?')}/{found.get('Architecture', '?')}"
+    return facts_of(found.get("Config") or found.get("ContainerConfig") or {}, str(found["Id"]), platform, digest)
+
+
+def facts_of(config: dict[str, Any], image_id: str, platform: str, digest: str | None = None) -> ImageFacts:
+    """Return the facts by the Config of an image, or of a container whose image was removed."""
+    env, workdir = list(config.get("Env") or []), config.get("WorkingDir") or None
+    return ImageFacts(image_id, digest, str(config.get("User") or ""), env, workdir, platform)
+
+
+def patiently(
+    attempt: Callable[[], None], image: str, tell: Callable[[PullProgress], None], cancel: threading.Event | None
+) -> None:
+    """Pull or build by attempt(), again where a registry's refusal may pass.
+
+    Raises:
+        ImageUnavailable: the last one, or one that would repeat itself.
+        CallCancelledError: cancel was set between two.
+    """
+    for number in range(1, _PULL_ATTEMPTS + 1):
+        check_not_cancelled(cancel, f"getting image {image!r}")
+        try:
+            attempt()
+        except ImageUnavailable as error:
+            if number == _PULL_ATTEMPTS or not any(word in str(error).lower() for word in _PASSING):
+                raise
+            tell(PullProgress(image, "retrying"))
+            (cancel or threading.Event()).wait(random.uniform(0, FIRST_PAUSE_S * 2 ** (number - 1)))  # noqa: S311 - jitter
+        else:
+            return
+
+
+def _pull(
+    engine: Engine,
+    image: str,
+    platform: str | None,
+    tell: Callable[[PullProgress], None],
+    cancel: threading.Event | None,
+) -> None:
+    layers: dict[str, _Layer] = {}
+    doing = f"pulling image {image!r}{f' for {platform}' if platform else ''}"
+    with engine.cut_by(cancel, doing):
+        for line in engine.api.pull(image, stream=True, decode=True, platform=platform):
+            if "error" in line:
+                failed = PullFailed(str(line["error"]))
+                raise translate(failed, doing=doing) from failed
+            _note(layers, line)
+            tell(_sum(image, layers))
+    tell(_sum(image, layers)._replace(status="done"))
+
+
+def _note(layers: dict[str, _Layer], line: dict[str, Any]) -> None:
+    """Add one line of the pull's stream to the layers; lines about the whole image have no layer id."""
+    status, layer = str(line.get("status", "")), str(line.get("id", ""))
+    if not layer or status.startswith(("Pulling from", "Digest")):
+        return
+    known = layers.get(layer, _Layer())
+    detail = line.get("progressDetail") or {}
+    if status == "Downloading":
+        known = known._replace(done=int(detail.get("current") or 0), total=int(detail.get("total") or known.total))
+    elif status in _LAYER_DONE:
+        known = known._replace(done=known.total, complete=status != "Download complete", extracting=False)
+    elif status == "Extracting":
+        known = known._replace(done=known.total, extracting=True)
+    layers[layer] = known
+
+
+def _sum(image: str, layers: dict[str, _Layer]) -> PullProgress:
+    parts = layers.values()
+    return PullProgress(
+        image,
+        "extracting" if any(part.extracting for part in parts) else "pulling",
+        done_bytes=sum(part.done for part in parts),
+        total_bytes=sum(part.total for part in parts),
+        layers_done=sum(part.complete for part in parts),
+        layers_total=len(layers),
+    )

@@ -1,0 +1,111 @@
+"""The images that ohsandbox ships a Dockerfile for, and all that it has made in an engine: built, listed, removed."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import build
+from ohsandbox.runtime.docker.images.build import Build
+from ohsandbox.runtime.docker.network import open_network
+from ohsandbox.runtime.inventory import SHIPPED_IMAGES, StoredImage, removal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.inventory import GcResult, ImageKind
+    from ohsandbox.runtime.results import PullProgress
+
+_IN_WHEEL = Path(__file__).parents[1] / "shipped"
+_IN_REPOSITORY = Path(__file__).parents[4] / "images"
+_SECRETS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
+"""pip's own variables, which may hold a password."""
+_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+"""Where Debian, Fedora, and Alpine and macOS keep the certificates that the machine trusts."""
+
+
+def _tag_of(name: str) -> str:
+    """The name of a shipped image in the engine."""
+    return f"ohsandbox-{name}"
+
+
+def _directory_of(name: str) -> Path:
+    """The directory of a shipped image's Dockerfile.
+
+    Raises:
+        UsageError: there is no image of that name.
+    """
+    if name not in SHIPPED_IMAGES:
+        raise UsageError(f"Unknown image {name!r}. Choose one of: {', '.join(SHIPPED_IMAGES)}.")
+    shipped = _IN_WHEEL / name
+    return shipped if shipped.is_dir() else _IN_REPOSITORY / name
+
+
+def build_shipped(
+    engine: Engine, name: str, *, base: str | None = None, progress: Callable[[PullProgress], None] | None = None
+) -> str:
+    """Build a shipped image on another base, where one is named, and return its name.
+
+    This machine's certificates and pip's settings are used for the build and stay out of the image.
+
+    Raises:
+        UsageError: there is no such image, the base is none of Debian's, or BuildKit is missing.
+        ImageUnavailable: the base cannot be had.
+        SandboxUnavailable: the engine failed.
+    """
+    args = {} if base is None else {"BASE_IMAGE": base}
+    made = build.ensure(
+        engine, build.checked(Build(_directory_of(name), args=args, secrets=_secrets())), progress=progress
+    )
+    with engine_errors(f"naming image {made}"):
+        engine.api.tag(made, _tag_of(name))
+    return _tag_of(name)
+
+
+def list_made(engine: Engine) -> list[StoredImage]:
+    """All images that ohsandbox made in this engine, by whatever user, the newest first."""
+    with engine_errors("listing the images"):
+        used = {str(one["ImageID"]) for one in engine.api.containers(all=True)}
+        found = [one for image in engine.api.images() for one in _made(image, used)]
+    return sorted(found, key=lambda one: one.created_at, reverse=True)
+
+
+def prune(engine: Engine) -> Iterator[GcResult]:
+    """Remove what we built and no container uses.
+
+    Checkpoints belong to conversations, and are removed with them; shipped images stay.
+    """
+    for one in list_made(engine):
+        if not one.in_use and one.kind in {"built", "network"}:
+            yield from removal(one.name, "", "no container uses it", partial(_remove, engine, one.name))
+
+
+def _remove(engine: Engine, name: str) -> None:
+    with engine_errors(f"removing image {name}"):
+        engine.api.remove_image(name)
+
+
+def _made(image: dict[str, Any], used: set[str]) -> Iterator[StoredImage]:
+    kinds: dict[str, ImageKind] = {
+        build.REPOSITORY: "built", checkpoints.REPOSITORY: "checkpoint", open_network.REPOSITORY: "network",
+        **dict.fromkeys(map(_tag_of, SHIPPED_IMAGES), "shipped"),
+    }  # fmt: skip
+    for tag in image.get("RepoTags") or []:
+        if (kind := kinds.get(str(tag).rpartition(":")[0])) is not None:
+            made_at = datetime.fromtimestamp(int(image.get("Created") or 0), UTC)
+            yield StoredImage(str(tag), kind, int(image.get("Size") or 0), made_at, str(image["Id"]) in used)
+
+
+def _secrets() -> dict[str, str]:
+    bundle = next((path for path in (os.environ.get("SSL_CERT_FILE", ""), *_BUNDLES) if Path(path).is_file()), None)
+    found = {} if bundle is None else {"ca": f"file:{bundle}"}
+    if Path(config := os.environ.get("PIP_CONFIG_FILE", "")).is_file():
+        found["pip.conf"] = f"file:{config}"
+    return found | {name: f"env:{name}" for name in _SECRETS if os.environ.get(name)}

@@ -1,0 +1,321 @@
+"""Minimum free space on the disks that a sandbox writes to: the engine's disk and the bound workspace's.
+
+A resource limit bounds the size of one file; only some storage drivers bound the root file system. So a monitor checks
+the free space, more often the less there is, and below the minimum (the floor) kills the processes whose written bytes
+have grown; each sandbox monitors its own processes. A check costs one statvfs (2 us) for a disk on this machine, else
+one line of shell in the sandbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, measure, shortage
+from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, GIB, MIB
+from ohsandbox.runtime.docker.engine.error_mapping import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.container import Container
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.runtime import DockerRuntime
+
+log = logging.getLogger(__name__)
+
+_FASTEST_BYTES_S = 4 * GIB
+"""Write rate into the page cache: one `dd` reached 2.1 GB/s on two processors. Our filter refuses fallocate, which
+reserves any size at once."""
+_FASTEST_FILES_S = 200_000
+"""Creation rate: a C program created 90,000 empty files a second on ext4 with one processor."""
+SHORTEST_S, LONGEST_S = 0.1, 10.0
+"""Interval between checks: the time in which the fastest writer could reach the floor, within these bounds."""
+_ALERT_S = 1.0
+"""When the floor could be reached within this time, the written bytes of each process are recorded."""
+_ALERT_LOOKS = 50
+"""The record is renewed after this many checks, so that only recent writes count."""
+_ALLOWANCE_BYTES = 32 * MIB
+"""What a process may write below the floor: enough to compile a file; 64 such processes use up a floor of 2 GiB."""
+_STEADY_BYTES = 128 * 1024
+"""What a process may write below the floor between two checks, twice in a row. This finds the parent of short-lived
+writers, and spares a process that is only charged with the writes of a killed child."""
+_STEADY_TICKS = 2
+"""Same for system time, in ticks of 10 ms, while inodes are short: no counter shows who creates files (ext4 writes
+their metadata from its journal thread)."""
+_PATIENT_LOOKS = 3
+"""Number of checks for which a process with unknown writes is spared."""
+_KILL_ROUNDS = 6
+"""Number of rounds of killing single writers before all processes are killed."""
+_ROUNDS_LAST_S = 30.0
+"""Rounds are counted anew after this long without a kill: `while :; do dd of=big; done` empties its file each time, and
+with it the disk, and would fill it again for as long as it runs."""
+_ASK_SPACE = b"stat -f -c '%S %a %b %d %c' /"
+"""POSIX has no such command; this one works with coreutils and busybox (`df -i` is optional in busybox)."""
+
+
+class FileSystem(NamedTuple):
+    """A file system that the sandbox can write to, and a function that reads its free space."""
+
+    name: str
+    """Name, as the beginning of a sentence."""
+    ask: Callable[[], DiskSpace | None]
+    near: bool = True
+    """Whether it is on this machine."""
+
+
+class _ProcessWrites(NamedTuple):
+    """Written bytes and system time of a process of the sandbox."""
+
+    own_bytes: int | None
+    """Bytes written to disks by its first thread. None: not readable."""
+    disk_bytes: int | None
+    """Bytes written to disks by all its threads and by the children it has waited for. tmpfs and FUSE (a directory of
+    Docker Desktop's host) are not counted."""
+    call_bytes: int | None
+    """Bytes passed to write(2) for any file; threads and children as in disk_bytes."""
+    ticks: int | None
+    """System time in ticks of 10 ms; threads and children as in disk_bytes."""
+    user: str
+    """uid:gid."""
+    name: str
+
+
+def writable_file_systems(
+    engine: Engine, found: Mapping[str, Any], facts: Mapping[str, str], writable: Sequence[str], sandbox: DockerRuntime
+) -> list[FileSystem]:
+    """Return the file systems that a container can write to: the engine's, then those of bound directories.
+
+    found is the engine's description of the container, facts are its self-check's. The sandbox itself is asked about
+    an engine's disk that is not on this machine.
+    """
+    data = (found.get("GraphDriver") or {}).get("Data") or {}
+    upper = reachable(data.get("UpperDir") or facts.get("upper") or found.get("ResolvConfPath") or "")
+    here = engine.address.is_local and sys.platform == "linux" and "desktop" not in engine.address.url
+    if upper is not None and here:
+        engines = FileSystem("The engine's disk", lambda: measure(upper))
+    else:
+        engines = FileSystem("The engine's disk", lambda: _asked_inside(sandbox), near=False)
+    kept = _reachable_cache(found) if here else None
+    return [
+        engines,
+        *(FileSystem(f"The disk of {place!r}", partial(measure, Path(place))) for place in writable),
+        *([FileSystem("The disk of the package cache", lambda: measure(kept))] if kept else []),
+    ]
+
+
+def _reachable_cache(found: Mapping[str, Any]) -> Path | None:
+    """Return where the engine keeps the volume of the cache, if that is not the disk of its containers."""
+    places = {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "volume"}
+    where = reachable(str(places.get(CACHE_DIR, {}).get("Source") or ""))
+    containers = reachable(str(found.get("ResolvConfPath") or ""))
+    if where is None or (containers is not None and where.stat().st_dev == containers.stat().st_dev):
+        return None
+    return where
+
+
+def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:
+    """Return a sentence if a file system is below its floor. Only file systems on this machine are checked."""
+    for place in where:
+        if place.near and (found := place.ask()) is not None and (short := shortage(found, asked)) is not None:
+            return f"{place.name} {short}"
+    return None
+
+
+def _writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | None:
+    """Return the bytes that may be written to the engine's disk above its floor; None if it cannot be asked."""
+    found = where[0].ask()
+    return None if found is None else found.free_bytes - floor_bytes(found, asked)
+
+
+def room_bytes(container: Container, sandbox: DockerRuntime, asked: int | None) -> int | None:
+    """Return the same for the disk of a container, as it is now."""
+    return _writable_bytes(writable_file_systems(container.engine, container.inspect(), {}, (), sandbox), asked)
+
+
+def reachable(path: str) -> Path | None:
+    """Return the path or its nearest ancestor that we may enter; None if it is not on this machine."""
+    for candidate in (Path(path), *Path(path).parents) if path.startswith("/") else ():
+        try:
+            candidate.stat()
+        except PermissionError:
+            continue
+        except OSError:
+            return None
+        return candidate
+    return None
+
+
+def _asked_inside(sandbox: DockerRuntime) -> DiskSpace | None:
+    said = sandbox.snippet(_ASK_SPACE).stdout.split()
+    if len(said) != len(DiskSpace._fields) + 1 or not all(word.isdigit() for word in said):
+        return None
+    size, free, total, free_files, total_files = map(int, said)
+    return DiskSpace(size * free, size * total, free_files, total_files)
+
+
+class DiskMonitor:
+    """Checks free space in a thread of its own, from `start` to `stop`."""
+
+    def __init__(self, where: Sequence[FileSystem], sandbox: DockerRuntime, *, least: int | None) -> None:
+        """Set the floor to least bytes; None is the default floor."""
+        self._where, self._sandbox, self._least = where, sandbox, least
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ohsandbox-disk", daemon=True)
+        self._base: dict[int, _ProcessWrites] = {}
+        """Written bytes from before the floor was reached."""
+        self._age = 0
+        self._last: dict[int, _ProcessWrites] = {}
+        self._steady: dict[int, int] = {}
+        """For each process, the number of consecutive checks in which it has written."""
+        self._low: tuple[str, bool] | None = None
+        """The file system below its floor, and whether it is short of inodes."""
+        self._killed: set[int] = set()
+        self._last_free = 0
+        self._rounds = 0
+        """Rounds of killing, none of which is ROUNDS_LAST_S after the one before."""
+        self._killed_at = 0.0
+        self.kills = 0
+        """Number of times that processes were killed."""
+
+    def start(self) -> None:
+        """Start monitoring."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Start no further check. Calling it twice is fine."""
+        self._stopped.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(1)
+
+    def _run(self) -> None:
+        pause = SHORTEST_S
+        while not self._stopped.wait(pause):
+            try:
+                pause = self.look()
+            except (OhsandboxError, OSError) as error:  # the sandbox or the engine is gone, or does not answer
+                log.debug("the disk was not looked at: %s", error)
+                pause = LONGEST_S / 10
+
+    def look(self) -> float:
+        """Check once, act if a floor is reached, and return the seconds until the next check."""
+        left_s = LONGEST_S
+        for place in self._where:
+            if (found := place.ask()) is None:
+                continue
+            if (short := shortage(found, self._least)) is not None:
+                of_files = found.free_bytes >= floor_bytes(found, self._least)
+                left = found.free_files if of_files else found.free_bytes
+                writes = self._act(f"{place.name} {short}", (place.name, of_files), left)
+                return SHORTEST_S if writes else _ALERT_S
+            left_s = min(left_s, (found.free_bytes - floor_bytes(found, self._least)) / _FASTEST_BYTES_S)
+            if found.total_files:
+                left_s = min(left_s, (found.free_files - floor_files(found)) / _FASTEST_FILES_S)
+        self._low = None
+        self._remember(near=left_s < _ALERT_S)
+        return max(left_s, SHORTEST_S)
+
+    def _remember(self, *, near: bool) -> None:
+        if not near:
+            self._base = {}
+        elif not self._base or self._age >= _ALERT_LOOKS:
+            self._base, self._age = self._written(), 0
+        self._age += 1
+
+    def _act(self, fact: str, what: tuple[str, bool], left: int) -> bool:
+        """Act once below the floor; return whether something may write. what: the file system; if inodes are short."""
+        first, fell = self._low != what, self._low == what and self._last_free > left
+        self._low, self._last_free = what, left
+        try:
+            if first:
+                self._steady, self._killed = {}, set()
+                if not self._base:
+                    self._base = self._written()
+                    self._stopped.wait(SHORTEST_S)
+                self._last = self._base
+            now = self._written()
+            writers = self._writers(now, fell=fell, of_files=what[1])
+            if writers:
+                self._kill(fact, writers, now)
+            elif first:
+                self._sandbox.tell(f"{fact}; nothing here was seen to fill it; what goes on writing is killed")
+        except SandboxUnavailable as failure:
+            if fell:
+                self.kills += 1
+                self._say(f"{fact}, and no process could be started to find what writes: the sandbox was killed")
+                self._sandbox.tell(self._sandbox.restart(failure))
+            return fell
+        return first or fell or bool(writers)  # a second has time for all inodes below the floor
+
+    def _written(self) -> dict[int, _ProcessWrites]:
+        """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
+        known = _parsed(self._sandbox.snippet(b"ohs_written", user="0").stdout)
+        for user in sorted({one.user for one in known.values() if one.disk_bytes is None}):
+            more = _parsed(self._sandbox.snippet(b"ohs_written", user=user).stdout)
+            known |= {pid: one for pid, one in more.items() if one.disk_bytes is not None and pid in known}
+        return known
+
+    def _writers(self, now: dict[int, _ProcessWrites], *, fell: bool, of_files: bool) -> list[int]:
+        """Return the pids to kill: processes that wrote much or keep writing, and last those with unknown writes."""
+        found = []
+        self._killed &= now.keys()
+        for pid, one in now.items():
+            if pid in self._killed:  # a process in uninterruptible disk sleep dies later
+                continue
+            base, last = self._base.get(pid, _NOTHING), self._last.get(pid, _NOTHING)
+            steady = _more(one.disk_bytes, last.disk_bytes, _STEADY_BYTES) or (
+                of_files and fell and _more(one.ticks, last.ticks, _STEADY_TICKS)
+            )
+            hidden = fell and (one.disk_bytes is None or _more(one.call_bytes, last.call_bytes, _STEADY_BYTES))
+            self._steady[pid] = self._steady.get(pid, 0) + 1 if steady or hidden else 0
+            patience = 1 if steady else _PATIENT_LOOKS
+            if _more(one.own_bytes, base.own_bytes, _ALLOWANCE_BYTES) or self._steady[pid] > patience:
+                found.append(pid)
+        self._last = now
+        return found
+
+    def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, _ProcessWrites]) -> None:
+        now_s = time.monotonic()
+        self._rounds = self._rounds + 1 if now_s - self._killed_at < _ROUNDS_LAST_S else 1
+        self._killed_at = now_s
+        self.kills += 1
+        if self._rounds > _KILL_ROUNDS:
+            self._say(f"{fact}: what wrote went on in other processes, so all processes of this sandbox were killed")
+            self._sandbox.end_processes()
+            self._rounds = 0
+            return
+        names = ", ".join(f"{one_line(now[pid].name)[:20]} ({pid})" for pid in pids[:5])
+        more = f" and {len(pids) - 5} more" if len(pids) > 5 else ""  # noqa: PLR2004 - a line's worth
+        self._say(f"{fact}: {names}{more} wrote to it and was killed. Delete what is not needed before writing more")
+        for user in {now[pid].user for pid in pids}:
+            theirs = " ".join(str(pid) for pid in pids if now[pid].user == user)
+            self._sandbox.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
+        self._killed.update(pids)  # a snippet that failed has killed nothing: the next round tries again
+
+    def _say(self, what: str) -> None:
+        """Report before killing, so that the result of a killed command says why."""
+        self._sandbox.tell(what)
+        log.warning("%s", what)
+
+
+_NOTHING = _ProcessWrites(0, 0, 0, 0, "", "")
+
+
+def _more(now: int | None, before: int | None, least: int) -> bool:
+    return now is not None and now - (before or 0) >= least
+
+
+def _parsed(said: bytes) -> dict[int, _ProcessWrites]:
+    known = {}
+    for line in said.decode("utf-8", "replace").splitlines():
+        pid, *numbers, user, name = (*line.split(" ", 6), *[""] * 7)[:7]
+        if pid.isdigit() and user:
+            own, disk, calls, ticks = (int(word) if word.isdigit() else None for word in numbers)
+            known[int(pid)] = _ProcessWrites(own, disk, calls, ticks, user, name)
+    return known

@@ -1,0 +1,188 @@
+"""What watches a sandbox of ours while it runs: its disks, its services, and that this process lives."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxRefused
+from ohsandbox.runtime.docker import provision
+from ohsandbox.runtime.docker.channel import ProcessRequest
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.monitoring import disk
+from ohsandbox.runtime.docker.services.service_inventory import SERVICE_OF_LABEL
+from ohsandbox.runtime.docker.services.services import bring_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from ohsandbox.runtime.docker.runtime import DockerRuntime
+    from ohsandbox.runtime.docker.sandbox import Sandbox
+    from ohsandbox.runtime.docker.services.services import Pod
+
+log = logging.getLogger(__name__)
+
+
+class SandboxMonitors:
+    """The monitors of one runtime, begun once its sandbox is checked; what they do is told with the next result."""
+
+    is_new = True
+    """No process has run in the sandbox yet: it does not start where a disk is short already."""
+
+    def __init__(self, runtime: DockerRuntime) -> None:
+        self._runtime = runtime
+        self._disk: disk.DiskMonitor | None = None
+        self._services: ServiceWatch | None = None
+        self._watchdog: OwnerWatchdog | None = None
+
+    def begin(self, sandbox: Sandbox, facts: Mapping[str, str], *, keep: bool) -> None:
+        """Begin those that do not run; facts are of the first process. A kept sandbox lives on without this process.
+
+        Raises:
+            SandboxRefused: the sandbox is new, and a disk is below the minimum.
+        """
+        if self._disk is None:
+            self._watch_disk(sandbox, facts)
+        if sandbox.pod is not None and self._services is None:
+            listening = partial(provision.listening_in, sandbox)
+            self._services = ServiceWatch(sandbox.pod, listening=listening, tell=self._runtime.tell)
+        if sandbox.config is not None and sandbox.config.is_mapped and not keep:
+            if self._watchdog is not None:
+                self._watchdog.leave()
+            self._watchdog = OwnerWatchdog(sandbox)
+
+    def _watch_disk(self, sandbox: Sandbox, facts: Mapping[str, str]) -> None:
+        least = sandbox.options.limits.free_bytes
+        if least == 0:
+            return
+        container, writable = sandbox.container, sandbox.options.writable
+        where = disk.writable_file_systems(container.engine, container.found, facts, writable, self._runtime)
+        if self.is_new and (short := disk.first_shortage(where, least)) is not None:
+            raise SandboxRefused(
+                f"{short}. Remedy: free some (`docker system df` shows what the engine holds), "
+                "or say what must stay free with SandboxLimits(free_bytes=...)."
+            )
+        self.is_new = False
+        self._disk = disk.DiskMonitor(where, self._runtime, least=least)
+        self._disk.start()
+
+    def stop(self) -> None:
+        """End them all. Twice is fine; `begin` begins new ones."""
+        monitor, self._disk = self._disk, None
+        if monitor is not None:
+            monitor.stop()
+        if self._watchdog is not None:
+            self._watchdog.leave()
+        watch, self._services = self._services, None
+        if watch is not None:
+            watch.leave()
+
+
+_WAIT_AND_END = "trap '' HUP INT QUIT PIPE; while read -r line; do :; done; kill -TERM 1"
+"""Runs as root, which an agent that runs as the calling user cannot signal. PID 1 of such a container ends on TERM."""
+_AGAIN_S = 0.1
+"""Pause after the watchdog was killed: by an agent that is root itself, or by us when we end all processes."""
+
+
+class OwnerWatchdog:
+    """Keeps a watchdog process in a sandbox while our process lives."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        """Start in a thread of its own, since this takes an exec of the engine."""
+        self._sandbox = sandbox
+        self._over = threading.Event()
+        threading.Thread(target=self._keep, name="ohsandbox-host-watch", daemon=True).start()
+
+    def leave(self) -> None:
+        """Start no further watchdog. A running one ends with the container or with our process."""
+        self._over.set()
+
+    def _keep(self) -> None:
+        ours = self._sandbox
+        while not self._over.is_set():
+            with (
+                contextlib.suppress(OhsandboxError, OSError),
+                ours.open(ProcessRequest(["/bin/sh", "-c", _WAIT_AND_END], user="0", workdir="/")) as channel,
+            ):
+                while channel.read():
+                    pass
+            if self._over.wait(_AGAIN_S) or ours.container.loss() is not None:
+                return
+
+
+MAX_RESTARTS, RESTARTS_S = 3, 60.0
+"""So often in so long: one that ends again at once is broken, or is being ended on purpose."""
+AGAIN_S = 5.0
+"""After an engine that failed, or was restarted, it is asked again."""
+
+
+class ServiceWatch:
+    """Listens to the engine's events in a thread of its own, which sleeps while nothing ends."""
+
+    def __init__(self, pod: Pod, *, listening: Callable[[], Collection[int]], tell: Callable[[str], None]) -> None:
+        """Start the thread. listening: see `Pod.await_ready`; tell is given a sentence, in the thread."""
+        self._pod, self._listening, self._tell = pod, listening, tell
+        self._over = threading.Event()
+        self._events: Any = None
+        self._restarts: dict[str, list[float]] = {}
+        threading.Thread(target=self._watch, name="ohsandbox-services", daemon=True).start()
+
+    def leave(self) -> None:
+        """Start nothing again from now on."""
+        self._over.set()
+        if self._events is not None:
+            with contextlib.suppress(OSError, AttributeError):
+                self._events.close()
+
+    def _watch(self) -> None:
+        said = ""
+        while not self._over.is_set():
+            try:
+                self._listen()
+            except SandboxGone:
+                return
+            except (OhsandboxError, ValueError) as error:  # `leave` closes the stream
+                if not self._over.is_set() and str(error) != said:
+                    said = str(error)
+                    log.warning("The services are not watched: %s It is tried again every %g s.", said, AGAIN_S)
+            self._over.wait(AGAIN_S)
+
+    def _listen(self) -> None:
+        """Start again what has ended, and what ends until the engine says no more, or `leave` is called."""
+        engine = connect()
+        try:
+            with engine_errors("watching the services"):
+                filters = {"label": [f"{SERVICE_OF_LABEL}={self._pod.lease_id}"], "event": ["die"]}
+                self._events = engine.api.events(decode=True, filters=filters)
+                self._look()  # what has ended before
+                for _ in () if self._over.is_set() else self._events:
+                    self._look()
+        finally:
+            engine.close()
+
+    def _look(self) -> None:
+        for name in () if self._over.is_set() else self._pod.ended():
+            now = time.monotonic()
+            recent = [one for one in self._restarts.get(name, []) if one > now - RESTARTS_S]
+            if len(recent) >= MAX_RESTARTS:
+                if len(recent) == MAX_RESTARTS:  # told once
+                    self._tell(
+                        f"Service {name!r} ended {MAX_RESTARTS + 1} times within {RESTARTS_S:g} s and is not started "
+                        "again."
+                    )
+                self._restarts[name] = [*recent, now]
+                continue
+            self._restarts[name] = [*recent, now]
+            try:
+                notes = bring_back(self._pod, listening=self._listening, only=[name])
+            except OhsandboxError as error:
+                if not self._over.is_set():
+                    self._tell(str(error))
+            else:
+                for note in notes:
+                    self._tell(note)

@@ -1,0 +1,251 @@
+"""Verification of a started sandbox against its configuration, from the kernel's facts inside and the engine's data.
+
+The create call alone proves nothing: an engine without the required control groups, a kernel without swap accounting, a
+proxy in front of the engine's socket or an OCI runtime may drop or add a field, with or without a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import SandboxRefused
+from ohsandbox.runtime.docker.config.container_config import (
+    ALL_GPUS,
+    CACHE_DIR,
+    CONNECTOR_DIR,
+    PRIVATE_DIR,
+    host_config,
+)
+from ohsandbox.runtime.docker.config.profiles import is_root
+from ohsandbox.runtime.docker.mounts.guard import unescaped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.config.container_config import ContainerConfig
+
+_SECCOMP_FILTER = "2"
+_READ_ONLY = ("/proc/sys", "/sys")
+_ENGINE_MOUNTS = {
+    "/", "/dev", "/dev/shm", PRIVATE_DIR, CONNECTOR_DIR, "/etc/resolv.conf", "/etc/hostname",  # noqa: S108
+    "/etc/hosts", "/run/.containerenv",
+}  # fmt: skip
+"""Mount points that every engine creates; their sources are the engine's choice. The last is Podman's."""
+_NEVER = (
+    "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceCgroupRules", "VolumesFrom",
+    "Binds", "GroupAdd", "PortBindings", "PublishAllPorts", "Sysctls",
+)  # fmt: skip
+"""Fields of HostConfig that are empty or false in every sandbox."""
+_MODES = ("PidMode", "IpcMode", "UTSMode", "UsernsMode", "CgroupnsMode", "NetworkMode")
+_FOREIGN_NAMESPACE = re.compile("host$|container:")
+_ANONYMOUS = re.compile("[0-9a-f]{64}")
+_VOLUME = re.compile(r".*/volumes/[0-9a-f]{64}/_data")
+"""An anonymous volume of the image's VOLUME."""
+_TUNNELS = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
+"""A kernel with these modules creates one of each in every new network namespace, down and without an address
+(net.core.fb_tunnels_only_for_init_net)."""
+_GPU_MOUNT = re.compile(
+    r"/dev/nvidia[-\w]*(?:/[-\w]+)?|(?:/usr)?/lib(?:32|64|/[-\w]+)?/(?:[-\w]+/){0,4}(?:nvidia_drv\.so"
+    r"|lib(?:nvidia|cuda|nv|vdpau_nvidia|glxserver_nvidia|GL|EGL)[-\w.]*)|(?:/usr)?/s?bin/nv(?:idia)?-[-\w]+"
+    r"|(?:/usr)?/lib/firmware/nvidia/[-\w./]+|/(?:var/)?run/nvidia-\w+/socket"
+    r"|/(?:etc|usr/share)/(?:vulkan|glvnd|egl|X11|nvidia)/[-\w./]*nv(?:idia|optix)[-\w.]*"
+)
+"""What NVIDIA's container runtime mounts for a GPU: its devices, the driver's libraries and programs, its daemons.
+
+By the sources of libnvidia-container (nvc_info.c at 00b4b47, nvc_mount.c at 077f498: the hook of engines without CDI)
+and of NVIDIA's Container Toolkit (internal/discover/graphics.go at 02174f0: CDI adds files of X11, Vulkan and OptiX).
+Its tmpfs and files below /proc/driver/nvidia are passed over as all of /proc is. /tmp/nvidia-mps leads to a daemon
+that serves all programs of the engine's machine: a sandbox with it is refused.
+"""
+_ROUNDING = 1.05
+"""Limits are rounded to pages and scheduler periods; a machine's memory includes its kernel's."""
+
+
+def refuse_weaker(facts: Mapping[str, str], config: ContainerConfig, found: Mapping[str, Any]) -> None:
+    """Raise SandboxRefused for a sandbox that is weaker than its configuration.
+
+    facts are the output of scripts/selfcheck.sh in the first process, found is the engine's description of the
+    container, empty if it gave none.
+    """
+    from_engine = chain(added(found, config), _volumes(found, config))
+    if (wrong := verdict(facts, config) or next(from_engine, None)) is not None:
+        as_asked = "what was asked for" if config.hardening == "trusted" or config.gpus else "as strict as asked"
+        raise SandboxRefused(f"Sandbox {config.name!r} is not {as_asked}: {wrong}. Remedy: `ohsandbox doctor`.")
+
+
+def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:
+    """Return the first fact of scripts/selfcheck.sh that is weaker than the configuration; None if all hold.
+
+    gVisor and Kata have their own kernel, which skips the checks that only Linux passes; that it is not the engine's is
+    one itself.
+    """
+    kernel = facts.get("kernel", "")
+    if config.own_kernel and kernel in {"", config.engine_kernel}:
+        return f"OCI runtime {config.runtime!r} gave it no kernel of its own ({kernel or 'unknown'})"
+    mask = config.capability_mask
+    wanted = {"CapBnd": mask, "CapEff": mask if facts.get("Uid") == "0" else f"{0:016x}"}
+    if not config.own_kernel:
+        wanted |= {"NoNewPrivs": "0" if config.hardening == "trusted" else "1", "Seccomp": _SECCOMP_FILTER}
+    numeric = config.user.split(":")[0]
+    if numeric.isdigit():
+        wanted["Uid"] = numeric
+    for name, value in wanted.items():
+        if facts.get(name) != value:
+            return f"{name} is {facts.get(name)!r}, not {value!r}"
+    if config.hardening == "strict":
+        if "ro/" not in facts:
+            return "its root file system is not read-only"
+        if facts.get("Uid") == "0" and not is_root(config.user):
+            return f"user {config.user!r} is root"
+    limits = unenforced(facts, config)
+    if limits and config.limits.enforced:
+        return (
+            f"limits are not in force ({', '.join(limits)}); "
+            "--accept-unenforced, SandboxLimits(enforced=False), accepts that, and describe() says so"
+        )
+    return next(_reach(facts, config), None)
+
+
+def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
+    """Return the limits that the kernel does not show as in force, in words."""
+    limits = config.limits
+    quota, _, period = (facts.get("cpu") or f"{facts.get('quota')},{facts.get('period')}").partition(",")
+    checks = {
+        "memory": _at_most(facts.get("memory"), limits.memory_bytes),
+        "processes": _at_most(facts.get("pids"), limits.pids),
+        "processors": period.isdigit() and _at_most(quota, round(config.cpus * int(period) * _ROUNDING)),
+        "cpuset": limits.cpuset is None or processors(facts.get("Cpus_allowed_list", "")) == processors(limits.cpuset),
+        "a file's size": limits.file_bytes is None
+        or all(_at_most(one, limits.file_bytes) for one in facts.get("fsize", "").split(",")),
+        "open files": config.open_files is None or _at_most(facts.get("nofile"), config.open_files),
+    }
+    total = facts.get("MemTotal", "")
+    shows_limit = total.isdigit() and int(total) * 1024 <= limits.memory_bytes * _ROUNDING
+    if "memory" not in facts and shows_limit and not _is_whole_machine(int(total) * 1024, config):
+        # gVisor and Kata show the control group's limit as the machine's memory, and no control groups
+        checks |= dict.fromkeys(("memory", "processes", "processors", "cpuset"), True)
+    return [name for name, holds in checks.items() if not holds]
+
+
+def _is_whole_machine(memory_bytes: int, config: ContainerConfig) -> bool:
+    """Whether that much memory is the engine's own, which shows no limit; gVisor without control groups shows that."""
+    return bool(config.engine_memory_bytes) and memory_bytes * _ROUNDING >= config.engine_memory_bytes
+
+
+def processors(cpuset: str) -> set[int]:
+    """The numbers in a list such as '0,2-3'; none in one that is not such a list."""
+    ranges = [one.partition("-")[::2] for one in cpuset.split(",")]
+    if not all(first.isdigit() and (last.isdigit() or not last) for first, last in ranges):
+        return set()
+    return {number for first, last in ranges for number in range(int(first), int(last or first) + 1)}
+
+
+def _at_most(shown: str | None, limit: int) -> bool:
+    return shown is not None and shown.isdigit() and int(shown) <= limit
+
+
+def outside_interfaces(names: Iterable[str]) -> set[str]:
+    """Those of a network namespace's interfaces that may lead out of it."""
+    return {*names} - {"lo", ""} - _TUNNELS
+
+
+def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
+    """Yield each access beyond the sandbox."""
+    others = outside_interfaces(facts.get("interfaces", "?").split(","))
+    if config.network != "open" and others:
+        yield f"network is {config.network!r}, and it has the interface {min(others)!r}"
+    if config.network == "open":
+        from ohsandbox.network.open_addresses import PROOF  # noqa: PLC0415 - most sandboxes have no network
+
+        if not {*facts.get("rejects", "").split(",")} >= PROOF:
+            yield "network is 'open', and the routes that keep it from private addresses are not there"
+    if "socket" in facts:
+        yield f"{facts['socket']} is reachable in it"
+    if "kthreadd" in facts:
+        yield "it sees the processes of the engine's machine"
+    yield from _mounts(facts, config)
+    count = int(facts["gpus"]) if facts.get("gpus", "").isdigit() else 0
+    if count == 0 if config.gpus == ALL_GPUS else count != config.gpus:
+        yield f"it has {count} GPUs, and {'all' if config.gpus == ALL_GPUS else config.gpus} were asked for"
+    if config.own_kernel:
+        return
+    if "unmasked" in facts:
+        yield f"{facts['unmasked']} is not masked"
+    yield from (f"{path} is not read-only" for path in _READ_ONLY if f"ro{path}" not in facts)
+
+
+def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
+    """Yield missing mounts, and mounts that were not requested."""
+    targets = {bind.target for bind in config.binds}
+    points = {unescaped(point): source for point, source in facts.items() if point.startswith("/")}
+    yield from (f"{target} is not mounted" for target in sorted(targets - points.keys()))
+    if not facts.get(PRIVATE_DIR, "").startswith("tmpfs,"):
+        yield f"{PRIVATE_DIR} is not a tmpfs"
+    for point in config.tmpfs:
+        if point != PRIVATE_DIR and not facts.get(point, "").startswith("tmpfs,"):
+            yield f"{point} is not a tmpfs"
+    own = {"/tmp"} if config.own_kernel and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
+    known = own | _ENGINE_MOUNTS | config.tmpfs.keys()
+    if config.cache_volume:
+        known |= {CACHE_DIR}
+        yield from _cache(facts.get(CACHE_DIR), config)
+    for point, source in points.items():
+        if point in known or _VOLUME.fullmatch(source):
+            continue
+        if config.gpus and _GPU_MOUNT.fullmatch(point):
+            continue
+        if not any(point == target or point.startswith(f"{target}/") for target in targets):
+            yield f"{point} is a mount that was not asked for ({source})"
+
+
+def _volumes(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
+    """Yield the volumes with a name that nobody asked for."""
+    names = {str(one.get("Name")) for one in found.get("Mounts") or [] if one.get("Type") == "volume"}
+    others = sorted(name for name in names - {config.cache_volume} if not _ANONYMOUS.fullmatch(name))
+    yield from (f"volume {name} is mounted, and was not asked for" for name in others)
+
+
+def _cache(place: str | None, config: ContainerConfig) -> Iterator[str]:
+    """Yield that the cache's volume is not where it belongs."""
+    if place is None or not place.endswith(f"/{config.cache_volume}/_data"):
+        yield f"{CACHE_DIR} is not the volume {config.cache_volume} ({place or 'nothing'})"
+
+
+def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none") -> Iterator[str]:
+    """Yield the differences between the engine's description and the create call; log is the driver asked for."""
+    host: Mapping[str, Any] = found.get("HostConfig") or {}
+    sent = host_config(config)
+    yield from (f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind))
+    requests = [(one.get("Count"), one.get("Capabilities")) for one in host.get("DeviceRequests") or []]
+    if requests != [(one["Count"], one["Capabilities"]) for one in sent.get("DeviceRequests", [])]:
+        yield f"DeviceRequests is {str(host.get('DeviceRequests'))[:100]}, and {config.gpus} GPUs were asked for"
+    # a container that its owner's end has stopped must stay stopped
+    if (restarts := str((host.get("RestartPolicy") or {}).get("Name") or "no")) != "no":
+        yield f"it is started again by the engine ({restarts[:100]})"
+    joined = {sent["NetworkMode"]}
+    modes = ((kind, str(host.get(kind))) for kind in _MODES)
+    yield from (f"{kind} is {mode!r}" for kind, mode in modes if _FOREIGN_NAMESPACE.match(mode) and mode not in joined)
+    binds = [one for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
+    wanted = {one["Target"]: one for one in sent["Mounts"]}
+    sources = {one["Source"] for one in sent["Mounts"]}
+    for one in binds:
+        if one.get("Source") not in sources:
+            yield f"{one.get('Source')} is mounted, and was not asked for"
+        elif one.get("RW") and wanted.get(one.get("Destination"), {}).get("ReadOnly"):
+            yield f"{one.get('Destination')} is mounted writable, and was to be read-only"
+    for kind, real, asked in (
+        ("SecurityOpt", _without_filter(host.get("SecurityOpt")), _without_filter(sent["SecurityOpt"])),
+        ("StorageOpt", host.get("StorageOpt"), sent.get("StorageOpt")),
+        ("Runtime", config.runtime and host.get("Runtime"), config.runtime),
+    ):
+        if (real or None) != (asked or None):
+            yield f"{kind} is {str(real)[:60]}, not {str(asked)[:60]}"
+    if (driver := (host.get("LogConfig") or {}).get("Type")) != log:
+        yield f"its output is kept on the engine's disk (log driver {driver!r})"
+
+
+def _without_filter(options: Sequence[str] | None) -> list[str]:
+    """Replace our filter in SecurityOpt by one word: an earlier release's may differ, and Podman has its path."""
+    return sorted("seccomp={...}" if one.startswith(("seccomp={", "seccomp=/")) else one for one in options or [])

@@ -1,0 +1,496 @@
+"""Read-only protection inside a bound workspace: nested bind mounts over the files from which git and editors run code.
+
+`mv .git .g; cp -r .g .git` evades a read-only mount on `.git/config` alone. A mount point cannot be renamed (EBUSY), so
+every directory above a guarded name is also a mount point, still writable. Files that git would read and that do not
+exist are created on the host first; otherwise the sandbox could create them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import stat
+import sys
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.paths import DIRECTORY, state_dir
+from ohsandbox.private_files import NEW_FILE
+from ohsandbox.runtime.docker.mounts.mount_policy import path_directories
+from ohsandbox.runtime.mount_text import WORKSPACE
+from ohsandbox.runtime.workspace import git_layout
+from ohsandbox.runtime.workspace.git_layout import opened_below
+from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Git = Literal["guarded", "ro", "rw"]
+"""`guarded`: commits work; config, hooks and info are read-only. `ro`: all of `.git` is read-only. `rw`: no guard."""
+
+MAX_MOUNTS = 2000
+"""The engine takes 0.25 s to start a container, 0.4 s with 700 nested mounts (100 submodules), 0.8 s with 2,100."""
+
+_COMMON_DIR = b".\n"
+"""A repository that contains `commondir` reads configuration and hooks from the directory that it names; "." is the
+repository itself (git 2.39: commit, gc, worktrees and submodules work as without the file)."""
+_LOCK = (
+    b"A sandbox of ohsandbox works here: until it ends, git does not change the configuration.\n"
+    b"If none does (`ohsandbox ps`), remove this file.\n"
+)
+"""Linux removes a mount from a name that another mount namespace unlinks or renames over: `git config`, `push -u` and
+`branch -u` on the host would leave their new file unguarded (measured, Linux 6). git takes no lock that exists."""
+_LOCKS = {"config.lock": _LOCK, "config.worktree.lock": _LOCK}
+_UNMADE = {**_LOCKS, "config.worktree": b"", "commondir": _COMMON_DIR}
+"""What `release` removes."""
+_FILES = {**_LOCKS, "config": b"", "config.worktree": b"", "commondir": _COMMON_DIR}
+_DIRECTORIES = ("hooks", "info")
+_WORKTREE_FILES = ("commondir", "gitdir")
+_WORD = re.compile(r"[^\s'\"=;|&()<>`$]+")
+
+
+class GuardMount(NamedTuple):
+    """A nested bind mount."""
+
+    path: str
+    """Path below the workspace, with slashes."""
+    read_only: bool
+    source: str = ""
+    """File that is mounted there instead; empty: the path itself."""
+
+
+def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
+    """Return the nested mounts for the workspace in its present state; creates missing mount sources.
+
+    Raises:
+        UsageError: something cannot be guarded: a link in place of `.git`, too many repositories, an unreadable name.
+    """
+    plan = _MountPlan(workspace)
+    for path in path_directories(workspace):
+        plan.lock(path)
+    if git != "rw":
+        plan.guard_git(git)
+    return plan.mounts()
+
+
+def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
+    """Return the nested mounts for a directory that is bound read-only.
+
+    A socket in it leads to a program here, as a FIFO does, over which nothing can be mounted: engine 26.1 opens each
+    place of a mount, and waits for a FIFO without end. An engine before Docker 25 binds a file system that is mounted
+    below the directory writable.
+
+    Raises:
+        UsageError: there is a FIFO, there are too many sockets, or a name is unreadable.
+    """
+    below = [GuardMount(path, read_only=True) for path in _mounted_below(directory)]
+    return (*below, *_MountPlan(directory, fifos=True).mounts())
+
+
+def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
+    """Remove what `guard` created, in any session. Empty `hooks` and `info` stay, as `git init` creates them.
+
+    Args:
+        workspace: the directory.
+        paths: the guarded paths; None searches the whole workspace.
+        gone: no container binds it any more; else only the locks are removed, since removing a name removes its mount.
+    """
+    for path in [seen.path for seen in git_layout.walk(workspace)] if paths is None else paths:
+        parent, _, name = path.rpartition("/")
+        content = (_UNMADE if gone else _LOCKS).get(name)
+        if content is None or git_layout.read_small(workspace, path) != content.decode():
+            continue
+        if name in _LOCKS or _kind(workspace, f"{parent}/HEAD" if parent else "HEAD"):
+            with contextlib.suppress(OSError), opened_below(workspace, parent) as directory:
+                os.unlink(name, dir_fd=directory)
+
+
+def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKSPACE, read_only: bool = False) -> None:
+    """Compare the requested mounts with the sandbox's mounts (proc(5), mountinfo).
+
+    A name that was replaced by a link between our check and the engine's mount has another root. target is where the
+    directory with the guarded paths is mounted, and read_only whether all of it is.
+
+    Raises:
+        SandboxUnavailable: a mount is missing, writable, or of another file.
+    """
+    there = {}
+    for line in mountinfo.splitlines():
+        fields = line.split(" ")
+        if len(fields) > 5:  # noqa: PLR2004 - the mount options are the sixth field
+            there[unescaped(fields[4])] = (fields[2], unescaped(fields[3]), fields[5].split(","))
+    device, root, _ = there.get(target, ("", "", []))
+    below = [point for point in there if point == target or point.startswith(f"{target}/")] if read_only else []
+    if weak := next((point for point in below if there[point][1] and "ro" not in there[point][2]), None):
+        raise SandboxUnavailable(
+            f"The sandbox is not as strict as asked: {weak} is not mounted read-only. "
+            "Remedy: end what mounts file systems there, and try again; `ohsandbox doctor` looks at the engine."
+        )
+    for mount in guarded:
+        found = there.get(f"{target}/{mount.path}")
+        moved = found is None
+        if found is not None and mount.source:  # a mount's root is the path on its own file system
+            moved = not mount.source.endswith(found[1])
+        elif found is not None:
+            moved = found[0] == device and found[1] != f"{root.rstrip('/')}/{mount.path}"
+        if found is None or moved or (mount.read_only and "ro" not in found[2]):
+            raise SandboxUnavailable(
+                f"The sandbox is not as strict as asked: {mount.path!r} of {target} is not guarded. "
+                "Remedy: end what else changes that directory, and try again; `ohsandbox doctor` looks at the engine."
+            )
+
+
+def _mounted_below(directory: str) -> list[str]:
+    """The mount points below a real path, relative to it, outer ones first; none where the kernel lists none."""
+    try:
+        listed = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
+    except OSError:
+        return []
+    points = {unescaped(line.split(" ")[4]) for line in listed}
+    below = [point.removeprefix(f"{directory}/") for point in points if point.startswith(f"{directory}/")]
+    return sorted(below, key=lambda path: (path.count("/"), path))
+
+
+def unescaped(field: str) -> str:
+    """Decode a field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+class _MountPlan:
+    """A workspace as a scan found it, and the nested mounts planned for it."""
+
+    def __init__(self, root: str, *, fifos: bool = False) -> None:
+        """Scan root; with fifos, a FIFO is refused."""
+        self.root = root
+        self._wanted: dict[str, bool] = {}
+        """The paths to mount, and whether read-only."""
+        self._sockets: list[str] = []
+        """Sockets on which a program of this machine answers; each is hidden behind an empty file."""
+        self._layouts: dict[str, set[str]] = {}
+        """Directories that contain names of `git_layout.LAYOUT`, with these names."""
+        self._dotgits: dict[str, int] = {}
+        """`.git` entries and their modes (st_mode)."""
+        self._pointers: dict[str, str | None] = {}
+        """Target of each `.git` file, below the workspace or absolute; None: no target."""
+        for path, entry, _ in git_layout.walk(root):
+            if entry is None:
+                continue
+            is_file = entry.is_file(follow_symlinks=False)  # by the type in the directory entry: no system call
+            if entry.name in git_layout.LAYOUT:
+                self._layouts.setdefault(path.rpartition("/")[0], set()).add(entry.name)
+            elif entry.name == ".git":
+                self._dotgits[path] = entry.stat(follow_symlinks=False).st_mode
+                if is_file:
+                    self._pointers[path] = git_layout.pointed(root, path)
+            elif is_file or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
+                continue
+            elif fifos and _is_fifo(entry):
+                raise UsageError(
+                    f"{f'{root}/{path}'!r} is a FIFO, by which a sandbox that only reads could reach a program of this "
+                    "machine. Remedy: name a directory without it, or work on a copy (--copy)."
+                )
+            elif _answers(root, path):
+                self._sockets.append(path)
+
+    def hold(self, path: str) -> None:
+        """Keep a directory and those above it in place."""
+        while path:
+            self._wanted.setdefault(path, False)
+            path = path.rpartition("/")[0]
+
+    def lock(self, path: str) -> None:
+        """Make a file or a directory read-only, and keep it in place."""
+        self.hold(path.rpartition("/")[0])
+        self._wanted[path] = True
+
+    def mounts(self) -> tuple[GuardMount, ...]:
+        """Return the mounts, outer ones first; none below a locked one, which covers it."""
+        made: list[GuardMount] = []
+        locked: set[str] = set()
+        for path, read_only in sorted(self._wanted.items(), key=lambda pair: (pair[0].count("/"), pair[0])):
+            if any(str(parent) in locked for parent in PurePosixPath(path).parents):
+                continue
+            if path.encode(errors="replace").decode() != path:
+                raise _refused(path, "its name is not valid UTF-8", "rename it")
+            if read_only:
+                locked.add(path)
+            made.append(GuardMount(path, read_only))
+        made += [GuardMount(path, read_only=True, source=_nothing()) for path in self._sockets]
+        if len(made) > MAX_MOUNTS:
+            raise UsageError(
+                f"The workspace {self.root!r} needs {len(made)} mounts to guard repositories: over {MAX_MOUNTS}."
+                " Remedy: name a smaller directory, or --git rw (git='rw'), which guards nothing."
+            )
+        return tuple(made)
+
+    def guard_git(self, git: Git) -> None:
+        """Add the mounts for git's files and for agents' files."""
+        for path, mode in sorted(self._dotgits.items()):
+            if stat.S_ISLNK(mode):
+                raise _refused(path, "it is a symbolic link", "put the directory in its place")
+            if stat.S_ISREG(mode):
+                self.lock(path)
+        named = {target for target in self._pointers.values() if target is not None and target != "."}
+        for path in sorted(self._repositories()):
+            # people and agents work in git's own; any other is a bare repository among the files, such as a fixture
+            is_gits = not path or ".git" in path.split("/") or path in named
+            if path and (git == "ro" or not is_gits):
+                self.lock(path)
+            else:
+                self._guard_parts(path)
+            for other in self._obeyed(f"{path}/" if path else "") if is_gits else ():
+                self.lock(other)
+        for path in self._missing_submodules():
+            self.lock(path)
+        for path in GUARDED:
+            if _kind(self.root, path) in {"file", "directory"}:
+                self.lock(path)
+
+    def _repositories(self) -> Iterator[str]:
+        """Yield each directory with a repository, with a worktree's part of one, or with the remains of one."""
+        whole = {path for path, names in self._layouts.items() if git_layout.is_repository(names)}
+        yield from whole
+        yield from (path for path in self._dotgits if path not in whole and not _is_empty(self.root, path))
+
+    def _guard_parts(self, path: str) -> None:
+        """Lock the configuration, hooks and info of a repository, or of a worktree's part of one."""
+        self.hold(path)
+        prefix = f"{path}/" if path else ""
+        names = self._layouts.get(path, set())
+        files = _FILES
+        if "commondir" in names and "objects" not in names:  # of a worktree: the rest is in the repository it names
+            fixed = {name: b"" for name in _WORKTREE_FILES if _kind(self.root, prefix + name) == "file"}
+            files = {"config.worktree.lock": _LOCK, "config.worktree": b"", **fixed}
+        else:
+            for name in _DIRECTORIES:
+                if _make(self.root, prefix + name, None):
+                    self.lock(prefix + name)
+        for name, content in files.items():
+            if not _make(self.root, prefix + name, content):
+                continue
+            if content is _LOCK and git_layout.read_small(self.root, prefix + name) != _LOCK.decode():
+                raise _refused(prefix + name, "another git changes the configuration", "wait, or remove it")
+            self.lock(prefix + name)
+
+    def _missing_submodules(self) -> Iterator[str]:
+        """Yield directories of submodules that are not checked out; missing ones are created.
+
+        `git status` in the repository above enters a repository that a sandbox creates in one.
+        """
+        ours = ((path, top) for path in self._repositories() for top in self._tops(path))
+        for root, path, top in [*((self.root, path, f"{self.root}/{top}") for path, top in ours), *_above(self.root)]:
+            try:
+                submodules = sorted(git_layout.gitlinks(root, path))
+            except ValueError as error:
+                raise _refused(path or ".", f"its index is not understood ({error})", "repair it with git") from error
+            for submodule in submodules:
+                below = git_layout.inside(self.root, f"{top}/{submodule}")
+                is_ours = not below.startswith("/") and below != "."
+                if is_ours and not self._is_checked_out(below) and _make(self.root, below, None):
+                    yield below
+
+    def _is_checked_out(self, submodule: str) -> bool:
+        """Whether it has a `.git` that is guarded itself."""
+        mode = self._dotgits.get(f"{submodule}/.git", 0)
+        return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not _is_empty(self.root, f"{submodule}/.git"))
+
+    def _tops(self, path: str) -> set[str]:
+        """Return the working trees, below the workspace, of a repository or of a worktree's part of one."""
+        tops = {pointer.removesuffix(".git") for pointer, target in self._pointers.items() if target == path}
+        if path.rpartition("/")[2] == ".git":
+            tops.add(path.removesuffix(".git"))
+        if tree := dict(self._pairs(f"{path}/config")).get("core.worktree"):
+            tops.add(git_layout.inside(self.root, f"{path}/{tree}"))
+        return {top for top in tops if not top.startswith("/")}
+
+    def _pairs(self, config: str) -> list[tuple[str, str]]:
+        return list(git_layout.config_values(git_layout.read_small(self.root, config) or ""))
+
+    def _obeyed(self, prefix: str) -> Iterator[str]:
+        """Yield the files of the workspace from which a repository takes hooks, configuration and programs."""
+        trees = [  # tops of its `.git` files: bases of relative paths (git-config(1), hooksPath)
+            path.removesuffix(".git")
+            for path, target in self._pointers.items()
+            if target is not None and (f"{target}/" == prefix or target.startswith(f"{prefix}worktrees/"))
+        ]
+        if "worktrees" not in prefix.split("/"):
+            tree = dict(self._pairs(prefix + "config")).get("core.worktree")
+            own = prefix.removesuffix(".git/") if tree is None else git_layout.inside(self.root, prefix + tree) + "/"
+            trees.append(own)
+        todo, seen = [prefix + "config", prefix + "config.worktree"], set[str]()
+        yield from self._run_by_hooks(prefix + "hooks", trees)
+        while todo:
+            file = todo.pop()
+            seen.add(file)
+            base = f"{parent}/" if (parent := file.rpartition("/")[0]) else ""
+            for key, value in self._pairs(file):
+                if key in {"include.path", "includeif.path"}:
+                    for path in self._made([base], value, b""):
+                        yield path
+                        todo += [path] if path not in seen else []
+                elif key == "core.hookspath":
+                    for path in self._made(trees, value, None):
+                        yield path
+                        yield from self._run_by_hooks(path, trees)
+                elif git_layout.may_name_program(key, value):
+                    yield from self._named(value, trees)
+
+    def _made(self, bases: Iterable[str], value: str, content: bytes | None) -> Iterator[str]:
+        """Yield the paths below the workspace that a configured path means; missing ones are created."""
+        for base in bases if value and not value.startswith("~") else ():
+            path = git_layout.inside(self.root, value if value.startswith("/") else base + value)
+            if path != "." and not path.startswith("/") and _make(self.root, path, content):
+                yield path
+
+    def _named(self, text: str, trees: Iterable[str]) -> Iterator[str]:
+        """Yield the files of the workspace that a text names."""
+        words = set(_WORD.findall(text))
+        for tree in trees:
+            paths = (git_layout.inside(self.root, tree + word.lstrip("!")) for word in words)
+            yield from (path for path in paths if _kind(self.root, path) == "file")
+
+    def _run_by_hooks(self, hooks: str, trees: Iterable[str]) -> Iterator[str]:
+        """Yield the targets of hooks that are links, and the executable files that scripts among the hooks name."""
+        names: list[str] = []
+        with (
+            contextlib.suppress(OSError),
+            opened_below(self.root, hooks) as directory,
+            os.scandir(directory) as entries,
+        ):
+            names = [entry.name for entry in entries if not entry.name.endswith(".sample")]
+        for name in names:
+            path = git_layout.inside(self.root, os.path.realpath(f"{self.root}/{hooks}/{name}"))
+            if _kind(self.root, path) != "file":
+                continue
+            if path != f"{hooks}/{name}":
+                yield path
+            text = git_layout.read_small(self.root, path) or ""
+            if text.startswith("#!"):
+                yield from (one for one in self._named(text, trees) if os.access(f"{self.root}/{one}", os.X_OK))
+
+
+def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the repository that contains a workspace without one: its directory, as (root, path), and its top."""
+    for top in [workspace, *map(str, PurePosixPath(workspace).parents)]:
+        if not os.path.lexists(f"{top}/.git"):
+            continue
+        target = git_layout.pointed(top, ".git") if Path(top, ".git").is_file() else ".git"
+        if top != workspace and target is not None:
+            yield (target, "", top) if target.startswith("/") else (top, target, top)
+        return
+
+
+# --- files of the workspace, reached through no link ---
+
+
+def _kind(workspace: str, path: str) -> str:
+    """Return "file", "directory", "other", or "" for a path that does not exist or is absolute."""
+    if path.startswith("/"):
+        return ""
+    try:
+        with opened_below(workspace, path, os.O_RDONLY) as descriptor:
+            mode = os.fstat(descriptor).st_mode
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return "other"
+    return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
+
+
+def _is_empty(workspace: str, path: str) -> bool:
+    """Whether it is empty, or cannot be reached without a link."""
+    with contextlib.suppress(OSError), opened_below(workspace, path) as directory, os.scandir(directory) as entries:
+        return next(entries, None) is None
+    return True
+
+
+def _is_fifo(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):  # removed meanwhile
+        return stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
+    return False
+
+
+def _answers(workspace: str, path: str) -> bool:
+    """Whether a program listens, or may, on a socket. One that refuses is dead: bind(2) fails on an existing name.
+
+    Neither a network namespace nor a read-only mount prevents a container from connecting to a socket by its path.
+    """
+    parent, _, name = path.rpartition("/")
+    with contextlib.suppress(OSError), opened_below(workspace, parent) as directory:
+        try:
+            if not stat.S_ISSOCK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                return False
+            address = f"/proc/self/fd/{directory}/{name}" if sys.platform == "linux" else f"{workspace}/{path}"
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.setblocking(False)  # noqa: FBT003 - the standard library's
+                caller.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            pass  # the socket has another type, is not accessible to us, or is busy
+        return True
+    return False
+
+
+def _make(workspace: str, path: str, content: bytes | None) -> bool:
+    """Create a missing file with content, or a directory if None; its owner is that of the directory above.
+
+    Return whether it exists now. If not, the sandbox cannot create it either: the directory is another user's.
+    """
+    wanted = "directory" if content is None else "file"
+    parent, _, name = path.rpartition("/")
+    try:
+        if parent and not _kind(workspace, parent):
+            _make(workspace, parent, None)
+        with opened_below(workspace, parent) as directory:
+            try:
+                made = _make_in(directory, name, content)
+            except PermissionError:
+                if os.fstat(directory).st_uid != os.geteuid() and not _kind(workspace, path):
+                    return False
+                raise
+    except OSError as error:
+        raise _refused(path, f"it cannot be made ({error.strerror})", "make it") from error
+    if not made and (kind := _kind(workspace, path)) != wanted:
+        why = f"it is not a {wanted}, or is a link" if kind else "it was removed meanwhile"
+        raise _refused(path, why, "put one in its place")
+    return True
+
+
+def _make_in(directory: int, name: str, content: bytes | None) -> bool:
+    owner = os.fstat(directory)
+    try:
+        if content is None:
+            os.mkdir(name, 0o755, dir_fd=directory)
+            made = os.open(name, DIRECTORY, dir_fd=directory)
+        else:
+            made = os.open(name, NEW_FILE, 0o644, dir_fd=directory)
+    except FileExistsError:
+        return False
+    try:
+        if content:
+            os.write(made, content)
+        if os.geteuid() == 0:
+            os.fchown(made, owner.st_uid, owner.st_gid)
+    finally:
+        os.close(made)
+    return True
+
+
+def _nothing() -> str:
+    """Return the path of our empty file that is mounted over a socket."""
+    path = state_dir(create=True) / "nothing"
+    try:
+        path.touch(mode=0o400)
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be made: {error.strerror}. Remedy: make it writable.") from error
+    return str(path.resolve())
+
+
+def _refused(path: str, why: str, remedy: str) -> UsageError:
+    return UsageError(
+        f"{path!r} in the workspace cannot be guarded: {why}. Remedy: {remedy}, or --git rw (git='rw') guards nothing."
+    )

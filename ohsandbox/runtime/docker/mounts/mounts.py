@@ -1,0 +1,287 @@
+"""Files and directories of this machine in a sandbox: what may be bound where, and whether that is what was bound.
+
+A path is resolved once, and vetted as it is then (`mount_policy`). The engine resolves it again, when it starts the
+container: so the file that is inside is compared with the one that was vetted (`verify_identity`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.arguments import expect_path, wrong
+from ohsandbox.errors import SandboxRefused, UsageError
+from ohsandbox.runtime.docker.mounts import guard, mount_policy
+from ohsandbox.runtime.docker.mounts.guard import Git, GuardMount  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.mount_text import (
+    MORE_WORKSPACES,
+    Mount,
+    moved_places,
+    parse_path,
+    place_of_workspace,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_MAX_BINDS = 64
+_NO_TARGETS = (
+    "/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+    "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/local/bin",
+    "/usr/local/sbin", "/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/hosts", "/etc/hostname",
+    "/etc/resolv.conf", "/etc/mtab", "/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.cache", "/etc/pam.d",
+    "/etc/sudoers", "/etc/sudoers.d", "/etc/security", "/.dockerenv", "/usr/local/share/ohsandbox-ca.pem",
+    "/usr/local/share/ohsandbox-ca.pem.wgetrc", "/usr/local/share/ohsandbox-ca.pem.apt",
+)  # fmt: skip
+"""Neither these, nor what is below them, nor what holds one of them: the kernel, the engine and we keep them."""
+_NOT_WHOLE = ("/home/ohsandbox", "/tmp", "/var/tmp", "/root", "/opt/ohsandbox", MORE_WORKSPACES)  # noqa: S108
+"""Neither these nor what holds one of them; what is below them may be a target."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f:]")
+_ELSEWHERE = "Remedy: name another directory, such as /data or one below /workspaces or /mnt."
+
+
+class Bind(NamedTuple):
+    """A mount that was vetted, with what protects its contents."""
+
+    source: str
+    """The real path."""
+    target: str
+    read_only: bool = False
+    guard: tuple[GuardMount, ...] = ()
+    """The nested mounts; their paths are below target."""
+    inode: int = 0
+    """Of source as it was vetted; 0: unknown."""
+
+
+# --- what a caller asks for --------------------------------------------------------------------------
+
+
+def asked_workspaces(given: object, *, same_path: bool) -> list[Mount]:
+    """The workspaces of an argument: a path, a text such as "DIR:ro", a `Mount`, or a sequence of them.
+
+    Raises:
+        UsageError: it is none of these, or two would have one place.
+    """
+    several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
+    found: list[Mount] = []
+    for one in several:
+        if isinstance(one, Mount):
+            found.append(one)
+            continue
+        expect_path("workspace", one)
+        path, read_only = parse_path(str(one))
+        try:
+            real = str(Path(path).expanduser().resolve())
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UsageError(f"The workspace {path!r} cannot be used: {error}. Remedy: name a directory.") from error
+        target = place_of_workspace(real, is_first=not found, same_path=same_path)
+        found.append(Mount(source=path, target=target, read_only=read_only))
+    counts = Counter(one.target for one in found)
+    if twice := [one.source for one in found if counts[one.target] > 1]:
+        raise UsageError(
+            f"The workspaces {' and '.join(map(repr, twice))} would both be at {found[-1].target!r}. Remedy: "
+            "--same-path (same_path=True), or in Python Mount(source=..., target=...) with a place of its own."
+        )
+    return found
+
+
+def moved(workspaces: Sequence[Mount], directory: Path | Mapping[str, Path] | None) -> list[Mount]:
+    """The workspaces with each that is writable in another directory: it itself, or one for each below it.
+
+    A mapping names one for each place in the sandbox.
+
+    Raises:
+        UsageError: it does not name the places of these.
+    """
+    writable = [one for one in workspaces if not one.read_only]
+    if directory is None or not writable:
+        return list(workspaces)
+    targets = [one.target for one in writable]
+    places = directory if isinstance(directory, Mapping) else moved_places(targets, directory)
+    if {*places} != {*targets}:
+        raise UsageError(
+            f"Workspaces were kept for {sorted(places)}, and are at {sorted(targets)}: resume with the same."
+        )
+    return [
+        one if one.read_only else one.model_copy(update={"source": str(places[one.target])}) for one in workspaces
+    ]  # fmt: skip
+
+
+def copied_directory(workspaces: Sequence[Mount]) -> str:
+    """The one workspace that is copied.
+
+    Raises:
+        UsageError: there are none, or several.
+    """
+    if len(workspaces) != 1:
+        which = "needs a directory to copy" if not workspaces else f"copies one directory, not {len(workspaces)}"
+        raise UsageError(f'copy= {which}. Remedy: pass workspace=DIR, and others as mounts=["DIR:/place:ro"].')
+    return workspaces[0].source
+
+
+def asked_mounts(given: object) -> list[Mount]:
+    """The mounts of an argument: a sequence of texts and of `Mount`.
+
+    Raises:
+        UsageError: it is not a sequence of these.
+    """
+    if given is None:
+        return []
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str | Mount) for one in given):
+        raise wrong("mounts", given, 'give a list of "SOURCE:TARGET[:ro]" and Mount(...)')
+    return [one if isinstance(one, Mount) else Mount.parse(one) for one in given]
+
+
+def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Sequence[str] = ()) -> list[list[Mount]]:
+    """The same two lists with real paths, if all of it may be bound. taken are paths of the sandbox that are used.
+
+    Raises:
+        UsageError: a source may not be bound, a target is refused, or two overlap.
+    """
+    if len(workspaces) + len(mounts) > _MAX_BINDS:
+        raise UsageError(f"At most {_MAX_BINDS} mounts and workspaces. Remedy: mount a directory that holds several.")
+    real = [
+        [
+            one.model_copy(update={"source": _vetted_source(one, what), "target": _checked_target(one)})
+            for one in given
+        ]
+        for given, what in ((workspaces, "workspace"), (mounts, "mount"))
+    ]  # fmt: skip
+    _refuse_overlaps([*real[0], *real[1]], taken)
+    return real
+
+
+def _vetted_source(mount: Mount, what: str = "mount") -> str:
+    """The real path of a mount's source.
+
+    Raises:
+        UsageError: it may not be bound.
+    """
+    may_be_file = what == "mount" and mount.read_only
+    return mount_policy.check_path(mount.source, what=what, read_only=mount.read_only, may_be_file=may_be_file)
+
+
+def _checked_target(mount: Mount) -> str:
+    """A target in its normal form."""
+    target = mount.target
+
+    def refused(why: str, remedy: str = _ELSEWHERE) -> UsageError:
+        return UsageError(f"{mount.source!r} cannot be mounted at {target!r}: {why}. {remedy}")
+
+    if not target.startswith("/") or ".." in target.split("/"):
+        raise refused("it is not an absolute path without '..'")
+    if _CONTROL.search(target) or not target.isprintable():
+        raise refused("a colon or a control character is in it", "Remedy: choose another name for it.")
+    normal = "/" + "/".join(part for part in target.split("/") if part not in {"", "."})
+    if held := next((place for place in _NO_TARGETS if _nested(normal, place)), None):
+        raise refused(f"{held} belongs to the sandbox's system")
+    if held := next((place for place in _NOT_WHOLE if _is_below(place, normal)), None):
+        raise refused(f"{held} is needed as it is")
+    return normal
+
+
+def _is_below(path: str, place: str) -> bool:
+    """Whether path is place or lies below it."""
+    return path == place or path.startswith(place.rstrip("/") + "/")
+
+
+def _nested(one: str, other: str) -> bool:
+    return _is_below(one, other) or _is_below(other, one)
+
+
+def _refuse_overlaps(given: Sequence[Mount], taken: Sequence[str]) -> None:
+    """Nothing lies in another mount, in the sandbox or here: a second way to a file would evade its guard."""
+    for place, one in ((place, one) for place in taken for one in given):
+        if _nested(place, one.target):
+            raise UsageError(f"{one.source!r} cannot be mounted at {one.target!r}: {place} is used. {_ELSEWHERE}")
+    above = [{_identity(path) for path in (Path(one.source), *Path(one.source).parents)} for one in given]
+    own = [_identity(Path(one.source)) for one in given]
+    for index, one in enumerate(given):
+        for other_index, other in enumerate(given[:index]):
+            if _nested(one.target, other.target):
+                raise UsageError(
+                    f"{one.source!r} cannot be mounted at {one.target!r}: {other.source!r} is at {other.target!r}. "
+                    f"{_ELSEWHERE}"
+                )
+            if own[index] in above[other_index] or own[other_index] in above[index]:
+                raise UsageError(
+                    f"{one.source!r} and {other.source!r} are one directory, or one lies in the other: what protects "
+                    "the one would not hold in the other. Remedy: name the outer one only."
+                )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Device and inode: bind mounts and file systems that fold case give one directory two paths."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be used: {error.strerror}. Remedy: name another.") from error
+    return found.st_dev, found.st_ino
+
+
+# --- what is bound -----------------------------------------------------------------------------------
+
+
+def binds_of(mounts: Iterable[Mount], git: Git) -> tuple[Bind, ...]:
+    """What is bound, with the nested mounts for the contents as they are now; creates missing mount sources.
+
+    Raises:
+        UsageError: a source became a link or something else since it was vetted, or cannot be guarded.
+    """
+    return tuple(
+        Bind(one.source, one.target, one.read_only, _guard_of(one, git), inode_of(one.source)) for one in mounts
+    )
+
+
+def _guard_of(mount: Mount, git: Git) -> tuple[GuardMount, ...]:
+    if not mount.read_only:
+        return guard.guard(mount.source, git)
+    return guard.hide_ways_out(mount.source) if Path(mount.source).is_dir() else ()
+
+
+def inode_of(source: str) -> int:
+    """The inode of a real path, no part of which has become a link.
+
+    Raises:
+        UsageError: one has, or it is gone.
+    """
+    descriptor, why = os.open("/", os.O_RDONLY | os.O_DIRECTORY), ""
+    try:
+        for part in PurePosixPath(source).parts[1:]:
+            inner = os.open(part, getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+            if stat.S_ISLNK(os.fstat(inner).st_mode):
+                why = f"{part!r} is a link now"
+                break
+        else:
+            return os.fstat(descriptor).st_ino
+    except OSError as error:
+        why = str(error.strerror)
+    finally:
+        os.close(descriptor)
+    raise UsageError(
+        f"{source!r} is not what was looked at any more: {why}. Remedy: end what changes it, and try again."
+    )
+
+
+def verify_identity(binds: Sequence[Bind], listed: str) -> None:
+    """Compare what is mounted with what was vetted; listed is what `ls -di` says of the targets.
+
+    `?` is one that is not mounted, which the self-check refuses.
+
+    Raises:
+        SandboxRefused: another file is mounted, since a name was replaced meanwhile.
+    """
+    inodes = [line.split(maxsplit=1)[0] for line in listed.splitlines() if line.strip()]
+    for index, bind in enumerate(binds if inodes else ()):  # an image without `ls` says none
+        if bind.inode and (index >= len(inodes) or inodes[index] not in {str(bind.inode), "?"}):
+            raise SandboxRefused(
+                f"{bind.target} in the sandbox is not {bind.source!r} as it was looked at: something replaced it "
+                "meanwhile. Remedy: end what changes that directory, and try again."
+            )

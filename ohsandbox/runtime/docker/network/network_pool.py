@@ -1,0 +1,191 @@
+"""Network namespaces that sandboxes use one after another, as the trials of an evaluation do."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ohsandbox.errors import OhsandboxError
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.network import open_network
+from ohsandbox.runtime.docker.ownership import lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.network.open_network import LentNetwork
+    from ohsandbox.runtime.docker.ownership.lease import Lease
+
+log = logging.getLogger(__name__)
+
+WAIT_S = 1.0
+"""For one that comes free: a loaded engine takes as long to make another one, and a trial may need two at a time."""
+
+_REMOVALS = 8
+"""At once; each mostly waits for the engine."""
+
+
+class NetworkPool:
+    """Owners of networks (`open_network`), each of which serves one sandbox at a time.
+
+    A sandbox that joins a namespace starts in half the time of one that gets a new one, and no process, address, route
+    or connection of the one before is left in it: processes end with their sandbox, the interface is taken away, the
+    engine's name server cannot be reached, and what the kernel counts is the only trace. Each owner has a lease of its
+    own: `gc` removes those of a dead process.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[str] = []
+        self._owners: dict[str, tuple[LentNetwork, Lease]] = {}
+        self._enough: int | None = None
+        self._making = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._beginning: ThreadPoolExecutor | None = None
+        self._removals: ThreadPoolExecutor | None = None
+
+    def begin(self, count: int) -> None:
+        """Make so many owners beside what the caller does; more are made only while none of them comes free.
+
+        Where the engine fails, `take` tells.
+        """
+        if self._beginning is not None or count < 1:
+            return
+        self._enough = self._making = count
+        self._beginning = ThreadPoolExecutor(count, thread_name_prefix="network")
+        for _ in range(count):
+            self._beginning.submit(self._make_free)
+
+    def _make_free(self) -> None:
+        owner = None
+        try:
+            with contextlib.closing(connect()) as engine:
+                owner = self._made(engine)
+        except OhsandboxError as error:
+            log.info("No network could be made before it was needed: %s", error)
+        finally:
+            with self._changed:
+                self._making -= 1
+                if owner is not None:
+                    self._free.append(owner)
+                self._changed.notify_all()
+
+    def take(self, engine: Engine) -> str:
+        """Return the id of an owner that is not connected; a new one where all are in use.
+
+        Raises:
+            SandboxRefused, SandboxUnavailable: as `open_network.make_owner`.
+        """
+        while (owner := self._next_free()) is not None:
+            if open_network.is_running(engine, owner):
+                return owner
+            with self._lock:
+                self._forget(engine, owner)
+        return self._made(engine)
+
+    def _next_free(self) -> str | None:
+        """One that is free, now or soon; None where one more is to be made."""
+
+        def is_decided() -> bool:
+            return bool(self._free) or self._enough is None or len(self._owners) + self._making < self._enough
+
+        with self._changed:
+            self._changed.wait_for(is_decided, WAIT_S)
+            return self._free.pop() if self._free else None
+
+    def _made(self, engine: Engine) -> str:
+        name = f"ohsandbox-network-{secrets.token_hex(4)}"
+        held = lease.take(container=name, engine=engine.address.url, image=open_network.REPOSITORY)
+        try:
+            lent = open_network.lend_owner(engine, name=name, lease_id=held.id, labels={lease.LEASE_LABEL: held.id})
+        except BaseException:
+            held.release()
+            raise
+        with self._lock:
+            self._owners[lent.owner] = lent, held
+        return lent.owner
+
+    def open(self, owner: str) -> None:
+        """Let the sandbox in it, which is about to be connected, reach the engine's name server.
+
+        Raises:
+            SandboxUnavailable: the owner is gone.
+        """
+        lent, _ = self._owners[owner]
+        lent.set_name_server(reachable=True)
+
+    def give_back(self, engine: Engine, owner: str, remove: Callable[[], object] | None = None) -> None:
+        """Have the next sandbox use it, once remove has removed the one before; after `finish` it is removed.
+
+        Raises:
+            Exception: of remove; no sandbox uses it again.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="network") as beside:
+            cleared = beside.submit(self._is_cleared, engine, owner)
+            if remove is not None:
+                remove()
+        if cleared.result():
+            with self._changed:
+                self._free.append(owner)
+                self._changed.notify()
+
+    def _is_cleared(self, engine: Engine, owner: str) -> bool:
+        """Take from a namespace what one sandbox leaves to the next; False: it is removed instead."""
+        if self._removals is not None:
+            self._forget(engine, owner)
+            return False
+        try:
+            open_network.disconnect(engine, owner)
+            self._owners[owner][0].set_name_server(reachable=False)
+        except OhsandboxError as error:
+            log.warning("A network is not used again: %s", error)
+            with self._changed:
+                self._forget(engine, owner)
+                self._changed.notify_all()
+            return False
+        return True
+
+    def finish(self) -> None:
+        """No sandbox will take one any more: begin to remove those that are free, beside the last sandboxes."""
+        with self._lock:
+            owners, self._free = self._free, []
+            self._removals = removals = ThreadPoolExecutor(1, thread_name_prefix="network-removal")
+        if owners:
+            removals.submit(self._forget_all, owners)
+
+    def close(self) -> None:
+        """Remove them all, once no sandbox uses one; those that cannot be removed are left to `gc`."""
+        if self._beginning is not None:
+            self._beginning.shutdown()
+        if self._removals is not None:
+            self._removals.shutdown()
+        with self._lock:
+            self._free.clear()
+            owners = [*self._owners]
+        self._forget_all(owners)
+
+    def _forget_all(self, owners: Sequence[str]) -> None:
+        if not owners:
+            return
+        with contextlib.suppress(OhsandboxError), ThreadPoolExecutor(_REMOVALS) as removals:
+            engine = connect()
+            for _ in removals.map(partial(self._forget, engine), owners):
+                pass
+            engine.close()
+
+    def _forget(self, engine: Engine, owner: str) -> None:
+        lent, held = self._owners.pop(owner)
+        lent.close()
+        try:
+            open_network.remove_owner(engine, held.record.container, held.id)
+        except OhsandboxError as error:
+            log.warning("A network is left behind; `ohsandbox gc` removes it: %s", error)
+            held.abandon()
+        else:
+            held.release()

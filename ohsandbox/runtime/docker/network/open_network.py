@@ -1,0 +1,442 @@
+"""The network `open`: a bridge of our own, and in each namespace rules that leave only the public addresses of it.
+
+A sandbox that is made with it joins the network namespace of a container of ours, the owner, which has set the rules
+before the sandbox exists and then has no right any more. So they outlive every restart of the sandbox, and without its
+owner it has no network. A running sandbox that was made without one gets its rules from a container that joins the
+sandbox's namespace for that moment, before it is given an interface.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import ipaddress
+import platform
+import tarfile
+import threading
+import time
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import ImageUnavailable, OhsandboxError, SandboxGone, SandboxRefused, SandboxUnavailable
+from ohsandbox.runtime.docker.config.seccomp import profile_json
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors, foreign_errors, one_line
+from ohsandbox.runtime.docker.engine.wire import Demultiplexer, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.engine.wire import Wire
+
+NETWORK = "ohsandbox-open"
+"""The bridge, one for all sandboxes of an engine."""
+REPOSITORY = "ohsandbox-network"
+"""Of the image with our program and nothing else, 5 KB; its tag is the program's digest."""
+OWNER_LABEL = "ohsandbox.network-of"
+"""Of an owner: the id of the lease that it shares with its sandbox."""
+ANSWER_S = 30.0
+"""For the program's answer, which takes 5 ms."""
+_NO_TIME_WAIT = {"net.ipv4.tcp_max_tw_buckets": "0"}
+"""A port that a server of the sandbox before had is free at once; elsewhere it is after a minute."""
+_MEMORY_BYTES = 32 * 1024**2
+_PROCESSES = 64
+"""Also for the threads of the OCI runtime that starts it."""
+_PROGRAMS = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_FILES = {"amd64": "gateway-x86_64", "arm64": "gateway-aarch64"}
+_preparing = threading.Lock()
+
+
+class _OpenBridge(NamedTuple):
+    """The bridge and the image, as they are in an engine."""
+
+    image: str
+    subnet: ipaddress.IPv4Network
+    gateway: str
+
+
+def owner_name(sandbox: str) -> str:
+    """The name of the owner of a sandbox's network."""
+    return f"{sandbox}-network"
+
+
+def owner_of(found: dict[str, Any]) -> str:
+    """The id of the owner in an engine's description of a sandbox; "" for one that has a namespace of its own."""
+    mode = str((found.get("HostConfig") or {}).get("NetworkMode") or "")
+    return mode.removeprefix("container:") if mode.startswith("container:") else ""
+
+
+def make_owner(
+    engine: Engine, *, name: str, lease_id: str, allow: Iterable[str] = (), hosts: Iterable[str] = ()
+) -> str:
+    """Create and start the owner of a network; returns its id. It is not connected yet.
+
+    hosts are names of its loopback, for all that join it.
+
+    Raises:
+        SandboxRefused: the rules cannot be set here.
+        SandboxUnavailable: the engine fails.
+        UsageError: an exception of allow is none, or the name is taken.
+    """
+    config = _owner_config(engine, "hold", lease_id, allow)
+    config["HostConfig"]["ExtraHosts"] = [f"{one}:127.0.0.1" for one in hosts]
+    owner, wire = _started_owner(engine, name, config)
+    wire.close()
+    return owner
+
+
+def lend_owner(engine: Engine, *, name: str, lease_id: str, labels: Mapping[str, str]) -> LentNetwork:
+    """Create and start the owner of a network for one sandbox after another. It is not connected yet.
+
+    Raises:
+        SandboxRefused, SandboxUnavailable: as `make_owner`.
+    """
+    config = _owner_config(engine, "lend", lease_id, ()) | {"OpenStdin": True}
+    config["Labels"] |= labels
+    config["HostConfig"]["Sysctls"] = _NO_TIME_WAIT
+    return LentNetwork(*_started_owner(engine, name, config))
+
+
+class LentNetwork:
+    """An owner, and the connection over which it is told whether the engine's name server is to be reached.
+
+    That one stays in the namespace once it was connected (see `close`), and the next sandbox is not to reach it before
+    its network is open.
+    """
+
+    def __init__(self, owner: str, wire: Wire) -> None:
+        self.owner = owner
+        self._wire = wire
+
+    def set_name_server(self, *, reachable: bool) -> None:
+        """Have it so from now on; at the beginning it is not reachable.
+
+        Raises:
+            SandboxUnavailable: the owner does not answer, as after a restart of the engine.
+        """
+        try:
+            self._wire.sendall(memoryview(b"o" if reachable else b"c"))
+            answer = _heard(self._wire)
+        except OSError as error:
+            raise SandboxUnavailable(f"The container that holds the sandbox's network is gone: {error}.") from error
+        if answer.split()[:1] != [b"ready"]:
+            raise SandboxUnavailable("The container that holds the sandbox's network does not answer any more.")
+
+    def close(self) -> None:
+        """End the connection; the container stays."""
+        self._wire.close()
+
+
+def _owner_config(engine: Engine, mode: str, lease_id: str, allow: Iterable[str]) -> dict[str, Any]:
+    bridge = prepare(engine)
+    config = _payload(bridge.image, [mode, *_rules(engine, bridge, allow)], "none")
+    return config | {"Hostname": "sandbox", "Labels": {"ohsandbox": "1", OWNER_LABEL: lease_id}}
+
+
+def _started_owner(engine: Engine, name: str, config: dict[str, Any]) -> tuple[str, Wire]:
+    """Return its id, and the wire on which it said that it is ready."""
+    with engine_errors(f"creating the network of {name!r}"):
+        owner = str(engine.api.create_container_from_config(config, name)["Id"])
+    try:
+        return owner, _begin(engine, owner)[0]
+    except BaseException:
+        with contextlib.suppress(OhsandboxError):
+            _remove(engine, owner)
+        raise
+
+
+def connect(engine: Engine, container: str, allow: Iterable[str]) -> None:
+    """Give a namespace, in which the rules stand, the interface of the bridge. Once it has one, nothing is done."""
+    try:
+        _join(engine, container)
+    except SandboxUnavailable:
+        # somebody may have removed the bridge, and it is another one now: its gateway is not in the rules
+        set_rules(engine, container, allow)
+        _join(engine, container)
+
+
+def _join(engine: Engine, container: str) -> None:
+    with engine_errors("connecting a sandbox to the open network"):
+        joined = _networks(engine, container)
+        for name in joined - {NETWORK}:
+            _leave(engine, container, name)
+        if NETWORK not in joined:
+            engine.api.connect_container_to_network(container, NETWORK)
+
+
+def disconnect(engine: Engine, container: str) -> None:
+    """Take all interfaces away."""
+    with engine_errors("taking the network of a sandbox away"):
+        for name in _networks(engine, container) - {"none"}:
+            _leave(engine, container, name)
+
+
+def _leave(engine: Engine, container: str, network: str) -> None:
+    try:
+        engine.api.disconnect_container_from_network(container, network)
+    except foreign_errors() as error:
+        if "is not connected to" not in str(error):  # of one that is ending just now, which the engine still lists
+            raise
+
+
+def close(engine: Engine, container: str) -> None:
+    """Take all interfaces of a running container away, and the name server that the engine runs in its namespace.
+
+    The engine leaves that one running, and before 25.0.5 it asks on from its own namespace where the machine's name
+    server is on loopback (CVE-2024-29018): names, and data in them, would go out without an interface.
+
+    Raises:
+        SandboxRefused: the name server cannot be taken away; nothing has changed.
+        SandboxUnavailable: the engine fails.
+    """
+    _once(engine, _payload(_image(engine), ["close"], f"container:{container}"))
+    disconnect(engine, container)
+
+
+def set_rules(engine: Engine, container: str, allow: Iterable[str]) -> None:
+    """Set the rules in the namespace of a running container, which loses its interface.
+
+    Raises:
+        SandboxRefused: they cannot be set there.
+        SandboxUnavailable: the engine fails.
+    """
+    bridge = prepare(engine)
+    # its own /etc/resolv.conf may be anything
+    _, *resolvers = _once(engine, _payload(bridge.image, ["resolvers"], "none"))
+    rules = _rules(engine, bridge, allow, resolvers or ["127.0.0.11"])
+    disconnect(engine, container)
+    _once(engine, _payload(bridge.image, ["once", *rules], f"container:{container}"))
+
+
+def revive_owner(engine: Engine, owner: str, allow: Iterable[str]) -> None:
+    """Start the owner of a network again, where it has ended: its rules stand before it is connected.
+
+    Raises:
+        SandboxGone: it was removed.
+    """
+    try:
+        with engine_errors("looking at the network of a sandbox"):
+            found = engine.api.inspect_container(owner)
+    except SandboxGone as error:
+        raise SandboxGone(
+            "The container that held the sandbox's network was removed, and it cannot start without it. "
+            "Remedy: go back to a checkpoint, or make a new sandbox."
+        ) from error
+    if found["State"].get("Running"):
+        return
+    was_connected = NETWORK in (found["NetworkSettings"].get("Networks") or {})
+    disconnect(engine, owner)
+    _run(engine, owner)
+    if was_connected:
+        connect(engine, owner, allow)
+
+
+def is_open(engine: Engine, container: str) -> bool:
+    """Whether a namespace's container is connected to a network; False for one that is gone."""
+    with contextlib.suppress(SandboxGone), engine_errors("looking at the network of a sandbox"):
+        return bool(_networks(engine, container) - {"none"})
+    return False
+
+
+def is_running(engine: Engine, owner: str) -> bool:
+    """Whether the owner of a network is there and runs."""
+    with contextlib.suppress(SandboxGone), engine_errors("looking at the network of a sandbox"):
+        return bool(engine.api.inspect_container(owner)["State"].get("Running"))
+    return False
+
+
+def remove_owner(engine: Engine, name: str, lease_id: str) -> None:
+    """Remove the owner of that name if it is that lease's; one that is gone is not an error."""
+    try:
+        with engine_errors(f"removing the network {name!r}"):
+            found = engine.api.inspect_container(name)
+            if ((found.get("Config") or {}).get("Labels") or {}).get(OWNER_LABEL) != lease_id:
+                return
+    except SandboxGone:
+        return
+    _remove(engine, str(found["Id"]))
+
+
+def collect(engine: Engine) -> None:
+    """Remove the bridge if no container is a part of it, not even a stopped one; the next one makes it again."""
+    with contextlib.suppress(SandboxUnavailable), engine_errors(f"removing the network {NETWORK!r}"):
+        found = _found_bridge(engine)
+        if found is None or not _LABELS.items() <= (found.get("Labels") or {}).items():
+            return
+        used = [{"network": NETWORK}, {"label": OWNER_LABEL}]
+        if not any(engine.api.containers(all=True, filters=one) for one in used):
+            engine.api.remove_network(found["Id"])  # the engine refuses where one has come
+
+
+# --- the bridge and the image ---
+
+_LABELS = {"ohsandbox": "1"}
+_OPTIONS = {"com.docker.network.bridge.enable_icc": "false"}
+"""What the kernel of the engine can do besides: nothing is handed from one port of the bridge to another."""
+
+
+def prepare(engine: Engine) -> _OpenBridge:
+    """Have the image and the bridge in the engine; 3 ms where they are there.
+
+    Raises:
+        SandboxRefused: a network of that name is not ours.
+        SandboxUnavailable: the engine fails, or there is no program for its processor.
+    """
+    if engine.is_podman:
+        raise SandboxRefused(
+            "The network 'open' is not to be had from Podman: it connects no container that runs. "
+            "Remedy: use network='allowlist', or a Docker engine."
+        )
+    return _OpenBridge(_image(engine), *_addresses(engine))
+
+
+def _addresses(engine: Engine) -> tuple[ipaddress.IPv4Network, str]:
+    with _preparing, engine_errors(f"making the network {NETWORK!r}"):
+        found = _found_bridge(engine) or _made_bridge(engine)
+    told = ((found.get("IPAM") or {}).get("Config") or [{}])[0]
+    is_ours = found.get("Driver") == "bridge" and _LABELS.items() <= (found.get("Labels") or {}).items()
+    if not is_ours or not told.get("Subnet") or not told.get("Gateway"):
+        raise SandboxRefused(
+            f"The engine's network {NETWORK!r} is not the one that ohsandbox makes. "
+            f"Remedy: `docker network rm {NETWORK}`."
+        )
+    return ipaddress.IPv4Network(str(told["Subnet"])), str(told["Gateway"]).partition("/")[0]
+
+
+def _found_bridge(engine: Engine) -> dict[str, Any] | None:
+    return next((one for one in engine.api.networks(names=[NETWORK]) if one["Name"] == NETWORK), None)
+
+
+def _made_bridge(engine: Engine) -> dict[str, Any]:
+    """Make the bridge. Its device has a name, which no second one gets: engines before 25 let networks share theirs."""
+    device = f"ohs{hashlib.sha256(str(engine.api.info().get('ID')).encode()).hexdigest()[:10]}"
+    options = _OPTIONS | {"com.docker.network.bridge.name": device}
+    try:
+        with engine_errors(f"making the network {NETWORK!r}"):
+            engine.api.create_network(NETWORK, driver="bridge", options=options, labels=_LABELS, check_duplicate=True)
+    except OhsandboxError:
+        if (made := _found_bridge(engine)) is not None:  # by another process at the same time
+            return made
+        raise
+    if (made := _found_bridge(engine)) is None:
+        raise SandboxUnavailable(f"The network {NETWORK!r} was removed while it was made. Remedy: try again.")
+    return made
+
+
+def _image(engine: Engine) -> str:
+    architecture = _PROGRAMS.get(platform.machine().lower(), "")
+    if not engine.address.is_local:
+        with engine_errors("asking the engine for its processor"):
+            architecture = _PROGRAMS.get(str(engine.api.info().get("Architecture")), "")
+    if architecture not in _FILES:
+        raise SandboxRefused(
+            "The network 'open' is not to be had: there is no program of ours for the engine's processor. "
+            "Remedy: use network='allowlist'."
+        )
+    program = (files("ohsandbox.network") / "programs" / _FILES[architecture]).read_bytes()
+    name = f"{REPOSITORY}:{hashlib.sha256(program).hexdigest()[:16]}"
+    with contextlib.suppress(ImageUnavailable), engine_errors(f"looking for image {name!r}"):
+        return str(engine.api.inspect_image(name)["Id"])
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        entry = tarfile.TarInfo("gateway")
+        entry.size, entry.mode = len(program), 0o755
+        archive.addfile(entry, io.BytesIO(program))
+    repository, _, tag = name.partition(":")
+    with engine_errors(f"loading image {name!r}"):
+        engine.api.import_image_from_data(
+            packed.getvalue(), repository=repository, tag=tag, changes=['ENTRYPOINT ["/gateway"]', "LABEL ohsandbox=1"]
+        )
+        return str(engine.api.inspect_image(name)["Id"])
+
+
+# --- containers of our own ---
+
+
+def _rules(engine: Engine, bridge: _OpenBridge, allow: Iterable[str], resolvers: Sequence[str] = ()) -> list[str]:
+    from ohsandbox.network.open_addresses import (  # noqa: PLC0415 - most sandboxes have no network
+        gateway_rules,
+        own_addresses,
+        parse_exception,
+    )
+
+    exceptions = [parse_exception(one) for one in allow]
+    own = own_addresses() if engine.address.is_local else []
+    return gateway_rules(exceptions, bridge.subnet, bridge.gateway, own=own, resolvers=resolvers)
+
+
+def _payload(image: str, words: list[str], network: str) -> dict[str, Any]:
+    return {
+        "Image": image,
+        "Entrypoint": ["/gateway"],
+        "Cmd": words,
+        "User": "0:0",
+        "StopSignal": "SIGKILL",
+        "Labels": {"ohsandbox": "1"},
+        "HostConfig": {
+            "NetworkMode": network,
+            "CapDrop": ["ALL"],
+            "CapAdd": ["NET_ADMIN"],
+            "SecurityOpt": ["no-new-privileges", f"seccomp={profile_json()}"],
+            "ReadonlyRootfs": True,
+            "PidsLimit": _PROCESSES,
+            "Memory": _MEMORY_BYTES,
+            "MemorySwap": _MEMORY_BYTES,
+            "LogConfig": {"Type": "none"},
+            "IpcMode": "none",
+            "RestartPolicy": {"Name": "no"},
+        },
+    }
+
+
+def _run(engine: Engine, container: str) -> list[str]:
+    """Start a container of ours and return the words of its answer; raises SandboxRefused where it is not a success."""
+    wire, words = _begin(engine, container)
+    wire.close()
+    return words
+
+
+def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
+    """As `_run`, with the wire on which it answered."""
+    with engine_errors("setting the rules of an open network"):
+        wire = wrap(engine.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}))
+        try:
+            engine.api.start(container)
+            words = _heard(wire).decode(errors="replace").split()
+        except BaseException:
+            wire.close()
+            raise
+    if words[:1] != ["ready"]:
+        wire.close()
+        raise SandboxRefused(
+            "The network 'open' is not to be had: the engine's kernel does not take the rules that it needs "
+            f"({one_line(' '.join(words)) or 'no answer'}). Remedy: use network='allowlist', or another engine."
+        )
+    return wire, words
+
+
+def _heard(wire: Wire) -> bytes:
+    """Return the first line of a container of ours; less where it ends before, or says nothing in time."""
+    frames, said, buffer, deadline = Demultiplexer(), b"", memoryview(bytearray(4096)), time.monotonic() + ANSWER_S
+    while b"\n" not in said and wire.readable(deadline) and (count := wire.recv_into(buffer)):
+        said += b"".join(chunk.data for chunk in frames.feed(buffer[:count]))
+    return said
+
+
+def _once(engine: Engine, config: dict[str, Any]) -> list[str]:
+    with engine_errors("creating a container for the rules of an open network"):
+        container = str(engine.api.create_container_from_config(config)["Id"])
+    try:
+        return _run(engine, container)
+    finally:
+        _remove(engine, container)
+
+
+def _remove(engine: Engine, container: str) -> None:
+    with contextlib.suppress(SandboxGone), engine_errors("removing a container of the open network"):
+        engine.api.remove_container(container, force=True, v=True)
+
+
+def _networks(engine: Engine, container: str) -> set[str]:
+    return {*(engine.api.inspect_container(container)["NetworkSettings"].get("Networks") or {})}

@@ -1,0 +1,107 @@
+"""How programs in a container find the placeholders of credentials, and trust the authority that answers for them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ohsandbox.network.credentials.credentials import check_outside, parse_credentials, rules_of
+from ohsandbox.runtime.docker.config.container_config import TRUST_DIR
+from ohsandbox.runtime.docker.config.options import CA_PATH, CA_VARIABLES
+from ohsandbox.secrets import HiddenValues
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ohsandbox.network.credentials.credential_broker import CredentialBroker
+    from ohsandbox.runtime.docker.sandbox import Sandbox
+
+JAVA_TRUST_PATH = f"{TRUST_DIR}/ca.p12"
+JAVA_TRUST_OPTION = f"-Djavax.net.ssl.trustStore={JAVA_TRUST_PATH} -Djavax.net.ssl.trustStoreType=PKCS12"
+_WRITE = 'umask 022; mkdir -p "${1%/*}" && cat >"$1" && chmod 644 "$1" || exit'
+_INTO_STORES = """
+ssl=/etc/ssl
+for store in $ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt $ssl/ca-bundle.pem $ssl/cert.pem; do
+    [ -f "$store" ] && [ -w "$store" ] || continue
+    case $(cat "$store") in *"$2"*) ;; *) printf '\\n%s\\n' "$2" >>"$store" ;; esac
+done
+"""
+"""The stores are those of Debian and Alpine, Fedora, SUSE, and OpenSSL's default: wget and apt (GnuTLS) read no
+variable. An authority of an earlier session stays in them; its key is gone."""
+
+
+def java_trust_store_of(ca_bundle: str) -> bytes:
+    """The certificates of a PEM file in the form that JAVA_TRUST_OPTION names."""
+    from ohsandbox.network.credentials.certificate_authority import java_trust_store  # noqa: PLC0415 - slow
+
+    return java_trust_store(Path(ca_bundle).expanduser().read_bytes())
+
+
+class CredentialSetup:
+    """The credentials of one runtime: what its containers get of them, and what answers outside.
+
+    Attributes:
+        hosts: of the credentials, as rules of a network policy.
+        outside: the values by name.
+    """
+
+    def __init__(self, flags: Sequence[str], *, ca_bundle: str | None = None, given: Mapping[str, str]) -> None:
+        """Look the values up; given are the caller's variables, which win over ours.
+
+        Raises:
+            UsageError: a credential is none, its value is missing, or a variable has it.
+        """
+        self._credentials = parse_credentials(flags)
+        self._ca_bundle = ca_bundle
+        self._given = frozenset(given)
+        self._lock = threading.Lock()
+        self._broker: CredentialBroker | None = None
+        self.hosts = rules_of(self._credentials)
+        self.outside = HiddenValues((one.name, one.value) for one in self._credentials)
+        self.check_outside(given)
+
+    @property
+    def broker(self) -> CredentialBroker:
+        """Made at first use: 30 ms, and 100 for the import of `cryptography`."""
+        with self._lock:
+            if self._broker is None:
+                from ohsandbox.network.credentials.credential_broker import CredentialBroker  # noqa: PLC0415 - slow
+
+                self._broker = CredentialBroker(self._credentials, ca_bundle=self._ca_bundle)
+            return self._broker
+
+    def prepare(self) -> None:
+        """Make the broker in a thread, while the engine works."""
+
+        def make() -> None:
+            with contextlib.suppress(OSError, ValueError):  # told when it is used
+                _ = self.broker
+
+        threading.Thread(target=make, daemon=True).start()
+
+    def check_outside(self, variables: Mapping[str, str]) -> None:
+        """Refuse variables of the sandbox that have a value which must stay outside.
+
+        Raises:
+            UsageError: one has.
+        """
+        check_outside(self._credentials, variables)
+
+    def install(self, target: Sandbox) -> None:
+        """Write the authorities to where `variables` point, and the sandbox's own into the image's stores."""
+        certificate = self.broker.certificate.decode().strip()
+        with ThreadPoolExecutor(1) as beside:  # each takes the time of an exec
+            for_java = beside.submit(target.script, _WRITE, JAVA_TRUST_PATH, stdin=self.broker.java_trust_store())
+            target.script(f"{_WRITE}\n{_INTO_STORES}", CA_PATH, certificate, stdin=self.broker.bundle)
+            for_java.result()
+
+    def variables(self) -> Mapping[str, str]:
+        """Those of every process, without those that the caller gave a value."""
+        found = {
+            **dict(pair for one in self._credentials for pair in one.placeholders),
+            **dict.fromkeys(CA_VARIABLES, CA_PATH),
+        }
+        return {name: value for name, value in found.items() if name not in self._given}

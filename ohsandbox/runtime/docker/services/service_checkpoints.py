@@ -1,0 +1,131 @@
+"""The files of services in checkpoints: each service is committed beside its sandbox, and its volumes with it.
+
+A volume is not part of a commit. Its files travel as an archive through the engine's API: into an image of their own
+that holds nothing else, and at a restore from there into the new container's volume before it starts. What a service
+holds in memory alone is not kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ohsandbox.errors import OhsandboxError, SandboxUnavailable
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.services.services import Pod
+
+LABEL = "ohsandbox.services"
+"""Of a sandbox's checkpoint: its services, `name=IMAGE,VOLUME...` each, by the ids of images; empty: it has none."""
+_CHUNK_BYTES = 1024 * 1024
+
+
+class KeptService(NamedTuple):
+    """A service in a checkpoint."""
+
+    image: str
+    """The id of the image with its files."""
+    volumes: tuple[str, ...] = ()
+    """Ids of the images with the files of its volumes, in the order of their places."""
+
+
+def names_of(tag: str, pod: Pod) -> tuple[str, ...]:
+    """The tags that the images of a checkpoint's services get, known before there is one."""
+    found = []
+    for name, one in pod.running.items():
+        found.append(f"{tag}-{name}")
+        found += [f"{tag}-{name}.{number}" for number, _ in enumerate(_volumes(one.container.inspect()))]
+    return tuple(found)
+
+
+def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[str, int]:
+    """Commit all services, which are paused; return the value of LABEL and the bytes. room: so many may be written.
+
+    Raises:
+        SandboxUnavailable: the engine failed, or there is no room.
+    """
+    api, told, size = pod.engine.api, list[str](), 0
+    for name, one in pod.running.items():
+        size += one.container.written_bytes()
+        if room is not None and size > room:
+            raise SandboxUnavailable(
+                f"Keeping the files of service {name!r} needs more room than the engine's disk has."
+            )
+        blank = [f'ENV {secret}=""' for secret in one.service.secrets]
+        with engine_errors(f"keeping the files of service {name!r}"):
+            made = api.commit(
+                one.container.id,
+                repository=repository,
+                tag=f"{tag}-{name}",
+                changes=[*blank, "LABEL ohsandbox.service-of="],
+            )
+            ids = [str(made["Id"])]
+            for number, place in enumerate(_volumes(one.container.inspect())):
+                target = f"{tag}-{name}.{number}"
+                archive, _ = api.get_archive(one.container.id, place, chunk_size=_CHUNK_BYTES)
+                counted = _Counted(archive, None if room is None else room - size)
+                api.import_image_from_stream(counted, repository=repository, tag=target)
+                size += counted.bytes
+                ids.append(str(api.inspect_image(f"{repository}:{target}")["Id"]))
+        told.append(f"{name}={','.join(ids)}")
+    return " ".join(told), size
+
+
+class _Counted:
+    """An archive that ends in an error where it becomes larger than there is room."""
+
+    def __init__(self, chunks: Iterator[bytes], room: int | None) -> None:
+        self._chunks, self._room, self.bytes = chunks, room, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self.bytes += len(chunk)
+            if self._room is not None and self.bytes > self._room:
+                raise SandboxUnavailable("Keeping a service's volume needs more room than the engine's disk has.")
+            yield chunk
+
+
+def kept(engine: Engine, checkpoint: str) -> dict[str, KeptService]:
+    """The services in a checkpoint, by name; empty where it has none.
+
+    Raises:
+        SandboxUnavailable: the engine fails, or the checkpoint is gone.
+    """
+    with engine_errors(f"looking at checkpoint {checkpoint[:19]!r}"):
+        labels = (engine.api.inspect_image(checkpoint).get("Config") or {}).get("Labels") or {}
+    found = {}
+    for one in str(labels.get(LABEL) or "").split():
+        name, _, ids = one.partition("=")
+        image, *volumes = ids.split(",")
+        found[name] = KeptService(image, tuple(volumes))
+    return found
+
+
+def fill(engine: Engine, container: str, volumes: tuple[str, ...]) -> None:
+    """Put the files of volumes into those of a container that was created and has not been started.
+
+    Raises:
+        SandboxUnavailable: the engine fails.
+    """
+    with engine_errors("restoring the volumes of a service"):
+        places = _volumes(engine.api.inspect_container(container))
+    for place, image in zip(places, volumes, strict=False):
+        with engine_errors("restoring the volumes of a service"):
+            holder = str(engine.api.create_container_from_config({"Image": image, "Cmd": ["none"]})["Id"])
+        try:
+            with engine_errors("restoring the volumes of a service"):
+                archive, _ = engine.api.get_archive(holder, f"/{posixpath.basename(place)}", chunk_size=_CHUNK_BYTES)
+                engine.api.put_archive(container, posixpath.dirname(place), archive)
+        finally:
+            with contextlib.suppress(OhsandboxError), engine_errors("removing a holder of files"):
+                engine.api.remove_container(holder, force=True)
+
+
+def _volumes(found: Mapping[str, Any]) -> list[str]:
+    """Where a container's volumes are, in order."""
+    return sorted(str(one["Destination"]) for one in found.get("Mounts") or [] if one.get("Type") == "volume")

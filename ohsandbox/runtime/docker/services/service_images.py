@@ -1,0 +1,107 @@
+"""The images of services: pulled, built, or of a checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ohsandbox.errors import ImageUnavailable, SandboxRefused
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.images import build, engine_images
+from ohsandbox.runtime.docker.services import service_checkpoints
+from ohsandbox.runtime.docker.services.service_inventory import described_service
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.services.service_options import Service
+    from ohsandbox.runtime.results import PullProgress
+
+
+class ServiceImage(NamedTuple):
+    """Facts of a service's image that its container is created from."""
+
+    facts: engine_images.ImageFacts
+    ports: tuple[int, ...]
+    healthcheck: tuple[str, ...]
+    """Its words; empty: none."""
+    volumes: tuple[str, ...] = ()
+    """Of a checkpoint: ids of the images with the files of its volumes."""
+
+
+def images_of_checkpoint(
+    engine: Engine, kept: Mapping[str, service_checkpoints.KeptService], services: Sequence[Service]
+) -> dict[str, ServiceImage]:
+    """What services that a checkpoint has are made from; the others are missing.
+
+    Raises:
+        ImageUnavailable: one is not here any more.
+    """
+    found = {}
+    for service in services:
+        if (one := kept.get(service.name)) is None:
+            continue
+        with engine_errors(f"looking for the files of service {service.name!r}"):
+            described = engine.api.inspect_image(one.image)
+        was = described_service((described.get("Config") or {}).get("Labels") or {}) or service
+        facts = engine_images.facts_of_image(described)
+        found[service.name] = ServiceImage(facts, was.ports or (), was.healthcheck or (), one.volumes)
+    return found
+
+
+def find_images(
+    engine: Engine,
+    services: Sequence[Service],
+    *,
+    checkpoint: str | None,
+    progress: Callable[[PullProgress], None] | None,
+    cancel: threading.Event | None,
+) -> dict[str, ServiceImage]:
+    """The services' images, pulled or built first where they are not here; those that a checkpoint has are its.
+
+    Raises:
+        SandboxRefused: Podman answers.
+        ImageUnavailable, UsageError, CallCancelledError: as `images.ensure` and `build.ensure`.
+    """
+    if services and engine.is_podman:
+        raise SandboxRefused("Services are not to be had from Podman. Remedy: use a Docker engine.")
+    kept = service_checkpoints.kept(engine, checkpoint) if services and checkpoint else {}
+    found = images_of_checkpoint(engine, kept, services)
+    for service in services:
+        if service.name in found:
+            continue
+        name = service.image
+        try:
+            if service.build is not None:
+                name = build.ensure(engine, service.build, progress=progress, cancel=cancel)
+            engine_images.ensure(engine, str(name), progress=progress, cancel=cancel)
+        except ImageUnavailable as error:
+            raise ImageUnavailable(f"Service {service.name!r}: {error}") from error
+        found[service.name] = _image_of(engine, str(name), service)
+    return found
+
+
+def _image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
+    """What of a local image matters for a service.
+
+    Raises:
+        ImageUnavailable: it is not here.
+    """
+    with engine_errors(f"looking at image {name!r}"):
+        described = engine.api.inspect_image(name)
+    config = described.get("Config") or {}
+    exposed = [one.partition("/") for one in config.get("ExposedPorts") or {}]
+    ports = tuple(sorted(int(port) for port, _, kind in exposed if port.isdigit() and kind in {"", "tcp"}))
+    check = service.healthcheck
+    if check is None:
+        check = tuple((config.get("Healthcheck") or {}).get("Test") or ())
+    match check:
+        case ("CMD", *words):
+            check = tuple(words)
+        case ("CMD-SHELL", *words):
+            check = ("/bin/sh", "-c", " ".join(words))
+        case ("NONE", *_):
+            check = ()
+    own = ports if service.ports is None else service.ports
+    return ServiceImage(engine_images.facts_of_image(described), own, check)

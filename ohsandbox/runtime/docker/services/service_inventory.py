@@ -1,0 +1,81 @@
+"""The services of sandboxes as the engine has them: found by their labels, told, and removed with their lease."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.errors import UsageError
+from ohsandbox.runtime.docker import container as containers
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.services.service_options import Service
+from ohsandbox.runtime.inventory import ServiceInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.ownership.lease import LeaseRecord
+
+SERVICE_OF_LABEL = "ohsandbox.service-of"
+"""Of a service: the id of the lease that it shares with its sandbox."""
+SERVICE_LABEL = "ohsandbox.service"
+"""Its description in JSON, without the values of secrets."""
+_REMOVALS = 4
+"""At once."""
+
+
+def described_service(labels: Mapping[str, str]) -> Service | None:
+    """The service that a container's label describes; None where it describes none."""
+    with contextlib.suppress(UsageError, ValueError, TypeError):
+        return Service(**json.loads(labels.get(SERVICE_LABEL) or ""))
+    return None
+
+
+def found_services(engine: Engine, record: LeaseRecord) -> list[tuple[Service, dict[str, Any]]]:
+    """The services of a lease, running or not, with the engine's descriptions of their containers."""
+    found = ((described_service(one.get("Labels") or {}), one) for one in _containers(engine, record))
+    return [(service, one) for service, one in found if service is not None]
+
+
+def _containers(engine: Engine, record: LeaseRecord) -> list[dict[str, Any]]:
+    if not record.services:
+        return []
+    with engine_errors("looking for the services of a sandbox"):
+        listed = engine.api.containers(all=True, filters={"label": f"{SERVICE_OF_LABEL}={record.id}"})
+    prefix = f"{record.container}-"  # an image committed from a service has its label as well
+    return [one for one in listed if str((one.get("Names") or ["/"])[0]).lstrip("/").startswith(prefix)]
+
+
+def remove(engine: Engine, record: LeaseRecord) -> None:
+    """Remove all services of a lease, with their volumes.
+
+    Raises:
+        SandboxUnavailable: the engine fails.
+    """
+    ids = [str(one["Id"]) for one in _containers(engine, record)]
+    with ThreadPoolExecutor(_REMOVALS) as pool:
+        for _ in pool.map(partial(containers.remove, engine), ids):
+            pass
+
+
+def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:
+    """How each service of a lease is."""
+    found = []
+    for service, one in found_services(engine, record):
+        image = service.image or f"built from {service.build.context if service.build else ''}"
+        state = str(one.get("State") or "")
+        detail = "" if state == "running" else str(one.get("Status") or "")
+        place = record.container, service.name, image, state
+        found.append(ServiceInfo(*place, service.ports or (), record.conversation, str(one["Id"]), detail))
+    return found
+
+
+def read_log(engine: Engine, container: str, *, lines: int | None = None) -> str:
+    """What a container printed: its last lines, or all that the engine keeps."""
+    with engine_errors(f"reading the log of {container[:64]!r}"):
+        text = engine.api.logs(container, tail="all" if lines is None else lines)
+    return bytes(text).decode(errors="replace")

@@ -1,0 +1,432 @@
+"""The services of a sandbox: containers in its network namespace that start, are ready, and end with it.
+
+A container of ours owns the namespace (`open_network.make_owner`), so that it outlives a restart of each. All of them
+share its lease: whoever removes the sandbox, `gc` too, removes its services by the lease's id, which is their label.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ohsandbox.errors import OhsandboxError, SandboxRefused, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker.config.container_config import (
+    ContainerConfig,
+    SandboxLimits,
+    create_payload,
+    podman_payload,
+)
+from ohsandbox.runtime.docker.config.resolve import hostile_names, open_files, processors
+from ohsandbox.runtime.docker.container import Container, how_it_ended
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.engine.wire import wrap
+from ohsandbox.runtime.docker.monitoring import selfcheck
+from ohsandbox.runtime.docker.network.proxy_variables import PROXY_PORT, proxy_environment
+from ohsandbox.runtime.docker.services import service_checkpoints
+from ohsandbox.runtime.docker.services.service_images import (
+    ServiceImage,
+    images_of_checkpoint,
+)
+from ohsandbox.runtime.docker.services.service_inventory import (
+    SERVICE_LABEL,
+    SERVICE_OF_LABEL,
+    found_services,
+    read_log,
+)
+from ohsandbox.runtime.docker.services.service_options import Service, check_ports
+from ohsandbox.runtime.process.cancellation import check_not_cancelled
+from ohsandbox.runtime.results import PullProgress
+from ohsandbox.secrets import Secrets
+from ohsandbox.text import quoted_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from ohsandbox.runtime.docker.config.options import DockerOptions
+    from ohsandbox.runtime.docker.engine.connection import Engine
+    from ohsandbox.runtime.docker.ownership.lease import LeaseRecord
+
+T = TypeVar("T")
+
+_LOG_LINES = 8
+"""Of a service that failed, in the message."""
+_MAX_LOG_CHARS = 800
+STOP_S = 10
+"""For a service to write what it holds in memory, as databases do on their stop signal."""
+_LOG_DRIVER = "json-file"
+_LOG = {"Type": _LOG_DRIVER, "Config": {"max-size": "1m", "max-file": "2"}}
+"""2 MB on the engine's disk, however much it prints."""
+_POLL_S = 0.1
+_CHECK_S = 10.0
+"""For one call of a health check, at most."""
+_STARTS = 4
+"""Services that the engine starts at once."""
+
+
+class _ServiceContainer(NamedTuple):
+    """A service with its container."""
+
+    service: Service
+    container: Container
+    ports: tuple[int, ...]
+    healthcheck: tuple[str, ...]
+
+
+class Pod:
+    """The services of one sandbox that runs. Everything is by the engine: it is found again by `find`."""
+
+    def __init__(self, engine: Engine, lease_id: str, *, sandbox: str, owner: str) -> None:
+        """Hold no service yet. owner is the id of the container that owns the namespace."""
+        self.engine, self.lease_id, self.sandbox, self.owner = engine, lease_id, sandbox, owner
+        self.running: dict[str, _ServiceContainer] = {}
+
+    def create(self, service: Service, image: ServiceImage, options: DockerOptions) -> None:
+        """Create a service's container and start it.
+
+        Raises:
+            UsageError: a secret is not there, or the engine refuses a value.
+            SandboxRefused: the container is weaker than it was asked for.
+            SandboxUnavailable: the engine or the image cannot.
+        """
+        config = self._config(service, image, options)
+        payload = service_payload(config, service)
+        if self.engine.is_podman:
+            payload = podman_payload(payload, self.engine)
+        with engine_errors(f"creating service {service.name!r}"):
+            made = self.engine.api.create_container_from_config(payload, config.name)
+        container = Container(self.engine, str(made["Id"]), name=config.name)
+        try:
+            service_checkpoints.fill(self.engine, container.id, image.volumes)
+            container.start(image_id=image.facts.id)
+            container.note_start()
+            _refuse_weaker(service, container.found, config)
+        except BaseException:
+            with contextlib.suppress(OhsandboxError):
+                container.remove()
+            raise
+        self.running[service.name] = _ServiceContainer(service, container, image.ports, image.healthcheck)
+
+    def _config(self, service: Service, image: ServiceImage, options: DockerOptions) -> ContainerConfig:
+        facts = image.facts
+        limits = SandboxLimits(
+            memory_bytes=service.memory, cpus=service.cpus, pids=service.pids, cpuset=options.limits.cpuset,
+            open_files=options.limits.open_files, enforced=options.limits.enforced,
+        )  # fmt: skip
+        env = {**_way_out(options, service), **service.env, **Secrets.load(service.secrets).environment()}
+        resolved = service.model_copy(update={"ports": image.ports, "healthcheck": image.healthcheck})
+        described = resolved.model_dump(mode="json", exclude_defaults=True)
+        return ContainerConfig(
+            name=f"{self.sandbox}-{service.name}", image=facts.id, workdir="/", env=env,
+            user=facts.user if service.user is None else service.user,
+            unset=tuple(name for name in hostile_names(facts.env) if name not in env),
+            network=options.network, network_owner=self.owner, limits=limits,
+            cpus=processors(limits, self.engine), open_files=open_files(limits, self.engine),
+            architecture=facts.platform.split("/")[-1], runtime=options.runtime,
+            labels={"ohsandbox": "1", SERVICE_OF_LABEL: self.lease_id, SERVICE_LABEL: json.dumps(described)},
+        )  # fmt: skip
+
+    def await_ready(
+        self, names: Iterable[str], *, listening: Callable[[], Collection[int]], tell: Callable[[str, str], None],
+        cancel: threading.Event | None,
+    ) -> None:  # fmt: skip
+        """Wait until these services are ready; listening returns the ports on which somebody listens.
+
+        Raises:
+            SandboxUnavailable: one ended or took longer than its time; the message has its last lines.
+            CallCancelledError: cancel was set.
+        """
+        began, waiting = time.monotonic(), [self.running[name] for name in names]
+        while True:
+            for one in [*waiting]:
+                left = one.service.start_timeout_s - (time.monotonic() - began)
+                if self._is_ready(one, listening, check_s=min(_CHECK_S, max(_POLL_S, left))):
+                    waiting.remove(one)
+                    tell(one.service.name, "ready")
+            if not waiting:
+                return
+            waited = time.monotonic() - began
+            for one in waiting:
+                if waited > one.service.start_timeout_s:
+                    raise self._failure(one, f"is not ready after {one.service.start_timeout_s:g} s{_why(one)}")
+                tell(one.service.name, f"starting, {waited:.0f} s")
+            check_not_cancelled(cancel, "starting the services")
+            (cancel or threading.Event()).wait(_POLL_S)
+
+    def _is_ready(self, one: _ServiceContainer, listening: Callable[[], Collection[int]], *, check_s: float) -> bool:
+        state = one.container.inspect()["State"]
+        if not state.get("Running"):
+            if state.get("ExitCode") == 0 and one.service.run_once:
+                return True
+            how = how_it_ended(state)
+            remedy = "" if state.get("ExitCode") else "say run_once if it is to end, or "
+            raise self._failure(one, how, remedy)
+        if one.service.run_once:
+            return False
+        if one.healthcheck:
+            return exit_code(one.container, one.healthcheck, limit_s=check_s) == 0
+        return {*one.ports} <= {*listening()}
+
+    def _failure(self, one: _ServiceContainer, how: str, remedy: str = "") -> SandboxUnavailable:
+        said = quoted_line(read_log(self.engine, one.container.id, lines=_LOG_LINES), limit_chars=_MAX_LOG_CHARS)
+        told = f" It printed: {said}" if said else " It printed nothing."
+        return SandboxUnavailable(
+            f"Service {one.service.name!r} {how}.{told} Remedy: {remedy}correct its image, command or environment."
+        )
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """Those of all services."""
+        return frozenset(port for one in self.running.values() for port in one.ports)
+
+    def describe(self) -> str:
+        """Names and ports, for a system prompt."""
+        told = [
+            f"{name} at {', '.join(f'{name}:{port}' for port in one.ports)}" if one.ports else f"{name} (no port)"
+            for name, one in self.running.items()
+        ]
+        return f"{'; '.join(told)}. Each name is 127.0.0.1, which they share with the sandbox"
+
+    def ended(self) -> list[str]:
+        """The services that do not run, and should.
+
+        Raises:
+            SandboxUnavailable: the engine fails.
+        """
+        return [name for name, one in self.running.items() if _how_it_ended(one) is not None]
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context in which all services are paused, as far as the engine can."""
+        with contextlib.ExitStack() as held:
+            for one in self.running.values():
+                held.enter_context(one.container.paused())
+            yield
+
+    def kill(self) -> None:
+        """End all services at once."""
+        for one in self.running.values():
+            one.container.kill()
+
+    def stop(self) -> None:
+        """Have all services end, so that they write what they hold in memory; those that do not in time are killed."""
+
+        def end(one: _ServiceContainer) -> None:
+            with contextlib.suppress(SandboxUnavailable), engine_errors(f"stopping service {one.service.name!r}"):
+                self.engine.api.stop(one.container.id, timeout=STOP_S)
+
+        _at_once(end, self.running.values())
+
+
+def start(
+    pod: Pod,
+    found: Mapping[str, ServiceImage],
+    options: DockerOptions,
+    *,
+    listening: Callable[[], Collection[int]],
+    progress: Callable[[PullProgress], None] | None,
+    cancel: threading.Event | None,
+) -> None:
+    """Start all services of the options, each once those that it depends on are ready; found are their images.
+
+    Raises:
+        SandboxUnavailable, SandboxRefused, UsageError, CallCancelledError: as `Pod.create` and `Pod.await_ready`.
+    """
+    check_ports({name: image.ports for name, image in found.items()}, network=options.network)
+
+    def tell(name: str, detail: str) -> None:
+        if progress is not None:
+            progress(PullProgress(f"service {name}", "starting", detail=detail))
+
+    for stage in _stages(options.services):
+        _at_once(lambda one: pod.create(one, found[one.name], options), stage)
+        names = [one.name for one in stage]
+        pod.await_ready(names, listening=listening, tell=tell, cancel=cancel)
+    if options.network == "allowlist" and PROXY_PORT in listening():
+        raise UsageError(
+            f"A service listens on port {PROXY_PORT}, which is that of the allowlist's proxy. "
+            "Remedy: have it listen elsewhere, or use another network."
+        )
+
+
+def find(engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:
+    """The services of a sandbox that is resumed, running or not; owner as for `Pod`.
+
+    Raises:
+        SandboxUnavailable: the engine fails.
+    """
+    pod = Pod(engine, record.id, sandbox=record.container, owner=owner)
+    for service, one in found_services(engine, record):
+        container = Container(engine, str(one["Id"]), name=str(one["Names"][0]).lstrip("/"))
+        pod.running[service.name] = _ServiceContainer(
+            service, container, service.ports or (), service.healthcheck or ()
+        )
+    return pod
+
+
+def bring_back(pod: Pod, *, listening: Callable[[], Collection[int]], only: Collection[str] | None = None) -> list[str]:
+    """Start the services that have ended, or whose network is an earlier one; a sentence for each.
+
+    Raises:
+        SandboxUnavailable: one does not start, or the engine fails.
+    """
+    with engine_errors("looking at the network of the services"):
+        since = str(pod.engine.api.inspect_container(pod.owner)["State"].get("StartedAt"))
+    notes = []
+    wanted = [one for one in pod.running.values() if only is None or one.service.name in only]
+    for stage in _stages([one.service for one in wanted]):
+        started = []
+        for one in [pod.running[service.name] for service in stage]:
+            how = _how_it_ended(one, since=since)
+            if how is None:
+                continue
+            one.container.restart()
+            started.append(one.service.name)
+            notes.append(
+                f"Service {one.service.name!r} {how} and was started again: its files are kept, what it held in memory "
+                "and connections to it are lost."
+            )
+        pod.await_ready(started, listening=listening, tell=lambda *_: None, cancel=None)
+    return notes
+
+
+@contextlib.contextmanager
+def replaced(
+    pod: Pod, checkpoint: str, options: DockerOptions, *, listening: Callable[[], Collection[int]]
+) -> Iterator[Pod]:
+    """Context in which a checkpoint's services run in the place of those of pod, as those of the pod that is yielded.
+
+    At its end the others are removed; on an error they come back, and the new ones are removed. A checkpoint without
+    services leaves them as they are.
+
+    Raises:
+        SandboxUnavailable: the engine fails, or a service does not start.
+    """
+    kept = service_checkpoints.kept(pod.engine, checkpoint)
+    if not kept:
+        yield pod
+        return
+    new = Pod(pod.engine, pod.lease_id, sandbox=pod.sandbox, owner=pod.owner)
+    aside = [one.container for one in pod.running.values()]
+    with contextlib.ExitStack() as undo:
+        for container in aside:
+            container.kill()
+            undo.callback(_put_back, container, container.name)
+            with engine_errors(f"putting service {container.name!r} aside"):
+                pod.engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
+        undo.callback(_remove_all, new)
+        services = [one.service for one in pod.running.values() if one.service.name in kept]
+        start(
+            new, images_of_checkpoint(pod.engine, kept, services),
+            options.model_copy(update={"services": tuple(services)}), listening=listening, progress=None, cancel=None,
+        )  # fmt: skip
+        yield new
+        undo.pop_all()
+    for container in aside:
+        with contextlib.suppress(OhsandboxError):
+            container.remove()
+
+
+def _at_once(act: Callable[[T], object], ones: Iterable[T]) -> None:
+    """Do it with each, _STARTS at a time; raises what the first that fails raises."""
+    with ThreadPoolExecutor(_STARTS) as pool:
+        for _ in pool.map(act, ones):
+            pass
+
+
+def _put_back(container: Container, name: str) -> None:
+    with contextlib.suppress(OhsandboxError), engine_errors(f"putting service {name!r} back"):
+        container.engine.api.rename(container.id, name)
+        container.start()
+
+
+def _remove_all(pod: Pod) -> None:
+    for one in pod.running.values():
+        with contextlib.suppress(OhsandboxError):
+            one.container.remove()
+
+
+def service_payload(config: ContainerConfig, service: Service) -> dict[str, Any]:
+    """The body of the create call: as a sandbox's, but for what only a sandbox needs, and with its own program."""
+    payload = create_payload(config)
+    for name in ("Entrypoint", "Cmd", "StopSignal", "StopTimeout", "WorkingDir", "User"):
+        payload.pop(name, None)
+    host = payload["HostConfig"] | {"LogConfig": _LOG, "Tmpfs": {}}
+    own: dict[str, Any] = {
+        "Entrypoint": None if service.entrypoint is None else list(service.entrypoint),
+        "Cmd": None if service.command is None else list(service.command),
+        "WorkingDir": service.workdir,
+        "User": config.user,
+        "Volumes": {path: {} for path in service.volumes} or None,
+    }
+    return payload | {name: value for name, value in own.items() if value is not None} | {"HostConfig": host}
+
+
+def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> int | None:
+    """Run a command in a container; its exit code, None where it took too long or could not start."""
+    api = container.engine.api
+    try:
+        with container.starting(), engine_errors(f"checking {container.name!r}"):
+            made = api.exec_create(container.id, list(words))
+            wire = wrap(api.exec_start(made["Id"], socket=True))
+        try:
+            deadline, buffer = time.monotonic() + limit_s, memoryview(bytearray(4096))
+            while wire.readable(deadline):
+                if not wire.recv_into(buffer):
+                    break
+                if time.monotonic() > deadline:  # it prints without end
+                    return None
+        finally:
+            wire.close()
+        with engine_errors(f"checking {container.name!r}"):
+            code = api.exec_inspect(made["Id"]).get("ExitCode")
+    except (SandboxUnavailable, OSError):
+        return None
+    return None if code is None else int(code)
+
+
+def _how_it_ended(one: _ServiceContainer, *, since: str = "") -> str | None:
+    """How a service ended, or that its network is an earlier one than since; None where it is as it should be."""
+    state = one.container.inspect()["State"]
+    if state.get("Running"):
+        return "had lost its network" if str(state.get("StartedAt")) < since else None
+    return None if one.service.run_once and state.get("ExitCode") == 0 else how_it_ended(state)
+
+
+def _refuse_weaker(service: Service, found: Mapping[str, Any], config: ContainerConfig) -> None:
+    if (wrong := next(selfcheck.added(found, config, log=_LOG_DRIVER), None)) is not None:
+        raise SandboxRefused(
+            f"Service {service.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
+        )
+
+
+def _stages(services: Sequence[Service]) -> list[list[Service]]:
+    """The services in groups, each of which needs only those before it."""
+    stages, left, ready = list[list[Service]](), [*services], set[str]()
+    while left:
+        stage = [one for one in left if {*one.depends_on} <= ready]
+        stages.append(stage)
+        ready |= {one.name for one in stage}
+        left = [one for one in left if one.name not in ready]
+    return stages
+
+
+def _way_out(options: DockerOptions, service: Service) -> dict[str, str]:
+    """The variables that lead its programs to the proxy of the allowlist, with its own names excepted."""
+    if options.network != "allowlist":
+        return {}
+    found = proxy_environment(service.env, hosts=[one.name for one in options.services])
+    found.pop("NODE_OPTIONS", None)  # it names a file of the sandbox
+    return found
+
+
+def _why(one: _ServiceContainer) -> str:
+    if one.service.run_once:
+        return ": it still runs"
+    if one.healthcheck:
+        return f": its check {quoted_line(' '.join(one.healthcheck), limit_chars=80)!r} fails"
+    return f": nothing listens on {', '.join(map(str, one.ports))}" if one.ports else ""

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox import CLIRuntime, DockerRuntime
+from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+
+pytestmark = pytest.mark.docker
+IMAGE = "ohsandbox-base:debian"
+BUSYBOX = "ohsandbox-base:busybox"
+CONVERSATION = "test-checkpoints"
+
+
+@pytest.mark.usefixtures("engine")
+def test_files_come_back_and_the_sandbox_goes_on_under_its_name() -> None:
+    with DockerRuntime(IMAGE, conversation=CONVERSATION) as runtime:
+        name = runtime.name
+        runtime.execute("echo before > f; X=1; sleep 60 &")
+        kept = runtime.checkpoint("before the change")
+        runtime.execute("echo after > f; touch g; cd /")
+        runtime.restore(kept)
+        shown = runtime.execute("cat f; ls; echo [$X]; pwd; jobs")
+        assert shown.output == "before\nf\n[]\n/workspace\n"
+        assert shown.notice is None
+        assert runtime.name == name
+        assert runtime.run(["cat", "f"]).stdout == b"before\n"
+        runtime.write_bytes("h", b"x")
+        assert runtime.is_alive()
+    assert kept.label == "before the change"
+
+
+@pytest.mark.usefixtures("engine")
+def test_files_that_would_fill_the_engine_s_disk_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine writes every hole of a sparse file, and here one byte more than the free terabytes.
+
+    From another machine, or from a container, its disk is not seen.
+    """
+    with DockerRuntime(IMAGE, conversation=CONVERSATION) as runtime:
+        assert runtime.run(["sh", "-c", "for i in $(seq 1000); do truncate -s 15G big$i; done"]).exit_code == 0
+        with pytest.raises(SandboxUnavailable, match=r"would write 15000\.\d GiB, sparse files at their full length"):
+            runtime.checkpoint("too large")
+        monkeypatch.setattr("ohsandbox.runtime.docker.monitoring.disk.reachable", lambda _: None)
+        with pytest.raises(SandboxUnavailable, match=r"would write 15000\.\d GiB, sparse files at their full length"):
+            runtime.checkpoint("too large, asked of the sandbox")
+        assert runtime.execute("rm big*; echo goes on").output == "goes on\n"
+        runtime.checkpoint("small again")
+
+
+def test_checkpoints_are_recorded_and_removed(engine: Engine) -> None:
+    with DockerRuntime(IMAGE, conversation=CONVERSATION) as runtime:
+        first = runtime.checkpoint("a")
+        runtime.write_bytes("big", bytes(3_000_000))
+        second = runtime.checkpoint("b")
+        assert [record.id for record in checkpoints.records(engine)] == [first.id, second.id]
+        assert second.size_bytes >= 3_000_000 > first.size_bytes
+        checkpoints.drop(engine, first.id)
+        checkpoints.drop(engine, first.id)
+        assert [record.id for record in checkpoints.records(engine)] == [second.id]
+        with pytest.raises(ImageUnavailable, match="does not exist any more"):
+            runtime.restore(first)
+        assert runtime.read_bytes("big") == bytes(3_000_000)
+
+
+def test_an_image_of_somebody_elses_is_no_checkpoint(engine: Engine) -> None:
+    with DockerRuntime(IMAGE) as runtime, pytest.raises(ImageUnavailable, match="is not a checkpoint"):
+        runtime.restore(engine.api.inspect_image(IMAGE)["Id"])
+
+
+def test_workspace_of_the_host_is_no_part_of_it(engine: Engine, tmp_path: Path) -> None:
+    assert engine
+    project = tmp_path / "project"
+    project.mkdir()
+    with DockerRuntime(IMAGE, workspace=project, conversation=CONVERSATION) as runtime:
+        runtime.execute("echo a > f; echo a > ~/f")
+        kept = runtime.checkpoint()
+        runtime.execute("echo b > f; echo b > ~/f")
+        runtime.restore(kept)
+        assert runtime.execute("cat f ~/f; touch ~/g g").output == "b\na\n"
+
+
+def test_others_say_that_they_keep_none(tmp_path: Path) -> None:
+    with (
+        CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as runtime,
+        pytest.raises(UsageError, match="CLIRuntime does not support checkpoints"),
+    ):
+        runtime.checkpoint()
+
+
+def test_label_is_one_line() -> None:
+    with DockerRuntime(IMAGE) as runtime, pytest.raises(UsageError, match="one line"):
+        runtime.checkpoint("a\nb")
+
+
+@pytest.mark.usefixtures("engine")
+def test_checkpoints_and_processes_that_start_meanwhile_do_not_hang_the_engine() -> None:
+    place = DockerRuntime(IMAGE).start()
+    over = threading.Event()
+
+    def start_processes() -> None:
+        while not over.is_set():
+            place.open_channel(["true"]).close()
+
+    threads = [threading.Thread(target=start_processes, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        kept = [place.checkpoint(f"number {number}") for number in range(8)]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(60)
+        place.close()
+    assert len({one.id for one in kept}) == 8
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Path:
+    (tmp_path / "owner").mkdir()
+    return tmp_path / "owner"
+
+
+def _is_there(engine: Engine, image: str) -> bool:
+    return any(image == found["Id"] for found in engine.api.images(checkpoints.REPOSITORY))
+
+
+def _orphans(engine: Engine) -> list[str]:
+    return [record.id for record in checkpoints.records(engine) if record.is_orphan]
+
+
+def test_gc_removes_the_checkpoints_of_a_conversation_that_is_gone(engine: Engine, owner: Path) -> None:
+    with DockerRuntime(BUSYBOX) as runtime:
+        doomed = runtime.checkpoint("a", owner=owner)
+        kept_one = runtime.checkpoint("b")
+        assert _orphans(engine) == []
+        shutil.rmtree(owner)
+        assert _orphans(engine) == [doomed.id]
+        reaped = [one for one in DockerInventory(engine).collect_garbage() if one.id == doomed.id]
+    assert [one.outcome for one in reaped] == ["removed"]
+    assert not _is_there(engine, doomed.id)
+    assert _is_there(engine, kept_one.id)
+    assert [record.id for record in checkpoints.records(engine)] == [kept_one.id]
+
+
+def test_a_checkpoint_stays_as_long_as_one_of_its_owners(engine: Engine, owner: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with DockerRuntime(BUSYBOX) as runtime:
+        made = runtime.checkpoint("a", owner=owner)
+    checkpoints.also_for(engine, made.id, owner=tmp_path / "other")
+    shutil.rmtree(owner)
+    DockerInventory(engine).collect_garbage()
+    assert _is_there(engine, made.id)
+    shutil.rmtree(tmp_path / "other")
+    DockerInventory(engine).collect_garbage()
+    assert not _is_there(engine, made.id)
+
+
+def test_a_checkpoint_that_a_container_stands_on_goes_with_a_later_gc(engine: Engine, owner: Path) -> None:
+    with DockerRuntime(BUSYBOX) as runtime:
+        made = runtime.checkpoint("a", owner=owner)
+        runtime.restore(made)
+        shutil.rmtree(owner)
+        assert [one.id for one in DockerInventory(engine).collect_garbage() if one.id == made.id] == []
+        assert runtime.run(["true"]).exit_code == 0
+    DockerInventory(engine).collect_garbage()
+    assert checkpoints.records(engine) == []
+    assert not _is_there(engine, made.id)
+
+
+def test_an_image_without_a_record_is_not_ours_whatever_its_labels(engine: Engine, owner: Path) -> None:
+    with DockerRuntime(BUSYBOX) as runtime:
+        made = runtime.checkpoint("a", owner=owner)
+    (record,) = checkpoints.records(engine)
+    checkpoints.forget(record)
+    shutil.rmtree(owner)
+    DockerInventory(engine).collect_garbage()
+    assert _is_there(engine, made.id)
+    checkpoints.drop(engine, made.id)
+
+
+def test_the_first_and_the_newest_are_kept(engine: Engine, owner: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "MAX_EACH", 3)
+    with DockerRuntime(BUSYBOX) as runtime:
+        made = [runtime.checkpoint(str(number), owner=owner).id for number in range(5)]
+    assert [record.id for record in checkpoints.records(engine)] == [made[0], *made[-2:]]
+    assert not _is_there(engine, made[1])
+
+
+def test_the_oldest_of_all_go_where_they_take_too_much(
+    engine: Engine, owner: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "MAX_ALL_BYTES", 3_000_000)
+    with DockerRuntime(BUSYBOX) as runtime:
+        runtime.run(["dd", "if=/dev/zero", "of=/big", "bs=1M", "count=2"])
+        made = [runtime.checkpoint(str(number), owner=owner).id for number in range(2)]
+    assert [record.id for record in checkpoints.records(engine)] == made[-1:]
+
+
+def test_a_checkpoint_that_is_being_made_is_nobodys_to_remove(engine: Engine, owner: Path) -> None:
+    record = checkpoints.begin(engine, owner=owner)
+    checkpoints.prune(engine, owner=owner)
+    assert not record.is_orphan
+    assert checkpoints.records(engine) == [record]
+    assert record.model_copy(update={"made_at": time.time() - checkpoints.UNFINISHED_S - 1}).is_orphan
+    checkpoints.forget(record)
+
+
+def test_damaged_records_are_passed_over(engine: Engine, owner: Path, tmp_path: Path) -> None:
+    record = checkpoints.begin(engine, owner=owner)
+    (tmp_path / "state" / "checkpoints" / "20260101-000000-00000000").write_text('{"tag": "../../etc"}')
+    assert checkpoints.records(engine) == [record]
+    checkpoints.forget(record)
+
+
+@pytest.mark.parametrize("user", [None, "1000"])
+def test_a_new_sandbox_begins_with_a_checkpoints_files_and_user(owner: Path, user: str | None) -> None:
+    with DockerRuntime(BUSYBOX, user=user) as runtime:
+        runtime.execute("echo then > f; id -u > u")
+        made = runtime.checkpoint("a", owner=owner)
+        runtime.execute("echo later > f")
+    with DockerRuntime("no/such:image", checkpoint=made.id) as again:
+        assert again.execute("cat f; id -u | diff - u && pwd").output == "then\n/workspace\n"
+        assert again.run(["id"], user="65534").exit_code == 0
+
+
+def test_a_fork_has_a_workspace_where_the_original_has_one(tmp_path: Path) -> None:
+    (tmp_path / "w").mkdir()
+    with pytest.raises(UsageError, match="workspace where the original has one"):
+        DockerRuntime(BUSYBOX).fork("x", conversation="c", workspace=tmp_path / "w")
+    with pytest.raises(UsageError, match="leave out attach"):
+        DockerRuntime(BUSYBOX, attach="xx", checkpoint="y")

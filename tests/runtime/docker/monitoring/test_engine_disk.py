@@ -1,0 +1,112 @@
+"""An engine of our own on a small disk: a sandbox cannot fill it, and gVisor is held to its limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime import disk_space
+from ohsandbox.runtime.docker.config.container_config import MIB, SandboxLimits
+from ohsandbox.runtime.docker.engine.connection import connect
+from ohsandbox.runtime.docker.monitoring import disk
+from ohsandbox.runtime.docker.runtime import DockerRuntime
+from tests.runtime.docker.test_faults import PrivateEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ohsandbox.runtime.docker.engine.connection import Engine
+
+HANG_S = 60.0
+IMAGE = "ohsandbox-base:busybox"
+RUNSC = os.environ.get("OHSANDBOX_TEST_RUNSC") or shutil.which("runsc")
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.one_engine,
+    pytest.mark.skipif(
+        os.getuid() != 0 or not shutil.which("dockerd") or not shutil.which("mkfs.ext4"),
+        reason="an engine on a disk of its own needs root, dockerd and mkfs.ext4",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def private(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateEngine]:
+    """Its data lie on an ext4 file system of 1 GiB."""
+    directory = tmp_path_factory.mktemp("small")
+    data = directory / "data"
+    data.mkdir()
+    with (directory / "disk.img").open("wb") as backing:
+        backing.truncate(1024 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", "-m0", directory / "disk.img"], check=True)
+    subprocess.run(["mount", "-o", "loop", directory / "disk.img", data], check=True)
+    found = PrivateEngine(directory, _runsc(directory))
+    try:
+        found.start()
+        own = connect({"DOCKER_HOST": found.host})
+        own.api.load_image(b"".join(engine.api.get_image(IMAGE)))
+        own.close()
+        yield found
+    finally:
+        found.stop()
+        subprocess.run(["umount", "-l", data], check=True)
+
+
+def _runsc(directory: Path) -> list[str]:
+    if RUNSC is None:
+        return []
+    # without control groups: it enforces no limit on memory, processes or processors
+    arguments = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
+    config = directory / "daemon.json"
+    config.write_text(json.dumps({"runtimes": {"runsc": {"path": RUNSC, "runtimeArgs": arguments}}}))
+    return ["--config-file", str(config)]
+
+
+@pytest.fixture(autouse=True)
+def _here(private: PrivateEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", private.host)
+
+
+def test_a_sandbox_does_not_fill_the_engines_disk(private: PrivateEngine) -> None:
+    with DockerRuntime(IMAGE, limits=SandboxLimits(free_bytes=300 * MIB)) as writer, DockerRuntime(IMAGE) as other:
+        other.execute("X=kept")
+        told = writer.execute("yes >/big", timeout_s=HANG_S)
+        assert told.exit_code == 137
+        assert "The engine's disk has " in str(told.notice)
+        assert "yes (" in str(told.notice)
+        assert disk_space.measure(private.directory / "data").free_bytes > 50 * MIB
+        assert other.execute("echo $X").output == "kept\n"
+        assert writer.execute("rm /big && echo freed").output == "freed\n"
+
+
+def test_a_sandbox_whose_engine_is_asked_from_inside_is_stopped_too(private: PrivateEngine) -> None:
+    """As where the engine is on another machine."""
+    with DockerRuntime(IMAGE, limits=SandboxLimits(free_bytes=0)) as runtime:
+        runtime.execute("yes >/big &")
+        [place] = disk.writable_file_systems(runtime._the_sandbox().container.engine, {}, {}, (), runtime)
+        watch = disk.DiskMonitor([place], runtime, least=400 * MIB)
+        watch.start()
+        deadline = time.monotonic() + HANG_S
+        while "killed" not in str(runtime.execute("sleep 0.2").notice):
+            assert time.monotonic() < deadline
+        watch.stop()
+    assert disk_space.measure(private.directory / "data").free_bytes > 50 * MIB
+
+
+@pytest.mark.skipif(RUNSC is None, reason="no runsc; OHSANDBOX_TEST_RUNSC names one")
+def test_gvisor_without_control_groups_is_refused_unless_that_is_accepted() -> None:
+    refusal = pytest.raises(SandboxUnavailable, match=r"limits are not in force \(memory, processes, processors\)")
+    with DockerRuntime(IMAGE, runtime="runsc") as refused, refusal:
+        refused.run(["true"])
+    with DockerRuntime(IMAGE, runtime="runsc", limits=SandboxLimits(enforced=False)) as accepted:
+        assert b"gVisor" in accepted.run(["dmesg"]).stdout
+        assert accepted.describe()["not enforced here"] == "memory, processes, processors"
+        assert accepted.run(["sh", "-c", "cat /proc/net/dev | grep -c :"]).stdout == b"1\n"

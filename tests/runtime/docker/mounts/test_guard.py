@@ -1,0 +1,734 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker import DockerRuntime
+from ohsandbox.runtime.docker.mounts import guard as guards
+from ohsandbox.runtime.docker.mounts.guard import GuardMount, guard, verify
+from ohsandbox.runtime.workspace.changes import ChangeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NOBODYS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
+OWNER = 12345
+MAKE_CANARY = "touch canary-ran"
+
+
+def held(path: str) -> GuardMount:
+    return GuardMount(path, read_only=False)
+
+
+def locked(path: str) -> GuardMount:
+    return GuardMount(path, read_only=True)
+
+
+def host_git(directory: Path, *arguments: str, check: bool = True) -> str:
+    """Git as the person runs it, with no configuration but the repository's."""
+    done = subprocess.run(
+        ["git", "-c", "safe.directory=*", "-c", "protocol.file.allow=always", *arguments],
+        cwd=directory,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", "EMAIL": "a@b", **NOBODYS},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def owned(directory: Path, uid: int = OWNER) -> Path:
+    if os.getuid() == 0:
+        for path in [directory, *directory.rglob("*")]:
+            os.chown(path, uid, uid, follow_symlinks=False)
+    return directory
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository with a commit, a submodule, a worktree and a nested repository."""
+    other, project = tmp_path / "other", tmp_path / "project"
+    for directory in (other, project, project / "nested"):
+        directory.mkdir()
+        host_git(directory, "init", "-q", "-b", "main")
+        host_git(directory, "-c", "user.name=x", "commit", "-q", "--allow-empty", "-m", "first")
+    host_git(project, "submodule", "--quiet", "add", str(other), "libs/sub")
+    (project / "a").write_text("a\n")
+    host_git(project, "add", "a")
+    host_git(project, "-c", "user.name=x", "commit", "-q", "-m", "second")
+    host_git(project, "worktree", "add", "-q", "-b", "side", "tree")
+    return owned(project)
+
+
+def paths(mounts: tuple[GuardMount, ...], *, read_only: bool) -> list[str]:
+    return [mount.path for mount in mounts if mount.read_only is read_only]
+
+
+def test_each_kind_of_repository_is_guarded(project: Path) -> None:
+    mounts = guard(str(project), "guarded")
+    own = ("commondir", "config", "config.lock", "config.worktree", "config.worktree.lock", "hooks", "info")
+    fixed = {f"{place}/{name}" for place in (".git", ".git/modules/libs/sub", "nested/.git") for name in own}
+    fixed |= {
+        f".git/worktrees/tree/{name}" for name in ("commondir", "config.worktree", "config.worktree.lock", "gitdir")
+    }
+    assert set(paths(mounts, read_only=True)) == fixed | {"libs/sub/.git", "tree/.git", "tree/libs/sub"}
+    inner = (
+        ".git",
+        ".git/modules",
+        ".git/modules/libs",
+        ".git/modules/libs/sub",
+        ".git/worktrees",
+        ".git/worktrees/tree",
+    )
+    outer = {"libs", "libs/sub", "nested", "nested/.git", "tree", "tree/libs"}
+    assert set(paths(mounts, read_only=False)) == set(inner) | outer
+
+
+@pytest.fixture
+def clone(project: Path) -> Path:
+    """A clone whose submodule is not checked out, as `git clone` leaves it."""
+    host_git(project.parent, "clone", "-q", str(owned(project, os.getuid())), "clone")
+    return owned(project.parent / "clone")
+
+
+@pytest.mark.parametrize(
+    "make_index",
+    [
+        "update-index --index-version 2",
+        "update-index --index-version 4",
+        "update-index --split-index",
+        "add --intent-to-add new",
+        "read-tree HEAD",
+    ],
+)
+def test_a_submodule_that_is_not_checked_out_stays_empty(clone: Path, make_index: str) -> None:
+    for name in ("libraries", "libs/a", "new", "x" * 200):
+        (clone / name).parent.mkdir(exist_ok=True)
+        (clone / name).touch()
+    host_git(clone, "add", "--", "libs/a", "libraries", "x" * 200)
+    host_git(clone, *make_index.split())
+    assert locked("libs/sub") in guard(str(clone), "guarded")
+    assert locked("libs/sub") in guard(str(clone), "ro")
+
+
+def test_a_submodule_whose_directory_was_deleted_is_guarded_as_well(clone: Path) -> None:
+    shutil.rmtree(clone / "libs")
+    assert locked("libs/sub") in guard(str(clone), "guarded")
+
+
+def test_a_submodule_of_the_repository_above_the_workspace_is_guarded(clone: Path) -> None:
+    assert locked("sub") in guard(str(clone / "libs"), "guarded")
+
+
+def test_submodules_are_found_by_the_longer_hashes_as_well(tmp_path: Path) -> None:
+    other, mine = tmp_path / "other256", tmp_path / "mine256"
+    for directory in (other, mine):
+        host_git(tmp_path, "init", "-q", "--object-format=sha256", directory.name)
+        host_git(directory, "-c", "user.name=x", "commit", "-q", "--allow-empty", "-m", "first")
+    commit = host_git(other, "rev-parse", "HEAD").strip()
+    host_git(mine, "update-index", "--add", "--cacheinfo", f"160000,{commit},libs/sub")
+    host_git(mine, "worktree", "add", "-q", "-b", "side", "tree")
+    host_git(mine / "tree", "update-index", "--add", "--cacheinfo", f"160000,{commit},below")
+    assert {"libs/sub", "tree/below"} <= set(paths(guard(str(mine), "guarded"), read_only=True))
+
+
+@pytest.mark.parametrize("index", [b"DIRC\0\0\0\2\0\0\0\5\0\0\xe0\0", b"\0\0\xe0\0" * 100])
+def test_an_index_that_cannot_be_read_is_refused(clone: Path, index: bytes) -> None:
+    (clone / ".git" / "index").write_bytes(index)
+    with pytest.raises(UsageError, match="its index is not understood"):
+        guard(str(clone), "guarded")
+
+
+def test_submodules_outside_of_the_workspace_are_no_concern_of_its_index(clone: Path) -> None:
+    commit = host_git(clone, "rev-parse", "HEAD").strip()
+    index = clone / ".git" / "index"
+    host_git(clone, "update-index", "--add", "--cacheinfo", f"160000,{commit},aaaaaaaaa")
+    index.write_bytes(index.read_bytes().replace(b"aaaaaaaaa", b"../../etc"))
+    assert paths(guard(str(clone), "ro"), read_only=True) == [".git", "libs/sub"]
+    assert not (clone.parent.parent / "etc").exists()
+
+
+def test_outer_mounts_come_first(project: Path) -> None:
+    names = [mount.path for mount in guard(str(project), "guarded")]
+    outer = {name: name.rpartition("/")[0] for name in names if "/" in name}
+    assert outer
+    assert [name for name, within in outer.items() if names.index(within) > names.index(name)] == []
+
+
+def test_read_only_is_one_mount_a_repository(project: Path) -> None:
+    mounts = guard(str(project), "ro")
+    assert paths(mounts, read_only=True) == [".git", "nested/.git", "tree/.git", "libs/sub/.git", "tree/libs/sub"]
+
+
+def test_nothing_is_guarded_or_made_when_asked_so(project: Path) -> None:
+    before = sorted(project.rglob("*"))
+    assert guard(str(project), "rw") == ()
+    assert sorted(project.rglob("*")) == before
+
+
+def test_what_git_would_read_is_made_where_it_is_missing_and_the_host_s_git_works_on(project: Path) -> None:
+    shutil.rmtree(project / ".git" / "hooks")
+    guard(str(project), "guarded")
+    assert list((project / ".git" / "hooks").iterdir()) == []
+    assert (project / ".git" / "hooks").stat().st_uid == (OWNER if os.getuid() == 0 else os.getuid())
+    for place in (project, project / "tree", project / "libs" / "sub", project / "nested"):
+        assert host_git(place, "rev-parse", "--show-toplevel").strip() == str(place)
+        host_git(place, "status")
+    host_git(project, "gc", "-q")
+    host_git(project, "fsck")
+
+
+@pytest.mark.parametrize("name", [".git", ".git/config", ".git/hooks", ".git/info", "nested/.git/hooks"])
+def test_a_link_in_its_place_is_refused(project: Path, name: str) -> None:
+    (project / name).rename(project / "moved")
+    (project / name).symlink_to(project / "moved")
+    with pytest.raises(UsageError, match=rf"'{name}' in the workspace cannot be guarded.*--git rw"):
+        guard(str(project), "guarded")
+
+
+def test_a_fifo_in_its_place_is_refused_at_once(project: Path) -> None:
+    (project / ".git" / "config").unlink()
+    os.mkfifo(project / ".git" / "config")
+    with pytest.raises(UsageError, match="is not a file"):
+        guard(str(project), "guarded")
+
+
+def test_hooks_and_configuration_in_the_tree_are_guarded_too(project: Path) -> None:
+    (project / ".githooks").mkdir()
+    (project / "team.gitconfig").touch()
+    host_git(project, "config", "core.hooksPath", ".githooks")
+    host_git(project, "config", "include.path", "../team.gitconfig")
+    assert {".githooks", "team.gitconfig"} <= set(paths(guard(str(project), "guarded"), read_only=True))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+def test_what_neither_we_nor_the_sandbox_may_make_needs_no_guard() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        git = Path(name, ".git")
+        host_git(Path(name), "init", "-q")
+        before = sorted(git.iterdir())
+        os.seteuid(OWNER)
+        try:
+            mounts = guard(name, "guarded")
+        finally:
+            os.seteuid(0)
+        assert paths(mounts, read_only=True) == [".git/config", ".git/hooks", ".git/info"]
+        assert sorted(git.iterdir()) == before
+
+
+def test_hooks_of_a_read_only_repository_are_read_only_in_the_tree_as_well(project: Path) -> None:
+    (project / ".githooks").mkdir()
+    host_git(project, "config", "core.hooksPath", ".githooks")
+    assert locked(".githooks") in guard(str(project), "ro")
+
+
+def test_a_pointer_to_what_is_no_repository_makes_nothing(tmp_path: Path) -> None:
+    for name, target in (("a", "../src"), ("b", ".."), ("c", "../../..")):
+        (tmp_path / "w" / name).mkdir(parents=True)
+        (tmp_path / "w" / name / ".git").write_text(f"gitdir: {target}\n")
+    (tmp_path / "w" / "src").mkdir()
+    (tmp_path / "w" / "src" / "main.py").touch()
+    before = sorted(tmp_path.rglob("*"))
+    mounts = guard(str(tmp_path / "w"), "guarded")
+    assert paths(mounts, read_only=True) == ["a/.git", "b/.git", "c/.git"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.docker
+def test_a_start_that_is_refused_leaves_no_lock_behind(project: Path) -> None:
+    (project / "nested" / ".git" / "hooks").rename(project / "h")
+    (project / "nested" / ".git" / "hooks").symlink_to("../../h")
+    with pytest.raises(UsageError, match=r"nested/\.git/hooks"):
+        DockerRuntime("ohsandbox-base:busybox", workspace=project).start()
+    assert list(project.rglob("*.lock")) == []
+
+
+def test_configuration_that_is_not_there_yet_cannot_be_made(project: Path) -> None:
+    host_git(project, "config", "core.hooksPath", "made/_")
+    host_git(project, "config", "include.path", "../local/gitconfig")
+    mounts = guard(str(project), "guarded")
+    assert {"made/_", "local/gitconfig"} <= set(paths(mounts, read_only=True))
+    assert (project / "local" / "gitconfig").read_bytes() == b""
+
+
+def test_hooks_over_a_link_are_refused(project: Path) -> None:
+    (project / "hooks").symlink_to("elsewhere")
+    host_git(project, "config", "core.hooksPath", "hooks/git")
+    with pytest.raises(UsageError, match="'hooks/git' in the workspace cannot be guarded"):
+        guard(str(project), "guarded")
+
+
+def test_programs_of_the_tree_that_the_configuration_names_are_guarded(project: Path) -> None:
+    for name in ("tools/clean", "show.sh", "other.sh"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    host_git(project, "config", "filter.x.clean", "./tools/clean %f")
+    host_git(project, "config", "alias.s", "!sh show.sh")
+    found = set(paths(guard(str(project), "guarded"), read_only=True))
+    assert {"tools/clean", "show.sh"} <= found
+    assert "other.sh" not in found
+
+
+def test_hooks_that_are_links_and_scripts_that_hooks_call_are_guarded(project: Path) -> None:
+    for name in ("scripts/check", "scripts/lint", "scripts/other"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("#!/bin/sh\n")
+        (project / name).chmod(0o755)
+    (project / ".git" / "hooks" / "pre-commit").symlink_to("../../scripts/check")
+    (project / ".git" / "hooks" / "pre-push").write_text('#!/bin/sh\nexec "./scripts/lint" a\n')
+    found = set(paths(guard(str(project), "guarded"), read_only=True))
+    assert {"scripts/check", "scripts/lint"} <= found
+    assert not {"scripts/other", "a"} & found
+
+
+def test_hooks_of_an_included_file_and_of_each_worktree_are_guarded(project: Path) -> None:
+    (project / "team.gitconfig").write_text("[include]\n\tpath = more/gitconfig\n")
+    (project / "more").mkdir()
+    (project / "more" / "gitconfig").write_text("[core]\n\thooksPath = .githooks\n[include]\n\tpath = gitconfig\n")
+    host_git(project, "config", "include.path", "../team.gitconfig")
+    found = set(paths(guard(str(project), "guarded"), read_only=True))
+    assert {"team.gitconfig", "more/gitconfig", ".githooks", "tree/.githooks"} <= found
+
+
+def test_hooks_of_a_worktree_s_own_configuration_are_guarded(project: Path) -> None:
+    host_git(project, "config", "extensions.worktreeConfig", "true")
+    host_git(project, "config", "--worktree", "core.hooksPath", "mine/hooks")
+    host_git(project / "tree", "config", "--worktree", "core.hooksPath", "side/hooks")
+    assert {"mine/hooks", "tree/side/hooks"} <= set(paths(guard(str(project), "guarded"), read_only=True))
+
+
+def test_another_git_at_work_on_the_configuration_is_told(project: Path) -> None:
+    (project / ".git" / "config.lock").touch()
+    with pytest.raises(UsageError, match=r"'\.git/config\.lock'.*another git changes the configuration"):
+        guard(str(project), "guarded")
+
+
+def test_what_was_made_is_removed_and_no_more(project: Path) -> None:
+    before = {path for path in project.rglob("*") if "info" not in path.parts}
+    (project / "commondir").write_text(".\n")
+    guard(str(project), "guarded")
+    guards.release(str(project), gone=False)
+    assert not (project / ".git" / "config.lock").exists()
+    assert (project / ".git" / "commondir").exists()
+    guards.release(str(project), gone=True)
+    after = {path for path in project.rglob("*") if "info" not in path.parts}
+    assert after - before == {project / "commondir"}
+
+
+def test_a_lock_is_removed_from_what_lost_its_head_as_well(project: Path) -> None:
+    guard(str(project), "guarded")
+    (project / ".git" / "HEAD").unlink()
+    guards.release(str(project), gone=True)
+    assert list(project.rglob("*.lock")) == []
+
+
+def test_files_that_editors_and_agents_run_are_guarded_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / ".vscode").mkdir()
+    (tmp_path / ".cargo").mkdir()
+    (tmp_path / ".cargo" / "config.toml").touch()
+    (tmp_path / ".mcp.json").symlink_to("elsewhere")
+    mounts = guard(str(tmp_path), "guarded")
+    assert mounts == (held(".cargo"), locked(".vscode"), locked(".cargo/config.toml"))
+
+
+def test_a_bare_repository_among_the_files_does_not_change(tmp_path: Path) -> None:
+    host_git(tmp_path, "init", "-q", "--bare", "fixtures/x.git")
+    before = sorted(tmp_path.rglob("*"))
+    assert guard(str(tmp_path), "guarded") == (held("fixtures"), locked("fixtures/x.git"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_pointer_to_a_repository_elsewhere_stays_as_it_is(project: Path) -> None:
+    assert guard(str(project / "tree"), "guarded") == (locked(".git"),)
+
+
+def test_too_many_repositories_are_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "MAX_MOUNTS", 10)
+    for number in range(3):
+        host_git(tmp_path, "init", "-q", str(number))
+    with pytest.raises(UsageError, match=r"needs 27 mounts.*over 10\. Remedy: name a smaller directory, or --git rw"):
+        guard(str(tmp_path), "guarded")
+
+
+INFO = (
+    "1 0 8:1 /home/u/p /workspace rw,relatime - ext4 /dev/sda1 rw\n"
+    "2 1 8:1 /home/u/p/.git /workspace/.git rw - ext4 /dev/sda1 rw\n"
+    "3 2 8:1 {root} /workspace/.git/config {options} - ext4 /dev/sda1 rw\n"
+)
+WANTED = (held(".git"), locked(".git/config"))
+
+
+def test_the_kernel_s_word_is_believed() -> None:
+    verify(WANTED, INFO.format(root="/home/u/p/.git/config", options="ro,relatime"))
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        "",
+        INFO.format(root="/home/u/p/.git/config", options="rw,relatime"),
+        INFO.format(root="/etc/shadow", options="ro,relatime"),
+        INFO.format(root="/home/u/p/.git/config", options="ro").replace("/workspace/.git ", "/workspace/x "),
+    ],
+)
+def test_a_mount_that_is_missing_writable_or_of_something_else_is_refused(info: str) -> None:
+    with pytest.raises(SandboxUnavailable, match=r"is not as strict as asked: '\.git"):
+        verify(WANTED, info)
+
+
+def test_a_writable_file_system_below_a_read_only_directory_is_refused() -> None:
+    below = "5 4 0:9 / /data/sub {options} - tmpfs none rw\n"
+    info = "4 0 8:1 /d /data ro,relatime - ext4 /dev/sda1 rw\n" + below
+    verify((), info.format(options="ro"), target="/data", read_only=True)
+    verify((), info.format(options="rw") + below.format(options="ro"), target="/data", read_only=True)  # one over it
+    with pytest.raises(SandboxUnavailable, match="/data/sub is not mounted read-only"):
+        verify((), info.format(options="rw"), target="/data", read_only=True)
+
+
+# --- in a container -----------------------------------------------------------------------------
+
+CONFIG = f'[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = "{MAKE_CANARY}; false"\\n'
+ATTACKS = {
+    "pointer": f"mv .git .g; echo 'gitdir: .g' > .git; printf '{CONFIG}' >> .g/config",
+    "copy": f"mv .git .g2; cp -r .g2 .git; printf '{CONFIG}' >> .git/config",
+    "append": f"printf '{CONFIG}' >> .git/config",
+    "replace": f"printf '{CONFIG}' > .git/c; mv -f .git/c .git/config; rm -f .git/config",
+    "remove": f"rm -rf .git; mkdir .git; printf '{CONFIG}' > .git/config",
+    "hooks": "mv .git/hooks .git/h; mkdir .git/hooks; echo 'touch canary-ran' > .git/hooks/post-index-change;"
+    "chmod +x .git/hooks/*",
+    "worktree config": f"printf '{CONFIG}' > .git/config.worktree; rm -f .git/config.worktree",
+    "common directory": f"mkdir -p e/objects e/refs; printf '{CONFIG}' > e/config; rm -f .git/commondir;"
+    "echo ../e > .git/commondir; echo ../e > .git/x; mv .git/x .git/commondir",
+    "worktree's common directory": f"mkdir -p e/objects e/refs; printf '{CONFIG}' > e/config;"
+    "echo ../../../e > .git/worktrees/tree/commondir; mv .git/worktrees .git/w; cp -r .git/w .git/worktrees;"
+    "echo ../../../e > .git/worktrees/tree/commondir",
+    "submodule": f"printf '{CONFIG}' >> .git/modules/libs/sub/config;mv .git/modules .git/m;cp -r .git/m .git/modules;"
+    f"printf '{CONFIG}' >> .git/modules/libs/sub/config",
+    "submodule's pointer": f"mkdir s; cp -r .git/modules/libs/sub/* s; printf '{CONFIG}' >> s/config;"
+    "echo 'gitdir: ../../s' > libs/sub/.git; mv libs l; cp -r l libs; echo 'gitdir: ../../s' > libs/sub/.git",
+    "nested": f"mv nested n; cp -r n nested; printf '{CONFIG}' >> nested/.git/config",
+    "hard link": f"ln .git/config c; printf '{CONFIG}' >> c; ln -f c .git/config",
+}
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_what_a_sandbox_does_to_git_runs_nothing_on_the_host(sandbox: Any, sh: Any, project: Path, attack: str) -> None:
+    config = (project / ".git" / "config").read_bytes()
+    sh(sandbox("ohsandbox-base:busybox", workspace=project), attack)
+    for place in (project, project / "tree", project / "libs" / "sub", project / "nested"):
+        host_git(place, "status", check=False)
+        host_git(place, "diff", check=False)
+        host_git(place, "log", "-1", check=False)
+        host_git(place, "add", "-A", check=False)
+    assert list(project.rglob("canary-ran")) == []
+    assert (project / ".git" / "config").read_bytes() == config
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("attack", ["pointer", "append", "copy"])
+def test_the_same_runs_where_nothing_is_guarded(sandbox: Any, sh: Any, project: Path, attack: str) -> None:
+    sh(sandbox("ohsandbox-base:busybox", workspace=project, git="rw"), ATTACKS[attack])
+    host_git(project, "status", check=False)
+    assert (project / "canary-ran").exists()
+
+
+@pytest.mark.docker
+def test_the_host_s_git_does_not_take_the_guard_away(sandbox: Any, sh: Any, project: Path) -> None:
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project)
+    before = (project / ".git" / "config").read_bytes()
+    host_git(project, "config", "user.name", "me", check=False)
+    host_git(project, "config", "--unset", "user.name", check=False)
+    sh(runtime, f"rm -f .git/config.lock; printf '{CONFIG}' >> .git/config")
+    assert (project / ".git" / "config").read_bytes() == before
+    runtime.close()
+    host_git(project, "config", "user.name", "me")
+    assert not (project / ".git" / "commondir").exists()
+
+
+@pytest.mark.docker
+def test_two_sandboxes_of_a_workspace_keep_their_guard_until_both_are_gone(sandbox: Any, project: Path) -> None:
+    first, second = (sandbox("ohsandbox-base:busybox", workspace=project) for _ in range(2))
+    first.close()
+    assert (project / ".git" / "config.lock").exists()
+    second.close()
+    assert not (project / ".git" / "config.lock").exists()
+
+
+@pytest.mark.docker
+def test_a_sandbox_that_is_resumed_has_its_whole_guard_again(sandbox: Any, sh: Any, project: Path) -> None:
+    first = sandbox("ohsandbox-base:busybox", workspace=project, conversation="guarded-again")
+    first.execute("echo here > /tmp/file")
+    first.leave()
+    host_git(project, "config", "user.name", "me")  # nothing runs in it: the person may
+    second = DockerRuntime("ohsandbox-base:busybox", workspace=project, conversation="guarded-again")
+    try:
+        assert second.resume().how == "same"
+        assert second.read_bytes("/tmp/file") == b"here\n"
+        assert sh(second, "rm -f .git/config.lock .git/commondir; ls .git/config.lock .git/commondir").code == 0
+        assert sh(second, f"printf '{CONFIG}' >> .git/config").code != 0
+    finally:
+        second.close()
+
+
+WORK = """
+set -e
+export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=a@b
+git config --global --add safe.directory '*'
+echo 1 > f; git add f; git commit -qm 1
+git checkout -qb topic; echo 2 >> f; git commit -qam 2
+echo 3 >> f; git stash -q; git stash pop -q; git commit -qam 3
+git checkout -q main; echo g > g; git add g; git commit -qm g
+git merge -q --no-edit topic
+git checkout -q topic; git rebase -q main; git checkout -q main
+git tag t; git branch -d topic; git worktree add -q ../workspace/w; git gc -q; git fsck --no-progress
+git reset -q --hard HEAD~1; git mv f f2; git commit -qm moved
+cd libs/sub; echo s > s; git add s; git commit -qm s; cd ../..; git add libs/sub; git commit -qm sub
+git status --short
+"""
+
+
+@pytest.mark.docker
+def test_git_works_in_a_guarded_workspace(sandbox: Any, sh: Any, project: Path, git_image: Callable[[], str]) -> None:
+    runtime = sandbox(git_image(), workspace=project)
+    done = sh(runtime, WORK)
+    assert done.code == 0, done.err
+    assert host_git(project, "log", "--format=%s", "-1").strip() == "sub"
+    refused = sh(runtime, "git config --global --add safe.directory '*'; git config user.name x")
+    assert refused.code != 0
+    assert "could not lock config file /workspace/.git/config: File exists" in refused.err
+    assert "`git config --global`" in runtime.describe()["git"]
+
+
+@pytest.mark.docker
+def test_a_read_only_repository_can_be_read(sandbox: Any, sh: Any, project: Path, git_image: Callable[[], str]) -> None:
+    runtime = sandbox(git_image(), workspace=project, git="ro")
+    done = sh(
+        runtime, "git config --global --add safe.directory '*'; git log --format=%s -1; git commit --allow-empty -m x"
+    )
+    assert done.out == "second\n"
+    assert done.code != 0
+    assert runtime.describe()["git"] == "read-only: commits fail"
+
+
+PLANTED = {
+    "submodule": "mkdir e; cp -r .git/objects .git/refs .git/HEAD .git/logs .git/index e; mkdir -p n; mv e n/.git;"
+    f"printf '{CONFIG}' > n/.git/config; git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),n",
+    "bare": f"cp -r .git/* .; printf '{CONFIG}' > config; printf '\\tworktree = .\\n' >> config; rm -f .git/HEAD",
+}
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("git", ["guarded", "ro"])
+def test_a_repository_in_a_submodule_that_is_not_checked_out_is_not_made(
+    sandbox: Any, sh: Any, clone: Path, git_image: Callable[[], str], git: str
+) -> None:
+    runtime = sandbox(git_image(), workspace=clone, git=git)
+    attack = "cp -r .git/objects .git/refs .git/HEAD /tmp; cd libs; mv sub s; mkdir -p sub/.git && cd sub/.git"
+    done = sh(runtime, f"{attack} && cp -r /tmp/objects /tmp/refs /tmp/HEAD . && printf '{CONFIG}' > config")
+    assert done.code != 0
+    for command in ("status", "diff", "add -A"):
+        host_git(clone, *command.split())
+    assert list(clone.rglob("canary-ran")) == []
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("attack", PLANTED.values(), ids=PLANTED)
+def test_planted_repositories_are_not_reached_from_a_read_only_one_and_are_told(
+    sandbox: Any, sh: Any, project: Path, git_image: Callable[[], str], attack: str
+) -> None:
+    runtime = sandbox(git_image(), workspace=project, git="ro")
+    sh(runtime, f"git config --global --add safe.directory '*'; {attack}")
+    runtime.close()
+    for command in ("status", "diff", "log"):
+        host_git(project, command)
+    assert list(project.rglob("canary-ran")) == []
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("attack", PLANTED.values(), ids=PLANTED)
+def test_repositories_planted_beside_a_guarded_one_are_the_first_thing_told(
+    sandbox: Any, sh: Any, project: Path, git_image: Callable[[], str], attack: str
+) -> None:
+    runtime = sandbox(git_image(), workspace=project)
+    sh(runtime, f"git config --global --add safe.directory '*'; {attack}")
+    worst = runtime.workspace_changes().changes[0]
+    assert (worst.kind, worst.is_new) == (ChangeKind.RUNS_BY_GIT, True)
+    assert worst.path in {"n/.git/config", "config"}
+    assert worst.detail.startswith("core.fsmonitor = touch canary-ran")
+    assert runtime.workspace_changes().changes == ()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("target", ["config", "hooks/pre-commit", "/etc/hostname"])
+def test_a_link_that_the_host_s_git_would_write_through_is_the_first_thing_told(
+    sandbox: Any, sh: Any, project: Path, target: str
+) -> None:
+    """`git commit --amend` writes the agent's own message to COMMIT_EDITMSG: to the configuration, in the first."""
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project)
+    sh(runtime, f"ln -sf {target} .git/COMMIT_EDITMSG; ln -s a b; touch x; chmod +x x")
+    worst = runtime.workspace_changes().changes[0]
+    assert (worst.kind, worst.path, worst.detail) == (ChangeKind.WRITES_BY_GIT, ".git/COMMIT_EDITMSG", f"-> {target}")
+
+
+@pytest.mark.docker
+def test_files_of_an_editor_do_not_change(sandbox: Any, sh: Any, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / ".vscode").mkdir(parents=True)
+    (project / ".vscode" / "tasks.json").write_text("{}")
+    runtime = sandbox("ohsandbox-base:busybox", workspace=owned(project))
+    done = sh(runtime, "echo x > .vscode/tasks.json; mv .vscode v; rm -rf .vscode; mkdir .vscode; echo x > .vscode/a")
+    assert done.code != 0
+    assert [path.name for path in (project / ".vscode").iterdir()] == ["tasks.json"]
+    assert (project / ".vscode" / "tasks.json").read_text() == "{}"
+    assert runtime.describe()["read-only files"] == ".vscode"
+
+
+@pytest.mark.docker
+def test_a_sandbox_from_a_checkpoint_is_guarded_as_before(sandbox: Any, sh: Any, project: Path) -> None:
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project)
+    runtime.restore(runtime.checkpoint())
+    sh(runtime, ATTACKS["pointer"])
+    host_git(project, "status")
+    assert (project / ".git").is_dir()
+    assert not (project / "canary-ran").exists()
+
+
+@pytest.mark.docker
+def test_a_container_that_ended_is_started_again_with_its_guard(sandbox: Any, sh: Any, project: Path) -> None:
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project)
+    runtime._restart()
+    assert sh(runtime, "mv .git g").code != 0
+    assert sh(runtime, "echo x >> .git/config").code != 0
+
+
+@pytest.mark.docker
+def test_a_worktree_of_a_repository_elsewhere_is_said(sandbox: Any, project: Path) -> None:
+    runtime = sandbox("ohsandbox-base:busybox", workspace=project / "tree")
+    assert runtime.workspace_notes == (
+        (
+            f"git does not work in the sandbox: .git names '{project}/.git/worktrees/tree', which is outside of the "
+            "workspace."
+        ),
+    )
+
+
+@pytest.mark.docker
+def test_names_of_any_kind_are_guarded(sandbox: Any, sh: Any, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for name in ("a b", "new\nline", "back\\slash", "quote'\"", "#x", "\u00fc", "tab\t"):
+        (project / name).mkdir(parents=True)
+        host_git(project / name, "init", "-q")
+    runtime = sandbox("ohsandbox-base:busybox", workspace=owned(project))
+    assert sh(runtime, 'for d in *; do mv "$d" x || echo no; mv "$d/.git" y || echo no; done').out == "no\n" * 14
+
+
+@pytest.mark.docker
+def test_a_hundred_repositories_are_guarded(sandbox: Any, sh: Any, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for number in range(100):
+        place = project / f"a-directory-with-a-long-name-{number}" / ".git"
+        (place / "objects").mkdir(parents=True)
+        (place / "refs").mkdir()
+        (place / "HEAD").write_text("ref: refs/heads/main\n")
+    runtime = sandbox("ohsandbox-base:busybox", workspace=owned(project))
+    assert len(guard(str(project), "guarded")) == 900
+    assert sh(runtime, "for d in */.git; do mv $d $d.x || echo no; done").out.count("no\n") == 100
+
+
+@pytest.fixture
+def answering(tmp_path: Path) -> Iterator[Path]:
+    """A workspace with sockets that a program of this machine answers on, one of them in a locked directory."""
+    workspace = tmp_path / "project"
+    host_git(tmp_path, "init", "-q", str(workspace))
+    (workspace / "deep" / "er").mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        for name, kind in (
+            ("agent", socket.SOCK_STREAM),
+            ("deep/er/log", socket.SOCK_DGRAM),
+            ("deep/sequence", socket.SOCK_SEQPACKET),
+            (".git/info/daemon", socket.SOCK_STREAM),
+        ):
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+            listener.bind(str(workspace / name))
+            if kind != socket.SOCK_DGRAM:
+                listener.listen()
+        (workspace / "linked").hardlink_to(workspace / "agent")
+        yield owned(workspace)
+
+
+SOCKETS = {"agent", "linked", "deep/er/log", "deep/sequence", ".git/info/daemon"}
+
+
+@pytest.mark.parametrize("git", ["guarded", "ro", "rw"])
+def test_sockets_that_answer_are_hidden_and_dead_ones_are_not(answering: Path, git: Any) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(answering / "dead"))
+    os.mkfifo(answering / "pipe")
+    hidden = [mount for mount in guard(str(answering), git) if mount.source]
+    assert {mount.path for mount in hidden} == SOCKETS
+    assert {mount.read_only for mount in hidden} == {True}
+
+
+CALL = """
+import socket, sys
+for name in sys.argv[1:]:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+        try:
+            socket.socket(socket.AF_UNIX, kind).connect(name)
+            print("reached", name)
+        except OSError as error:
+            pass
+"""
+
+
+@pytest.mark.docker
+def test_no_socket_of_this_machine_answers_in_a_sandbox(answering: Path, sandbox: Callable[..., Any]) -> None:
+    names = sorted(SOCKETS)
+    assert subprocess.run(["python3", "-c", CALL, *names], cwd=answering, capture_output=True, check=True).stdout
+    runtime = sandbox("ohsandbox-base:debian", workspace=str(answering))
+    assert runtime.run(["python3", "-c", CALL, *names], workdir="/workspace").stdout == b""
+    moved = runtime.run(
+        ["sh", "-c", "mv deep other && mv agent away; ln agent copy; rm -f agent"], workdir="/workspace"
+    )
+    assert moved.exit_code != 0
+    names += ["other/er/log", "other/sequence", "away", "copy"]
+    assert runtime.run(["python3", "-c", CALL, *names], workdir="/workspace").stdout == b""
+    own = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('mine'); s.listen(); " + CALL.replace(
+        "sys.argv[1:]", "['mine']"
+    )
+    assert runtime.run(["python3", "-c", own], workdir="/workspace").stdout == b"reached mine\n"
+    assert "deep/er/log" in runtime.describe()["hidden sockets"]
+
+
+@pytest.mark.docker
+def test_directories_on_path_do_not_change(
+    tmp_path: Path, sandbox: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = tmp_path / "project"
+    (workspace / ".venv" / "bin").mkdir(parents=True)
+    (workspace / ".venv" / "bin" / "tool").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", f"{workspace}/.venv/bin:{os.environ['PATH']}")
+    runtime = sandbox("ohsandbox-base:debian", workspace=str(owned(workspace)), git="rw")
+    for attack in (
+        "echo evil >.venv/bin/ls",
+        "rm .venv/bin/tool",
+        "mv .venv v",
+        "mv .venv/bin b",
+        "echo x >.venv/bin/tool",
+    ):
+        assert runtime.run(["sh", "-c", attack], workdir="/workspace").exit_code != 0
+    assert runtime.run(["sh", "-c", "echo fine >.venv/cfg"], workdir="/workspace").exit_code == 0
+    assert [path.name for path in (workspace / ".venv" / "bin").iterdir()] == ["tool"]
