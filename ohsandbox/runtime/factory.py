@@ -172,7 +172,7 @@ def project_services(
 
 def default_limits() -> dict[str, Any]:
     """The value of each of `RESOURCE_LIMITS` in a sandbox for which it is None, by name; None: it is not limited."""
-    from ohsandbox.runtime.docker.container_config import DEFAULT_CPUS, SandboxLimits  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker.config.container_config import DEFAULT_CPUS, SandboxLimits  # noqa: PLC0415 - as above
 
     found = {name: SandboxLimits.model_fields[limit].default for name, limit in RESOURCE_LIMITS.items()}
     return found | {"cpus": DEFAULT_CPUS}

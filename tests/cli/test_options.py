@@ -13,9 +13,9 @@ from ohsandbox.cli.options.typer_options import command, new_app
 from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
 from ohsandbox.conversation.config import default_runtime
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
-from ohsandbox.runtime.docker.container_config import ContainerConfig, create_payload
-from ohsandbox.runtime.docker.images import ImageFacts
-from ohsandbox.runtime.docker.resolve import resolve
+from ohsandbox.runtime.docker.config.container_config import ContainerConfig, create_payload
+from ohsandbox.runtime.docker.config.resolve import resolve
+from ohsandbox.runtime.docker.images.engine_images import ImageFacts
 from ohsandbox.runtime.factory import BACKENDS
 from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, RuntimeSettings
 from ohsandbox.settings import Settings
@@ -23,7 +23,7 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ohsandbox.runtime.docker.options import DockerOptions
+    from ohsandbox.runtime.docker.config.options import DockerOptions
     from tests.cli.conftest import Invoke
 
 

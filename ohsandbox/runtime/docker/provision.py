@@ -175,7 +175,7 @@ def _image(
     *,
     progress: Progress | None,
     cancel: threading.Event | None,
-) -> tuple[DockerOptions, images.ImageFacts, setups.Setup | None]:
+) -> tuple[DockerOptions, engine_images.ImageFacts, setups.Setup | None]:
     """Return the options with the built image's name, the facts of image or checkpoint, and the image's setup."""
     if checkpoint is not None:
         return options, checkpoints.facts(engine, checkpoint), None

@@ -8,15 +8,15 @@ import resource
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker import caches, mount_policy, profiles
-from ohsandbox.runtime.docker.container_config import (
+from ohsandbox.runtime.docker.config import profiles
+from ohsandbox.runtime.docker.config.container_config import (
     ALL_GPUS,
     DEFAULT_CPUS,
     MAPPED_HOME,
     ContainerConfig,
     SandboxLimits,
 )
-from ohsandbox.runtime.docker.options import (
+from ohsandbox.runtime.docker.config.options import (
     BINDS_LABEL,
     CA_FILE_VARIABLES,
     LABELS_LABEL,
