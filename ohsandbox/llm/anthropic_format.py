@@ -22,12 +22,12 @@ _MODELS_PATH = "/v1/models?limit=1000"
 _VERSION = "2023-06-01"
 _LITELLM_ONLY = ("LITELLM_ANTHROPIC_DISABLE_URL_SUFFIX",)
 _SIGNED_IN_KEY = "sk-ant-oat"
-"""Begins keys that are sent in another way than others."""
+"""The beginning of keys that are sent in another way than others."""
 _SCHEMA_KEYS = ("type", "properties", "additionalProperties", "required", "$defs", "strict")
-"""What the API takes at the top of a tool's schema."""
+"""Keywords that the API accepts at the top of a tool's schema."""
 _OTHER_DEFINITIONS = frozenset({"definitions", "components"})
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
-"""Of tools and of calls."""
+"""Names of tools and ids of calls that the API accepts."""
 _DATA_URL = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/=]+)")
 _FINISH_REASONS = {
     "max_tokens": "length",
@@ -39,7 +39,7 @@ _CHOICES = {"auto": {"type": "auto"}, "required": {"type": "any"}, "none": {"typ
 
 
 class _NotCoveredError(Exception):
-    """litellm has more to say of such a message."""
+    """A message has something that only litellm can convert."""
 
 
 class AnthropicFormat:
@@ -134,13 +134,13 @@ class AnthropicFormat:
 
 
 def anthropic_key(config: LLMConfig) -> str:
-    """The key; "" where there is none, or one that is sent in another way."""
+    """Return the key; "" if there is none, or if it is sent in another way."""
     key = config.api_key.get_secret_value() if config.api_key else os.environ.get("ANTHROPIC_API_KEY", "").strip()
     return "" if key.startswith(_SIGNED_IN_KEY) else key
 
 
 def anthropic_format(config: LLMConfig, model: str) -> AnthropicFormat | None:
-    """The format for a model of Anthropic's; None for one that litellm has to ask."""
+    """Return the format for a model of Anthropic's; None for one that litellm has to ask."""
     key = anthropic_key(config)
     entry = entry_of(model, "anthropic")
     is_ordinary = (
@@ -152,7 +152,7 @@ def anthropic_format(config: LLMConfig, model: str) -> AnthropicFormat | None:
 
 
 def _messages(messages: Iterable[Mapping[str, Any]]) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The system prompt, and the turns: what a user and tools say between two answers is one."""
+    """Return the system prompt and the turns; what users and tools say between two answers is one turn."""
     system: list[Any] = []
     turns: list[dict[str, Any]] = []
     for message in messages:
@@ -253,7 +253,7 @@ def _finish_reason(reason: Any) -> str | None:
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """In OpenAI's form, where the prompt's tokens are all that were read."""
+    """Convert the usage to OpenAI's form, in which the prompt's tokens are all that were read."""
     read, written = (token_count(usage.get(f"cache_{way}_input_tokens")) for way in ("read", "creation"))
     return {
         "prompt_tokens": token_count(usage.get("input_tokens")) + read + written,

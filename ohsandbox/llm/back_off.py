@@ -1,4 +1,4 @@
-"""`SharedBackOff`: where a provider limits the rate, all conversations with its model wait, and come back in turn.
+"""`SharedBackOff`: when a provider limits the rate, all conversations with its model wait, and continue in turn.
 
 Each conversation that waits and retries by itself meets the limit again with all the others. Here the first refusal
 holds all requests back, for as long as the provider says or for a random time that grows with each refusal in a row.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ADMITTED_AFTER_S = 2.0
-"""A provider refuses within this time: a request that is under way for longer does not hold others back."""
+"""A provider refuses within this time: a request that has lasted longer does not hold others back."""
 _MAX_WAIT_S = 60.0
-"""Longest random wait, as for a conversation alone; what a provider asks for may be longer."""
+"""Longest random wait, as for a conversation alone; a provider may request a longer one."""
 _LOOK_EVERY_S = 0.1
-"""How often one whose turn it is not looks again."""
+"""Interval at which a request that may not start yet checks again."""
 
 
 class SharedBackOff:
@@ -33,30 +33,31 @@ class SharedBackOff:
 
     def __init__(self, *, clock: Clock | None = None, tell: Callable[[float], None] | None = None) -> None:
         self.tell = tell or (lambda _: None)
-        """Called with the seconds of each wait that begins, in the thread that was refused."""
+        """Called with the seconds of each wait that begins, in the thread whose request was refused."""
         self.clock = clock or Clock()
         self.surrenders = 0
-        """How often all who waited gave up."""
+        """How often all waiting requests gave up."""
         self.last_refusal: Failure | None = None
         self._lock = threading.Lock()
         self._closed_at = -math.inf
         self._opens_at = -math.inf
         self._allowed = math.inf
-        """So many requests may be under way of which it is not known whether they are refused."""
+        """Limit of requests under way of which it is not known whether they are refused."""
         self._known_good = math.inf
-        """Half of what was allowed when one was refused last: up to it each answer allows one more, above it only as
-        many answers as are allowed already do, as TCP probes a path (RFC 5681 3.1)."""
+        """Half of the allowed requests that were under way at the last refusal. Up to this number each answer allows
+        one more request; above it, one more takes as many answers as requests are allowed, as TCP probes a path (RFC
+        5681 3.1)."""
         self._under_way: dict[BackOffTurn, float] = {}
-        """When they began."""
+        """The time at which each request under way began."""
         self._refusals = 0
-        """In a row; those of requests that were under way at the same time are one."""
+        """Number of refusals in a row; those of requests that were under way at the same time count as one."""
 
     def __reduce__(self) -> tuple[type[SharedBackOff], tuple[()]]:
-        """On another machine it is a new one: conversations there wait for each other."""
+        """Pickle as a new gate: on another machine, conversations there wait for each other."""
         return SharedBackOff, ()
 
     def member(self) -> BackOffMember:
-        """Return what one conversation passes the gate by."""
+        """Return the object with which one conversation passes the gate."""
         return BackOffMember(self)
 
     def enter(self, turn: BackOffTurn) -> float:
@@ -72,7 +73,7 @@ class SharedBackOff:
             return 0.0
 
     def leave(self, turn: BackOffTurn, *, is_answered: bool = False) -> None:
-        """Follow a request that was not refused."""
+        """Remove a request that was not refused; an answer may let more requests pass."""
         with self._lock:
             began = self._under_way.pop(turn, -math.inf)
             if is_answered and began > self._closed_at:
@@ -80,7 +81,7 @@ class SharedBackOff:
                 self._allowed += 1 if self._allowed < self._known_good else 1 / self._allowed
 
     def refuse(self, turn: BackOffTurn, refusal: Failure, *, num_retries: int) -> float | None:
-        """Close the gate; the seconds for which all wait, or None where they have been refused too often in a row."""
+        """Close the gate; return the seconds that all wait, or None after too many refusals in a row."""
         now, asked_s = self.clock.now(), retry_after_s(refusal.retry_after)
         with self._lock:
             met = min(self._allowed, len(self._under_way))
@@ -102,7 +103,7 @@ class SharedBackOff:
 
 
 class BackOffMember:
-    """One conversation, which may make several requests at a time."""
+    """One conversation, which may make several requests at the same time."""
 
     def __init__(self, shared: SharedBackOff) -> None:
         self._shared = shared
@@ -113,13 +114,13 @@ class BackOffMember:
 
     @property
     def waited_s(self) -> float:
-        """Seconds in which requests of the conversation were held back so far, those of a wait that is on included."""
+        """Seconds for which requests of the conversation were held back so far, including a current wait."""
         with self._lock:
             return self._waited_s + (self._shared.clock.now() - self._since if self._waiting else 0.0)
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[BackOffTurn]:
-        """A request with its retries."""
+        """Yield the turn of one request with its retries."""
         turn = BackOffTurn(self._shared, self.count)
         try:
             yield turn
@@ -127,7 +128,7 @@ class BackOffMember:
             turn.close()
 
     def count(self, change: int) -> None:
-        """So many requests more wait, or fewer."""
+        """Change the number of waiting requests."""
         now = self._shared.clock.now()
         with self._lock:
             if self._waiting == 0:
@@ -138,7 +139,7 @@ class BackOffMember:
 
 
 class BackOffTurn:
-    """A request with its retries: for each attempt `wait`, then `ended`."""
+    """One request with its retries: for each attempt call `wait`, then `ended`."""
 
     def __init__(self, shared: SharedBackOff, count: Callable[[int], None]) -> None:
         self._shared, self._count = shared, count
@@ -146,7 +147,7 @@ class BackOffTurn:
         self._surrenders = 0
 
     def wait(self, canceled: threading.Event, *, deadline: float) -> Failure | None:
-        """Wait until the request may be made, or canceled is set; the failure where waiting is given up."""
+        """Wait until the request may be made, or canceled is set; return the failure if waiting is given up."""
         shared = self._shared
         while not canceled.is_set():
             if self._is_waiting and self._surrenders != shared.surrenders:
@@ -161,7 +162,7 @@ class BackOffTurn:
         return None
 
     def ended(self, failure: Failure | None, *, num_retries: int) -> Failure | None:
-        """Tell the gate how the attempt ended; the failure, with the wait that all have now as its Retry-After."""
+        """Tell the gate how the attempt ended; return the failure, its Retry-After set to the wait of all."""
         if failure is None or not _is_refusal(failure):
             self._shared.leave(self, is_answered=failure is None)
             return failure
@@ -172,7 +173,7 @@ class BackOffTurn:
         return failure._replace(retry_after=f"{wait_s:.3f}")
 
     def close(self) -> None:
-        """The request is over, one way or another."""
+        """End the turn, however the request ended."""
         self._shared.leave(self)
         self._set_waiting(on=False)
 
@@ -183,11 +184,11 @@ class BackOffTurn:
 
 
 def _is_refusal(failure: Failure) -> bool:
-    """The provider says that there are too many requests, or when the next one may come."""
+    """Whether the provider says that there are too many requests, or when the next one may come."""
     return failure.kind is RATE_LIMIT or (failure.kind.retryable and retry_after_s(failure.retry_after) is not None)
 
 
 def _final(failure: Failure | None) -> Failure:
-    """The same, not to be retried; with an error of its own, since each conversation raises it."""
+    """Return the failure as one that is not retried, with an error of its own, since each conversation raises it."""
     assert failure is not None  # noqa: S101 - nobody waits before the first refusal
     return Failure(failure.kind._replace(retryable=False), type(failure.error)(str(failure.error)))

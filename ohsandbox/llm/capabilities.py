@@ -1,6 +1,6 @@
-"""`Capabilities`: what a model takes, from its name, litellm's list, the settings and what its provider refused.
+"""`Capabilities`: what a model accepts, by its name, litellm's list, the settings and its provider's refusals.
 
-`adapt_request` makes a request fit them. Pure: what comes in is not changed.
+`adapt_request` makes a request fit them, without changing its arguments.
 """
 
 from __future__ import annotations
@@ -18,44 +18,45 @@ if TYPE_CHECKING:
     from ohsandbox.llm.provider import ModelInfo
 
 _DESCRIPTION_LIMIT_CHARS = 1024
-"""Of a function's description; past it OpenAI answers 400 `string_above_max_length` (seen of gpt-4o and o3-mini)."""
+"""Limit of a function's description; beyond it OpenAI answers 400 `string_above_max_length` (seen for gpt-4o and
+o3-mini)."""
 
 IMAGE_NOTE = "[There was an image here. This model is not shown images: use a tool that describes it in words.]"
 
 _CACHE_MARK = {"type": "ephemeral"}
-"""Anthropic's word for "keep the prompt up to here" for five minutes."""
+"""Asks Anthropic's API to cache the prompt up to here for five minutes."""
 
 _SHORT_DESCRIPTIONS = ("gpt-4", "o1", "o3", "o4")
-"""Parts of a model's name. One in the middle of a word (`foo1`) costs words and no facts."""
+"""Parts of names of models with a description limit. A match within a word (`foo1`) costs words and no facts."""
 _NOT_FOR_GEMINI = {"$schema", "additionalProperties", "const", "default", "patternProperties", "propertyNames"} | {
     *("exclusiveMaximum", "exclusiveMinimum")
 }
-"""JSON Schema's words that Gemini's API answers with 400 `Unknown name`; `const` becomes an `enum` of one."""
+"""Keywords of JSON Schema that Gemini's API answers with 400 `Unknown name`; `const` becomes an `enum` of one value."""
 _GEMINI_STRING_FORMATS = frozenset({"enum", "date-time"})
 _LISTS_OF_SCHEMAS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _SENTENCE_ENDS = (". ", ".\n", "\n\n", "\n")
 
 
 class Capabilities(NamedTuple):
-    """What a model takes."""
+    """What a model accepts."""
 
     native_tools: bool = True
-    """Tools go through the provider's API; else tool calls are written as text."""
+    """Tools go through the provider's API; otherwise tool calls are written as text."""
     vision: bool = True
     streams: bool = True
-    """It streams its answers where that is asked for."""
+    """The model streams its answers if that is requested."""
     context_tokens: int | None = None
-    """The most that a request may hold."""
+    """Limit of a request, in tokens."""
     gemini_schemas: bool = False
-    """Schemas are cut down to what Gemini's API takes."""
+    """Schemas are reduced to what Gemini's API accepts."""
     description_limit_chars: int | None = None
     cache_marks: bool = False
     blank_is_null: bool = False
-    """A message of calls alone has the content null: for "" litellm puts words of its own into Claude's mouth, and an
+    """A message that has only calls gets the content null: for "" litellm inserts text of its own for Claude, and an
     empty part into Gemini's request."""
 
     def after(self, refusal: ErrorKind, config: LLMConfig) -> Capabilities | None:
-        """What the model takes, now that its provider refused a request so; None where that teaches nothing."""
+        """Return what the model accepts after its provider refused a request; None if the refusal teaches nothing."""
         if refusal is error_mapping.TOOLS and self.native_tools and config.native_tool_calling is None:
             return self._replace(native_tools=False)
         if refusal is error_mapping.IMAGES and self.vision and config.vision is None:
@@ -66,10 +67,10 @@ class Capabilities(NamedTuple):
 
 
 def capabilities_of(config: LLMConfig, model_info: ModelInfo) -> Capabilities:
-    """What is known before the first request. Settings stand above the list.
+    """Return what is known before the first request. Settings override the list.
 
-    Only a plain no of the list counts: a flag that is missing says nothing (litellm 1.106 has `supports_vision` for
-    half of its chat models), and a refusal is learned from.
+    In the list only an explicit false counts: a missing flag says nothing (litellm 1.106 has `supports_vision` for half
+    of its chat models), and refusals are learned from.
     """
     name = config.model.lower()
     is_claude = "claude" in name or model_info.provider == "anthropic"
@@ -86,14 +87,14 @@ def capabilities_of(config: LLMConfig, model_info: ModelInfo) -> Capabilities:
 
 
 def wants_short_descriptions(model: str) -> bool:
-    """Whether a model of that name is told of its tools in at most DESCRIPTION_LIMIT_CHARS characters each."""
+    """Whether tools must be described to a model of that name in at most DESCRIPTION_LIMIT_CHARS characters each."""
     if model.startswith(("scripted:", "replay:")):
         return False
     return any(part in model.lower() for part in _SHORT_DESCRIPTIONS)
 
 
 def capability_warning(config: LLMConfig, model_info: ModelInfo) -> str | None:
-    """What a person should know of the model's tools before the first request that has some."""
+    """Return what a user should know about the model's tools before the first request with tools; None if nothing."""
     if config.native_tool_calling is not None or (model_info.tools and model_info.forwards_tools):
         return None
     if model_info.tools is False or not model_info.forwards_tools:
@@ -108,7 +109,7 @@ def capability_warning(config: LLMConfig, model_info: ModelInfo) -> str | None:
 
 
 def adapt_request(request: Mapping[str, Any], capabilities: Capabilities) -> dict[str, Any]:
-    """The request as the model takes it: its tools' words and schemas, its images, its cache marks."""
+    """Return the request as the model accepts it: adapts tool descriptions and schemas, images and cache marks."""
     adapted, messages = dict(request), [dict(message) for message in request["messages"]]
     if "tools" in request:
         adapted["tools"] = [_adapted_tool(tool, capabilities) for tool in request["tools"]]
@@ -123,7 +124,7 @@ def adapt_request(request: Mapping[str, Any], capabilities: Capabilities) -> dic
 
 
 def gemini_schema(schema: Any) -> Any:
-    """The JSON schema in the words that Gemini knows; a property may have any name."""
+    """Return the JSON schema with only the keywords that Gemini knows; a property may have any name."""
     if not isinstance(schema, dict):
         return schema
     kept = {key: value for key, value in schema.items() if key not in _NOT_FOR_GEMINI}
@@ -146,7 +147,7 @@ def gemini_schema(schema: Any) -> Any:
 
 
 def shortened(text: str, *, limit_chars: int) -> str:
-    """The text, cut after a sentence or a line where it is longer than limit_chars; else between words."""
+    """Return the text; if it exceeds limit_chars, cut after a sentence or a line, or else between words."""
     if len(text) <= limit_chars:
         return text
     head = text[:limit_chars]
@@ -157,10 +158,10 @@ def shortened(text: str, *, limit_chars: int) -> str:
 
 
 def with_cache_marks(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages with two marks: after the system prompt, and after the newest message of a user or a tool.
+    """Return the messages with two marks: after the system prompt, and after the newest message of a user or a tool.
 
-    The first keeps prompt and tools for every conversation, the second the whole so far for the next step. Blank
-    content is not marked: Anthropic's API refuses it.
+    The first caches prompt and tools for every conversation, the second the whole conversation so far for the next
+    step. Blank content is not marked: Anthropic's API refuses it.
     """
     marked = [dict(message) for message in messages]
     for role in ({"system"}, {"user", "tool"}):
@@ -182,7 +183,7 @@ def _adapted_tool(tool: ToolParam, capabilities: Capabilities) -> dict[str, Any]
 
 
 def _one_type(types: Sequence[str]) -> dict[str, Any]:
-    """`type: [X, "null"]` as Gemini writes it; of several types it takes `anyOf`."""
+    """Write `type: [X, "null"]` as Gemini does; it expresses several types as `anyOf`."""
     named = [name for name in types if name != "null"]
     nullable = {"nullable": True} if "null" in types else {}
     if len(named) > 1:
@@ -191,9 +192,9 @@ def _one_type(types: Sequence[str]) -> dict[str, Any]:
 
 
 def _without_images(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with a note in place of each image.
+    """Return the message with a note in place of each image.
 
-    One that had an image becomes plain text: servers without vision often take no content in parts either.
+    A message that had an image becomes plain text: servers without vision often do not accept content in parts either.
     """
     content = message.get("content")
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []

@@ -1,4 +1,4 @@
-"""`ChatModel`: what an agent needs of a model, with the values of a response and the events of a request."""
+"""`ChatModel`: what an agent needs from a model, with the values of a response and the events of a request."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class ChatModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What the model is called in logs and metadata."""
+        """The model's name in logs and metadata."""
 
     @property
     def note(self) -> str | None:
-        """What a person should know about where the answers come from; None for a real model."""
+        """A note for the user on where the answers come from; None for a real model."""
 
     @property
     def context_tokens(self) -> int | None:
-        """The most tokens that a request may have; None if that is not known. May wait for `preload`."""
+        """Limit of a request, in tokens; None if unknown. May wait for `preload`."""
 
     def preload(self) -> None:
-        """Begin whatever is slow, in the background; returns at once. Calling it is never required."""
+        """Begin slow work, such as imports, in the background; returns at once. Calling it is never required."""
 
     def cancel(self) -> None:
-        """End every `send` under way, from any thread; they raise ModelCanceledError. Later ones are not affected."""
+        """End every running `send`, from any thread; they raise ModelCanceledError. Later ones are not affected."""
 
     def send(
         self,
@@ -41,13 +41,13 @@ class ChatModel(Protocol):
         *,
         on_event: OnEvent | None = None,
     ) -> ChatResponse:
-        """The model's next message.
+        """Return the model's next message.
 
         Args:
             messages: the conversation in OpenAI form, oldest first; not changed.
             tools: OpenAI function tools; none are offered when empty.
             tool_choice: "auto", "required", "none", or a function by name in OpenAI form.
-            on_event: called in this thread with what happens meanwhile.
+            on_event: called in this thread with the events of the request.
 
         Raises:
             ModelError: no answer; the subclass says why.
@@ -60,17 +60,17 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def __getitem__(self, name: str) -> Any:
-        """The field of that name; KeyError where there is none."""
+        """Return the field of that name; raises KeyError if there is none."""
         if name not in self:
             raise KeyError(name)
         return getattr(self, name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether it has a field of that name."""
+        """Whether there is a field of that name."""
         return name in type(self).model_fields
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The field of that name, else default."""
+        """Return the field of that name, else default."""
         return getattr(self, name) if name in self else default
 
 
@@ -78,11 +78,11 @@ class FunctionCall(_Value):
     """What the model wants called."""
 
     name: str
-    """Empty where the model gave none."""
+    """Empty if the model gave none."""
     arguments: str
-    """The text the model wrote: not parsed, and not necessarily JSON."""
+    """The text that the model wrote: not parsed, and not necessarily JSON."""
     parse_error: str | None = Field(default=None, exclude=True)
-    """Why a call written as text cannot be read; told to the model in place of a result."""
+    """Why a call written as text cannot be read; the model gets this instead of a result."""
 
 
 class ToolCall(_Value):
@@ -99,11 +99,11 @@ class ChatMessage(_Value):
 
     role: Literal["assistant"] = "assistant"
     content: str = ""
-    """Its text; parts are joined, and "" where there is none."""
+    """The message's text; parts are joined, and "" if there is none."""
     tool_calls: tuple[ToolCall, ...] = ()
 
     def to_llm_dict(self) -> dict[str, Any]:
-        """The OpenAI-shaped message, as it goes back to the model; `tool_calls` only where there are any."""
+        """Return the message in OpenAI form, as it is sent back to the model; `tool_calls` only if there are any."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.tool_calls:
             message["tool_calls"] = [call.model_dump() for call in self.tool_calls]
@@ -115,31 +115,32 @@ class Choice(_Value):
 
     message: ChatMessage
     finish_reason: str | None = None
-    """Why the model stopped: "stop", "tool_calls", "length" (cut by max_output_tokens), ... as the provider says."""
+    """Why the model stopped: "stop", "tool_calls", "length" (cut by max_output_tokens) or another word of the
+    provider."""
 
 
 class Usage(_Value):
     """Tokens of one request; never negative, 0 where the provider says nothing."""
 
     prompt_tokens: int = 0
-    """All that was read, `cached_tokens` included."""
+    """All tokens that were read, `cached_tokens` included."""
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """How many of the prompt's tokens came from the provider's cache."""
+    """Number of the prompt's tokens that came from the provider's cache."""
 
 
 class ChatResponse(_Value):
     """One answer. `choices` has exactly one element, also when the provider sent none."""
 
     id: str
-    """The provider's id of the answer, or one of ours where it gave none."""
+    """The provider's id of the answer, or a generated one if it gave none."""
     model: str
-    """The model that answered, as the provider names it."""
+    """The model that answered, under the provider's name for it."""
     choices: tuple[Choice]
     usage: Usage = Usage()
     cost_usd: float | None = None
-    """US dollars by the price of the settings, else by litellm's list; None where neither has one, or no tokens were
-    told."""
+    """US dollars by the price of the settings, else by litellm's list; None if neither has a price, or if the provider
+    reported no tokens."""
 
     @property
     def message(self) -> ChatMessage:
@@ -148,12 +149,12 @@ class ChatResponse(_Value):
 
     @property
     def is_empty(self) -> bool:
-        """Neither text nor a tool call: there is nothing to act on."""
+        """Whether there is neither text nor a tool call."""
         return not self.message.content.strip() and not self.message.tool_calls
 
     @property
     def is_truncated(self) -> bool:
-        """Cut off by the limit on output: its last tool call may be incomplete."""
+        """Whether the limit on output cut the answer: its last tool call may be incomplete."""
         return self.choices[0].finish_reason == "length"
 
 
@@ -164,7 +165,7 @@ class RetryEvent(_Value):
     attempt: int
     """The number of the attempt that failed, from 1."""
     attempts: int | None = None
-    """How many are made at most, the first one included."""
+    """Limit of attempts, the first one included."""
     wait_s: float
     reason: str
     """One line."""

@@ -43,13 +43,13 @@ _INSTEAD = {
 
 
 class _Sending(NamedTuple):
-    """One `send` under way."""
+    """One running `send`."""
 
     canceled: threading.Event
     deadline: float
     emit: OnEvent
     extra_body: Mapping[str, Any]
-    """That of the configuration too."""
+    """Includes that of the configuration."""
 
 
 class LLM:
@@ -59,7 +59,7 @@ class LLM:
 
     @suggests_names
     def __init__(self, config: LLMConfig, *, clock: Clock | None = None, back_off: BackOffMember | None = None) -> None:
-        """Take the settings; nothing is imported or connected. back_off shares waits with other conversations."""
+        """Store the settings; this imports and connects nothing. back_off shares waits with other conversations."""
         _check_config(config)
         self._back_off = back_off
         self.config = config
@@ -78,12 +78,12 @@ class LLM:
 
     @property
     def context_tokens(self) -> int | None:
-        """By the settings, or by litellm's list."""
+        """The model's context size by the settings or by litellm's list."""
         return self._known_capabilities().context_tokens
 
     @property
     def has_price(self) -> bool:
-        """Whether it is known what answers cost: by the settings, or by litellm's list."""
+        """Whether the cost of answers is known, by the settings or by litellm's list."""
         provider, _, name = self.name.partition("/")
         if self.config.price is not None or (
             self.config.custom_llm_provider is None and is_priced(entry_of(name, provider))
@@ -96,11 +96,11 @@ class LLM:
         threading.Thread(target=self._provider, name="ohsandbox-llm-preload", daemon=True).start()
 
     def cancel(self) -> None:
-        """End every `send` under way; see `ChatModel.cancel`.
+        """End every running `send`; see `ChatModel.cancel`.
 
-        A wait ends at once, and so does a request that goes through our client; a request to a provider that litellm
-        asks in its own way ends with it. A `send` that has not begun is not affected: to stop a thread, call this
-        again until the thread is done.
+        A wait ends at once, and so does a request through our own client; a request that litellm makes through its own
+        client continues to its end. A `send` that has not begun is not affected: to stop a thread, call this again
+        until the thread is done.
         """
         with self._lock:
             for canceled in self._calls:
@@ -108,7 +108,7 @@ class LLM:
         self._cut()
 
     def close(self) -> None:
-        """Close the connections that wait for a next request; a later `send` opens others."""
+        """Close idle connections; a later `send` opens others."""
         with self._lock:
             opened, self._opened = self._opened, None
         if opened is not None:
@@ -123,15 +123,16 @@ class LLM:
         on_event: OnEvent | None = None,
         extra_body: Mapping[str, Any] | None = None,
     ) -> ChatResponse:
-        """The model's next message; see `ChatModel.send`.
+        """Return the model's next message; see `ChatModel.send`.
 
         Without on_event, warnings go to the logger `ohsandbox.llm`. Transient failures are retried
-        (`LLMConfig.num_retries`), each after a RetryEvent; the DeltaEvents of a failed attempt are void. extra_body has
-        more fields for the body of this request, such as `{"metadata": {...}}`, beside those of the configuration.
+        (`LLMConfig.num_retries`), each after a RetryEvent; the DeltaEvents of a failed attempt are void. extra_body
+        holds more fields for the body of this request, such as `{"metadata": {...}}`, beside those of the
+        configuration.
 
         Raises:
             ModelError: no answer; the subclass of `ohsandbox.llm.errors` says why.
-            KeyboardInterrupt: at any moment.
+            KeyboardInterrupt: Ctrl-C, at any moment.
         """
         emit = on_event or _log_warning
         request: dict[str, Any] = {"messages": encodable_tree(messages)}  # a copy, which litellm may change
@@ -150,7 +151,7 @@ class LLM:
         return result
 
     def _send(self, request: dict[str, Any], capabilities: Capabilities, sending: _Sending) -> ChatResponse | Failure:
-        """Ask as the capabilities say. A model that writes its calls, had to call and did not is asked once more."""
+        """Ask by the capabilities. A model that writes calls as text and omits a required one is asked once more."""
         if capabilities.native_tools:
             return self._answer(request, capabilities, sending, used_ids=call_ids(request["messages"]))
         text_calls = TextCalls(request)
@@ -176,7 +177,7 @@ class LLM:
     def _answer(
         self, request: dict[str, Any], capabilities: Capabilities, sending: _Sending, *, used_ids: AbstractSet[str]
     ) -> ChatResponse | Failure:
-        """The answer to a request as the model takes it, with retries; the last failure, once they are used up."""
+        """Send an adapted request, with retries; return the answer, or the last failure."""
         canceled, deadline, emit, extra_body = sending
         adapted = adapt_request(request, capabilities)
 
@@ -204,7 +205,7 @@ class LLM:
             return retry(attempt, turn)
 
     def _priced(self, response: ChatResponse) -> ChatResponse:
-        """The response with its cost by the price of the settings; unknown where no tokens were told."""
+        """Return the response with its cost by the price of the settings; unknown if no tokens were reported."""
         price, usage = self.config.price, response.usage
         if price is None:
             return response
@@ -212,7 +213,7 @@ class LLM:
         return response.model_copy(update={"cost_usd": price.cost_usd(**tokens) if usage.prompt_tokens else None})
 
     def _attempt(self, request: dict[str, Any], capabilities: Capabilities, emit: OnEvent) -> Answer | Failure:
-        """One request. Errors of the callback pass through; those of the provider come back as a Failure."""
+        """Make one request. Errors of the callback are raised; those of the provider are returned as a Failure."""
         self._debug("request to %s: %s", request, self._secrets)
         stream = self.config.stream and capabilities.streams
         with recorded_attempt() as attempt, closing(self._provider().ask(request, stream=stream)) as pieces:
@@ -223,7 +224,7 @@ class LLM:
         return piece
 
     def _advance(self, pieces: Generator[str, None, Answer], attempt: Attempt) -> str | Answer | Failure:
-        """The next piece of text, or the end. This is where foreign errors stop."""
+        """Return the next piece of text, or the end. Foreign errors become Failures here."""
         try:
             return next(pieces)
         except StopIteration as end:
@@ -235,7 +236,7 @@ class LLM:
             return failure_of(error, attempt, model=self.name, secrets=self._secrets)
 
     def _debug(self, line: str, value: Any, secrets: AbstractSet[str]) -> None:
-        """Log value as JSON, its keys hidden."""
+        """Log value as JSON, with its keys hidden."""
         if logger.isEnabledFor(logging.DEBUG):
             escaped = {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in secrets}
             logger.debug(line, self.name, redact(json.dumps(value, ensure_ascii=False, default=str), secrets | escaped))
@@ -246,7 +247,7 @@ class LLM:
 
     @contextmanager
     def _sending(self, emit: OnEvent, extra_body: Mapping[str, Any]) -> Iterator[_Sending]:
-        """Register a `send` for `cancel`, and cut it off at the end of its time."""
+        """Register a `send` for `cancel`, and end it when its time is over."""
         canceled = threading.Event()
         timer = threading.Timer(self.config.total_timeout_s, self._cut)
         timer.daemon = True
@@ -266,7 +267,7 @@ class LLM:
             self._opened.cut()
 
     def _provider(self) -> Provider:
-        """The way to the model; the first call imports its client, and concurrent ones wait for it."""
+        """Return the provider; the first call imports its client, and concurrent ones wait for it."""
         with self._lock:
             self._opened = self._opened or _open_provider(self.config)
             return self._opened
@@ -281,14 +282,14 @@ class LLM:
         return self._capabilities
 
     def _warn(self, emit: OnEvent) -> None:
-        """Tell once what a person should know, with the first request that has tools."""
+        """Emit the model's warning once, with the first request that has tools."""
         with self._lock:
             warning, self._warning = self._warning, None
         if warning:
             emit(WarningEvent(text=warning))
 
     def _learn(self, refusal: Failure, emit: OnEvent) -> Capabilities:
-        """The capabilities after a refusal; the warning comes once, however many threads see the refusal."""
+        """Return the capabilities after a refusal; the warning comes once, however many threads see the refusal."""
         known = self._known_capabilities()
         with self._lock:
             learned = (self._capabilities or known).after(refusal.kind, self.config)
@@ -310,7 +311,7 @@ def _open_provider(config: LLMConfig) -> Provider:
 
 
 def _log_warning(event: LLMEvent) -> None:
-    """For callers who do not listen; `logging` prints warnings on stderr where nothing is configured."""
+    """Log a warning for callers without on_event; unconfigured, `logging` prints warnings on stderr."""
     if isinstance(event, WarningEvent):
         logger.warning(event.text)
 
@@ -321,7 +322,7 @@ def _check_config(config: object) -> None:
 
 
 def open_model(config: LLMConfig) -> ChatModel:
-    """The model that `config.model` names: `scripted:NAME`, `scripted:PATH`, `replay:PATH`, or one that litellm knows.
+    """Open the model `config.model`: `scripted:NAME`, `scripted:PATH`, `replay:PATH`, or one that litellm knows.
 
     Raises:
         UsageError: config is not an LLMConfig, or the script or the recording cannot be read.

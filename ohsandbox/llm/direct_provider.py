@@ -1,4 +1,4 @@
-"""Asking a provider over httpx alone, where its API is one of two that most people use.
+"""Asks a provider over httpx, without litellm, if it has one of the two most common APIs.
 
 Imports httpx: import this module at first use only (0.1 s; litellm takes 2-4 s).
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm.wire_format import WireFormat
 
 CONNECT_TIMEOUT_S = 20.0
-"""A host that does not accept a connection within this is not there; timeout_s is for one that thinks."""
+"""A host that does not accept a connection within this time is unreachable; timeout_s is for one that thinks."""
 _FORMATS: dict[str, Callable[[LLMConfig, str], WireFormat | None]] = {
     "openai": openai_format,
     "anthropic": anthropic_format,
@@ -42,22 +42,23 @@ _LITELLM_ONLY = ("USE_LITELLM_PROXY", "SSL_VERIFY", "SSL_SECURITY_LEVEL", "SSL_E
 """Variables that litellm obeys and httpx does not."""
 _DONE = "[DONE]"
 _READ_OUT_S = 0.25
-"""What follows the end of an answer, mostly five bytes, comes with it; some servers never close a stream."""
+"""Time to read on after the end of an answer: mostly five bytes, which come with it. Some servers never close a
+stream."""
 
 
 LIST_TIMEOUT_S = 5.0
-"""A server lists its models at once, or it is one that is not waited for."""
+"""Limit for listing models: a server does so at once, or is not waited for."""
 
 
 class RefusedRequestError(Exception):
-    """The provider answered with an HTTP status that is none of success; its words."""
+    """The provider answered with an HTTP status other than success; holds its message."""
 
 
 class DirectProvider:
-    """Satisfies `Provider` for a model of a known format; requests that this does not cover go through litellm."""
+    """Satisfies `Provider` for a model of a known format; requests outside the format go through litellm."""
 
     def __init__(self, config: LLMConfig, wire_format: WireFormat) -> None:
-        """Connect to nothing yet, but load what a connection needs: certificates, and the modules below httpx."""
+        """Load what a connection needs, certificates and the modules below httpx; this does not connect."""
         self._config, self._format = config, wire_format
         self._lock = threading.Lock()
         self._http = BoundedClient()
@@ -77,7 +78,7 @@ class DirectProvider:
             self._through_litellm.close()
 
     def model_info(self) -> ModelInfo:
-        """What litellm's list says of the model."""
+        """Return what litellm's list says about the model."""
         return self._format.info
 
     def ask(self, request: Mapping[str, Any], *, stream: bool) -> Generator[str, None, Answer]:
@@ -86,8 +87,8 @@ class DirectProvider:
         Raises:
             Unfinished: the stream ended early.
             RefusedRequestError: the provider answered with an error.
-            ValueError: its answer cannot be read.
-            InterruptedStreamError: its stream told of an error.
+            ValueError: the answer cannot be read.
+            InterruptedStreamError: the stream reported an error.
             httpx.HTTPError: no answer came.
         """
         body = self._format.body(request, stream=stream)
@@ -138,7 +139,7 @@ class DirectProvider:
 
 
 def direct_provider(config: LLMConfig) -> DirectProvider | None:
-    """The direct way to the model that the configuration names; None where litellm has to go."""
+    """Return the direct provider of the configured model; None if litellm is needed."""
     if config.model_client == "litellm" or any(os.environ.get(name) for name in _LITELLM_ONLY):
         return None
     first, slash, rest = config.model.partition("/")
@@ -152,12 +153,12 @@ def direct_provider(config: LLMConfig) -> DirectProvider | None:
 
 
 def served_models(config: LLMConfig, provider: str) -> list[str] | None:
-    """The server's own names of the models that it lists; None where it has no list that we can read.
+    """Return the server's own names of the models that it lists; None if it has no readable list.
 
-    It is the provider's server, or that of `base_url`; no model is asked.
+    The server is the provider's, or that of `base_url`; no model is asked.
 
     Raises:
-        ModelUnavailableError: it does not answer.
+        ModelUnavailableError: the server does not answer.
         ModelAuthenticationError: there is no key.
     """
     key = anthropic_key(config)
@@ -183,7 +184,7 @@ def served_models(config: LLMConfig, provider: str) -> list[str] | None:
 
 
 def _objects(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream up to its end."""
+    """Yield the JSON objects of a stream up to its end."""
     for data in server_events(pieces):
         if data.strip() == _DONE:
             return
@@ -193,7 +194,7 @@ def _objects(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def _read_out(response: httpx.Response, pieces: Iterator[bytes]) -> None:
-    """Read a stream to its end, after which its connection can be used again; one that goes on is cut off."""
+    """Read a stream to its end, so that its connection can be used again; cut off one that continues."""
 
     def read() -> None:
         with contextlib.suppress(httpx.HTTPError, httpx.StreamError):
@@ -210,7 +211,7 @@ def _read_out(response: httpx.Response, pieces: Iterator[bytes]) -> None:
 
 
 def _words(body: bytes) -> str:
-    """What the provider says went wrong."""
+    """Return the provider's explanation of an error."""
     text = body.decode(errors="replace")
     try:
         found = json.loads(text)

@@ -24,7 +24,7 @@ class ErrorKind(NamedTuple):
     remedy: str
     retryable: bool = False
     max_attempts: int | None = None
-    """Where fewer than the configured ones make sense."""
+    """Limit of attempts, if lower than the configured one."""
 
 
 _AUTHENTICATION = ErrorKind(
@@ -90,7 +90,7 @@ REFUSED = ErrorKind(
     retryable=True,
     max_attempts=3,
 )
-"""Of an address of this machine, where nothing but a start of that server changes it."""
+"""An address of this machine refused: only starting the server helps."""
 TIMEOUT = ErrorKind(
     errors.ModelUnavailableError, "did not answer in time", "Raise `timeout_s`, or check `base_url`.", retryable=True
 )
@@ -139,7 +139,7 @@ _BY_STATUS = {
     425: SERVER,
     429: RATE_LIMIT,
 }
-"""408, 409 and 425 say "again, later" (RFC 9110 15.5.9, 15.5.10; RFC 8470 5.2); other 4xx would repeat themselves."""
+"""Statuses. 408, 409 and 425 say "again, later" (RFC 9110 15.5.9, 15.5.10; RFC 8470 5.2); other 4xx would recur."""
 
 _BY_CLASS = {
     name: kind
@@ -163,7 +163,7 @@ _BY_CLASS = {
     }.items()
     for name in names.split()
 }
-"""By the name of the nearest class in the error's ancestry, so that nothing slow is imported to tell."""
+"""Kinds by the name of the nearest class in the error's ancestry, so that nothing slow is imported to compare."""
 
 _NO_SUCCESS, _REFUSED, _SERVER_ERRORS = 300, 400, 500
 """The first status of each kind."""
@@ -185,7 +185,8 @@ _NO_TOOLS = re.compile(
     r"|\btools\b.{1,60}extra inputs are not permitted",
     re.IGNORECASE | re.DOTALL,
 )
-"""Ollama, deepinfra; OpenAI, Groq; OpenRouter (404); vLLM; llama.cpp (500), newer and older; pydantic behind vLLM."""
+"""Messages of Ollama, deepinfra; OpenAI, Groq; OpenRouter (404); vLLM; llama.cpp (500), newer and older; pydantic
+behind vLLM."""
 _NO_IMAGES = re.compile(
     r"does(?: not|n't) support (?:images?\b|vision|multimodal|image_url)"
     r"|\bimage(?:s|_url|[ _]inputs?| content)?[`'\"]? (?:is|are) (?:not |un|only )supported"
@@ -195,7 +196,7 @@ _NO_IMAGES = re.compile(
     r"|unknown variant `image_url`",
     re.IGNORECASE,
 )
-"""Ollama, Bedrock; OpenAI, llama.cpp; OpenRouter (404); vLLM, older and newer; DeepSeek."""
+"""Messages of Ollama, Bedrock; OpenAI, llama.cpp; OpenRouter (404); vLLM, older and newer; DeepSeek."""
 _NO_STREAM = re.compile(
     r"must be verified to stream"
     r"|does(?: not|n't) support (?:stream\b|streaming|stream_options)"
@@ -205,28 +206,29 @@ _NO_STREAM = re.compile(
     r"|\bstream(?:_options)?\b.{1,60}extra inputs are not permitted",
     re.IGNORECASE | re.DOTALL,
 )
-"""OpenAI (o3 of an unverified organization, 400); proxies; servers from before `stream_options`; pydantic's."""
+"""Messages of OpenAI (o3 of an unverified organization, 400); proxies; servers from before `stream_options`;
+pydantic."""
 _ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 429})
 _CLASS_PREFIXES = re.compile(
     r"^(?:(?:litellm\.)?(?:Timeout )?\w*(?:Error|Exception|Timeout)(?:: | - )|Error code: \d+ - )+"
 )
 _NOISE = re.compile(r"Traceback \(most| Original exception: | Error_str: ")
-"""litellm writes the class before the words of a provider, and its own traceback or a repetition after them."""
+"""litellm puts a class name before a provider's message, and its own traceback or a repetition after it."""
 _NO_PROVIDER = "LLM Provider NOT provided"
-"""What litellm says, in a BadRequestError, of a name whose provider it cannot tell."""
+"""litellm's BadRequestError for a name whose provider it cannot tell."""
 
 
 _QUOTE_LIMIT_CHARS = 300
-"""Of a provider's own words in our messages: enough for the cause, too little for a page of HTML."""
+"""Limit of a provider's words in our messages: enough for the cause, too little for a page of HTML."""
 _HIDDEN = "***"
 _KEY_LIKE = re.compile(r"\b(?:sk-|xai-|gsk_|AIza)[\w*.-]{8,}|(?<=[Bb]earer )\S+")
 """Providers quote keys, or parts of them, back: `Incorrect API key provided: sk-abc***xyz`."""
 _SHORTEST_SECRET = 4
-"""Shorter ones are placeholders for local servers ("x", "EMP"); hiding them would shred the text."""
+"""Shorter secrets are placeholders for local servers ("x", "EMP"); hiding them would garble the text."""
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text without the secrets, and without what looks like a key."""
+    """Return the text without the secrets, and without anything that looks like a key."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, _HIDDEN)
@@ -234,7 +236,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def one_line(text: str, secrets: Iterable[str] = ()) -> str:
-    """The beginning of text in one line: no secrets, no control or format characters."""
+    """Return the beginning of text on one line, without secrets, control and format characters."""
     cut = encodable(text[: 100 * _QUOTE_LIMIT_CHARS])
     return quoted_line(redact(cut, secrets), limit_chars=_QUOTE_LIMIT_CHARS)
 
@@ -244,9 +246,9 @@ class Failure(NamedTuple):
 
     kind: ErrorKind
     error: ModelError
-    """Made, not raised: it has no traceback and no cause, so nothing of the foreign error rides along."""
+    """Created, but not raised: it has no traceback and no cause, and so nothing of the foreign error."""
     retry_after: str | None = None
-    """The header as it came."""
+    """The unparsed header."""
 
 
 def failure(
@@ -257,7 +259,7 @@ def failure(
     status: int | None = None,
     secrets: AbstractSet[str] = frozenset(),
 ) -> Failure:
-    """The failure of a kind, with its one-line message; detail is quoted in it, status named."""
+    """Create the failure of a kind, with a one-line message that quotes detail and names status."""
     quoted = one_line(_NOISE.split(_CLASS_PREFIXES.sub("", detail))[0], secrets)
     facts = ": ".join(fact for fact in (f"status {status}" if (status or 0) >= _NO_SUCCESS else "", quoted) if fact)
     told = f" ({facts})" if facts else ""
@@ -265,9 +267,9 @@ def failure(
 
 
 def failure_of(error: Exception, attempt: Attempt, *, model: str, secrets: AbstractSet[str]) -> Failure:
-    """The failure of an attempt that a foreign error ended.
+    """Create the failure of an attempt that a foreign error ended.
 
-    It quotes the provider's words, the beginning of an unreadable body, the address of a redirect or of no server.
+    Its message quotes the provider, the beginning of an unreadable body, or the address of a redirect or of no server.
     """
     kind = attempt.refusal or kind_of(error, status=attempt.status, asked=attempt.asked)
     detail = "" if attempt.refusal or kind is NO_PROVIDER else str(error)
@@ -278,12 +280,12 @@ def failure_of(error: Exception, attempt: Attempt, *, model: str, secrets: Abstr
 
 
 def kind_of(error: BaseException, *, status: int | None = None, asked: bool = False) -> ErrorKind:
-    """The kind of failure of a foreign error.
+    """Return the kind of failure of a foreign error.
 
     Args:
         error: from litellm, openai, httpx or Python.
-        status: the HTTP status that was seen on the wire, which is believed before the error's class: litellm makes
-            an error of whatever class a provider's *text* names ("litellm.BudgetExceededError").
+        status: the HTTP status that was seen on the wire, which overrides the error's class: litellm raises whatever
+            class a provider's *text* names ("litellm.BudgetExceededError").
         asked: a request is known to have gone out; without a status, no answer came.
     """
     text = str(error)
@@ -301,7 +303,7 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
 
 
 def _retry_after(error: BaseException) -> str | None:
-    """The `Retry-After` header that rides on an error.
+    """Return the `Retry-After` header that an error carries.
 
     litellm 1.106 keeps the headers in `litellm_response_headers`; those of its `response` are mostly empty.
     """
@@ -314,7 +316,7 @@ def _retry_after(error: BaseException) -> str | None:
 
 
 def _unfit(text: str, status: int) -> ErrorKind | None:
-    """What of the request the model cannot take, whatever the status: servers say it with 400, 404, 405 and 500."""
+    """Tell what in the request the model does not accept; servers say so with status 400, 404, 405 or 500."""
     if _NO_TOOLS.search(text):
         return TOOLS
     if _NO_STREAM.search(text) and status < _SERVER_ERRORS:  # a 5xx is a stream that broke
@@ -323,7 +325,7 @@ def _unfit(text: str, status: int) -> ErrorKind | None:
 
 
 def _refine(kind: ErrorKind, by_class: ErrorKind | None, text: str) -> ErrorKind:
-    """Tell apart what one status stands for."""
+    """Refine a kind whose status has several meanings."""
     if kind is REQUEST and by_class in {_CONTEXT, POLICY, NO_PROVIDER}:
         return by_class
     if kind is REQUEST and _AGAINST_POLICY.search(text):

@@ -1,4 +1,4 @@
-"""How asking a model can fail.
+"""Errors of a request to a model.
 
     ModelError                        (ohsandbox.errors; exit code 5)
     ├── ModelAuthenticationError      the key is missing, wrong, not allowed, or not paid for
@@ -52,4 +52,4 @@ class ModelCanceledError(ModelError):
 
 
 class ScriptError(ModelError):
-    """A scripted or replayed conversation went another way than its file says, or is over."""
+    """A scripted or replayed conversation deviates from its file, or has ended."""

@@ -1,4 +1,4 @@
-"""The HTTP client that providers are asked with. Imports httpx: import this module at first use only."""
+"""The HTTP client for requests to providers. Imports httpx: import this module at first use only."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LIMIT_BYTES = 32 * 1024 * 1024
-"""Most of a body, decompressed; the longest answers of today's models are under 1 MiB."""
+"""Limit of a decompressed body; the longest answers of today's models are under 1 MiB."""
 _STREAM_LIMIT_BYTES = 4 * _LIMIT_BYTES
-"""Most of a stream: each token travels in some 250 bytes of JSON."""
+"""Limit of a stream: each token travels in some 250 bytes of JSON."""
 _HEAD_BYTES = 512
 _KEEPALIVE_S = 60.0
-"""httpx closes idle connections after 5 s, less than most tools take; a TLS handshake costs two round trips."""
+"""How long idle connections stay open: httpx's 5 s are less than most tools take; a TLS handshake costs two round
+trips."""
 _CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
 
 
 class ResponseRefused(httpx.HTTPError):
-    """We stopped reading; the Attempt says why."""
+    """We stopped reading; the Attempt holds the reason."""
 
 
 class BoundedClient:
-    """One client, that follows no redirect, bounds what it reads, and can be cut off from another thread.
+    """A client that follows no redirect, limits what it reads, and can be cut off from another thread.
 
-    A redirect is not followed because httpx takes `Authorization` off for another host but not `x-api-key`, and
-    because a 307 carries the conversation along. Proxies of the environment are used.
+    It follows no redirect because httpx removes `Authorization` for another host but not `x-api-key`, and because a 307
+    sends the conversation there. It uses the environment's proxies.
     """
 
     def __init__(self, verify: ssl.SSLContext | str | bool = True) -> None:  # noqa: FBT001, FBT002 - httpx's own
@@ -51,7 +52,7 @@ class BoundedClient:
         )
 
     def cut(self) -> None:
-        """Break every connection; whoever reads one of them gets an error. The client can be used again."""
+        """Break every connection; readers get an error. The client can be used again."""
         for each in list(self._sockets):
             try:
                 socket.socket.shutdown(each, socket.SHUT_RDWR)
@@ -67,9 +68,9 @@ class BoundedClient:
         attempt.secrets.update(value.removeprefix("Bearer ") for value in values if value)
 
     def _trace(self, asked: dict[str, Any], event: str, info: dict[str, Any]) -> None:
-        """Remember each connection that is opened: before the answer comes, httpcore shows its socket nowhere else.
+        """Store each connection that is opened: before the answer comes, httpcore shows its socket nowhere else.
 
-        asked keeps the address of a request's connection for its failure.
+        asked holds the address of a request's connection, for the message if it fails.
         """
         if event == "connection.connect_tcp.started":
             asked.update(info)
@@ -92,11 +93,12 @@ def _is_loopback(host: str) -> bool:
 
 
 _MAX_VALUES = 300_000
-"""Objects, lists and strings of an answer: 32 MiB of empty objects would take 700 MB, and an answer has hundreds."""
+"""Limit of objects, lists and strings of an answer: 32 MiB of empty objects would take 700 MB; an answer has
+hundreds."""
 
 
 def _after(response: httpx.Response) -> None:
-    """Note what came, and put our reader between the connection and whoever parses."""
+    """Record the response in the attempt, and put our limited reader between the connection and the parser."""
     attempt = current_attempt()
     attempt.status = response.status_code
     attempt.retry_after = response.headers.get("retry-after")
@@ -113,13 +115,13 @@ def _after(response: httpx.Response) -> None:
 
 
 def is_json(response: httpx.Response) -> bool:
-    """Whether it is an answer in one JSON document; JSON Lines and the like are streams."""
+    """Whether the response is one JSON document; JSON Lines and similar types are streams."""
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     return response.is_success and (media_type == "application/json" or media_type.endswith("+json"))
 
 
 def _mended(body: _Body, attempt: Attempt) -> httpx.SyncByteStream:
-    """The whole body, repaired; unchanged where it is not JSON."""
+    """Return the whole body, repaired; unchanged if it is not JSON."""
     raw = b"".join(body)
     body.close()
     if raw.count(b"{") + raw.count(b"[") + raw.count(b'"') // 2 > _MAX_VALUES:
@@ -132,7 +134,7 @@ def _mended(body: _Body, attempt: Attempt) -> httpx.SyncByteStream:
 
 
 class _Body(httpx.SyncByteStream):
-    """A body of which at most limit_bytes are read, decompressed as it comes: 32 KiB of gzip can hold 32 MiB."""
+    """A body of which at most limit_bytes are read, counted after decompression: 32 KiB of gzip can hold 32 MiB."""
 
     def __init__(self, source: httpx.SyncByteStream, attempt: Attempt, *, limit_bytes: int, compressed: bool) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""Asking a provider through litellm. Imports litellm: import this module at first use only (it takes 2-4 s)."""
+"""Asks a provider through litellm. Imports litellm: import this module at first use only (it takes 2-4 s)."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 litellm.suppress_debug_info = True
 """Without it litellm prints advice to stdout with each error."""
 logging.getLogger("LiteLLM").setLevel(logging.ERROR)
-"""It warns on stderr, by a handler of its own, of things that we handle."""
+"""litellm warns on stderr, by a handler of its own, of things that we handle."""
 
 _CONNECT_TIMEOUT_S = 20.0
-"""A host that does not accept a connection within this is not there; timeout_s is for one that thinks."""
+"""A host that does not accept a connection within this time is unreachable; timeout_s is for one that thinks."""
 _NO_KEY = "none"
-"""For servers of one's own, which ask for no key while the client insists on one."""
+"""For local servers, which need no key while the client insists on one."""
 _HTTP_PROVIDERS = {"anthropic", "azure_ai", "deepseek", "fireworks_ai", "gemini", "groq", "hosted_vllm", "mistral"} | {
     *("ollama", "ollama_chat", "openrouter", "together_ai", "xai")
 }
-"""Providers that litellm 1.106 asks by its HTTPHandler, and takes ours for; a test asks each."""
+"""Providers that litellm 1.106 asks by its HTTPHandler, for which it accepts our client; a test asks each."""
 
 
 class LiteLLMProvider:
@@ -55,7 +55,7 @@ class LiteLLMProvider:
         self._http: BoundedClient | None = None
 
     def cut(self) -> None:
-        """See `Provider.cut`. A request that litellm does not make through our client goes on."""
+        """See `Provider.cut`. A request that litellm does not make through our client continues."""
         if self._http:
             self._http.cut()
 
@@ -65,7 +65,7 @@ class LiteLLMProvider:
             self._http.client.close()
 
     def model_info(self) -> ModelInfo:
-        """What litellm knows of the model; nothing of one that is not on its list."""
+        """Return what litellm knows about the model; nothing if the model is not on its list."""
         try:
             model, provider, _, _ = litellm.get_llm_provider(self._config.model, self._config.custom_llm_provider)
             forwarded = litellm.get_supported_openai_params(model, provider)
@@ -82,7 +82,7 @@ class LiteLLMProvider:
 
         Raises:
             Unfinished: the stream ended early.
-            Exception: whatever litellm, openai or httpx raise.
+            Exception: any error of litellm, openai or httpx.
         """
         config = self._config
         model, provider, key, base_url = litellm.get_llm_provider(
@@ -99,7 +99,7 @@ class LiteLLMProvider:
         return Answer(answer, _cost_usd(answer, model=model, provider=provider))
 
     def _settings(self, *, stream: bool) -> dict[str, Any]:
-        """What litellm is called with, without the settings that are None."""
+        """Return the arguments for litellm, without the settings that are None."""
         config = self._config
         settings = {
             "model": config.model,
@@ -120,7 +120,7 @@ class LiteLLMProvider:
         return {name: value for name, value in settings.items() if value is not None} | ours
 
     def _client(self, provider: str, *, key: str | None, base_url: str | None) -> Any:
-        """Our client in the wrapping that litellm expects for the provider; None where it takes none of ours."""
+        """Return our client in the wrapper that litellm expects for the provider; None if it does not accept ours."""
         config, http = self._config, self._bounded_client().client
         if provider in _HTTP_PROVIDERS:
             return HTTPHandler(client=http)
@@ -145,7 +145,7 @@ class LiteLLMProvider:
         return openai.OpenAI(api_key=key, base_url=base_url, max_retries=0, http_client=http)
 
     def _bounded_client(self) -> BoundedClient:
-        """One for all requests, with the certificates that litellm is configured with (SSL_CERT_FILE, SSL_VERIFY)."""
+        """Create the client for all requests, with litellm's certificate settings (SSL_CERT_FILE, SSL_VERIFY)."""
         with self._lock:
             if self._http is None:
                 self._http = BoundedClient(get_ssl_configuration())
@@ -154,7 +154,7 @@ class LiteLLMProvider:
 
 
 def _entry(model: str, provider: str) -> Mapping[str, Any]:
-    """The model's entry in litellm's list, or {}. Of Ollama's models it would ask a server on this machine."""
+    """Return the model's entry in litellm's list, or {}. For Ollama, litellm would ask a server on this machine."""
     if provider.startswith("ollama"):
         found = litellm.model_cost.get(f"ollama/{model}")
         return found if isinstance(found, dict) else {}
@@ -179,7 +179,7 @@ def _read(received: Any) -> Generator[str, None, dict[str, Any]]:
 
 
 def _cost_usd(answer: Mapping[str, Any], *, model: str, provider: str) -> float | None:
-    """None where the provider told no usage, or litellm no price."""
+    """Return the cost; None if the provider reported no usage, or litellm has no price."""
     counts = answer.get("usage") or {}
     if not token_count(counts.get("prompt_tokens")):
         return None

@@ -1,4 +1,4 @@
-"""What litellm's list says of models, read as a file: importing litellm takes 2-4 s, this 0.03 s."""
+"""litellm's list of models, read as a file: importing litellm takes 2-4 s, this 0.03 s."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NAME = "model_prices_and_context_window_backup.json"
-"""As litellm 1.106 has it; it loads the same file, since we keep it from fetching a newer one."""
+"""The file's name in litellm 1.106, which loads the same file, since we prevent it from fetching a newer one."""
 _TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 
 
 @functools.cache
 def model_list() -> Mapping[str, Mapping[str, Any]]:
-    """Each model's entry by its name; empty where litellm has no such file."""
+    """Return each model's entry by its name; empty if litellm has no such file."""
     spec = importlib.util.find_spec("litellm")  # of a top-level package this imports nothing
     if spec is None or spec.origin is None:
         return {}
@@ -34,7 +34,7 @@ def model_list() -> Mapping[str, Mapping[str, Any]]:
 
 
 def entry_of(model: str, provider: str) -> Mapping[str, Any]:
-    """The entry of a provider's model, by the provider's own name for it; {} where the list has none."""
+    """Return the entry of a provider's model, by the provider's own name for it; {} if the list has none."""
     for name in (f"{provider}/{model}", model):
         entry = model_list().get(name)
         if entry is not None and entry.get("litellm_provider") == provider:
@@ -43,7 +43,7 @@ def entry_of(model: str, provider: str) -> Mapping[str, Any]:
 
 
 def listed_info(entry: Mapping[str, Any], *, provider: str) -> ModelInfo:
-    """What an entry says; {} says nothing but the provider."""
+    """Return the facts of an entry; {} has none but the provider."""
     return ModelInfo(
         provider=provider,
         tools=entry.get("supports_function_calling"),
@@ -54,15 +54,15 @@ def listed_info(entry: Mapping[str, Any], *, provider: str) -> ModelInfo:
 
 
 def is_priced(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry says what input and output cost. litellm takes a price that is missing for 0."""
+    """Whether an entry has a price for input and output. litellm treats a missing price as 0."""
     return all(entry.get(f"{way}_cost_per_token") is not None for way in ("input", "output"))
 
 
 def cost_usd(entry: Mapping[str, Any], usage: Mapping[str, Any]) -> float | None:
-    """What an answer cost by the entry of its model; None where that has no price, or no tokens were told.
+    """Return the cost of an answer by its model's entry; None if that has no price, or if no tokens were reported.
 
-    usage is in OpenAI's form, with `cache_creation_input_tokens` where a provider tells them; `prompt_tokens` is all
-    that was read. Many models cost more, input and output, from a number of tokens in the prompt on.
+    usage is in OpenAI's form, with `cache_creation_input_tokens` if the provider reports them; `prompt_tokens` is all
+    that was read. For many models input and output cost more above some number of tokens in the prompt.
     """
     prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     if not prompt or not is_priced(entry):

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, as OpenAI and most servers of one's own speak them."""
+"""OpenAI's chat completions API, as OpenAI and most self-hosted servers implement it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _ADDRESS = "https://api.openai.com/v1"
 _NO_KEY = "none"
-"""For servers of one's own, which ask for no key."""
+"""For self-hosted servers, which need no key."""
 _LITELLM_ONLY = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ORGANIZATION", "OPENAI_CUSTOM_HEADERS")
-"""Variables that OpenAI's client makes headers of."""
+"""Variables from which OpenAI's client makes headers."""
 _ORDINARY = re.compile(r"gpt-(?:3\.5|4|[56])(?!.*(?:audio|search|chat|cyber|instruct))")
-"""The listed models whose parameters the list's entry settles; a test compares what each is sent with litellm."""
+"""Listed models whose parameters follow from the list's entry; a test compares each request with litellm's."""
 _PECULIAR = re.compile(r"gpt-[5-9]|gpt-\d\d|^o\d|^ft:")
-"""In names that are not on the list: models that take other parameters than most, which litellm knows by the name."""
+"""Names of unlisted models that accept other parameters than most, which litellm knows by the name."""
 _BY_COMBINATION = frozenset({"oneOf", "anyOf", "allOf", "enum", "const", "not"})
 """OpenAI's API refuses them at the top of a tool's schema; litellm rewrites those."""
 
@@ -94,13 +94,13 @@ class OpenAIFormat:
             yield event
 
     def _is_plain(self, tool: Mapping[str, Any]) -> bool:
-        """Whether the tool is sent as it is; litellm changes what validators are known to refuse."""
+        """Whether the tool is sent unchanged; litellm changes what validators are known to refuse."""
         schema = tool.get("function", {}).get("parameters", {})
         return not (self._is_openais_own and _BY_COMBINATION & schema.keys()) and _patterns_compile(schema)
 
 
 def openai_format(config: LLMConfig, model: str) -> OpenAIFormat | None:
-    """The format for a model at OpenAI or at `base_url`; None for one that litellm has to ask."""
+    """Return the format for a model at OpenAI or at `base_url`; None for one that litellm has to ask."""
     if any(os.environ.get(name) for name in _LITELLM_ONLY) or config.api_version is not None:
         return None
     entry = entry_of(model, "openai")
@@ -115,7 +115,7 @@ def _base_url(config: LLMConfig) -> str | None:
 
 
 def _patterns_compile(schema: Any) -> bool:
-    """Whether each `pattern` in the schema is one to Python: litellm drops others."""
+    """Whether Python can compile each `pattern` in the schema: litellm drops others."""
     if isinstance(schema, list):
         return all(map(_patterns_compile, schema))
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""`Provider`: the one place where a request goes out and an answer or an error comes back."""
+"""`Provider`: the interface through which a request goes out and an answer or an error comes back."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Answer(NamedTuple):
 
 
 class ModelInfo(NamedTuple):
-    """What a list of models says of one; None is nothing."""
+    """Facts about a model from a list of models; None is unknown."""
 
     provider: str = ""
     tools: bool | None = None
     forwards_tools: bool = True
-    """litellm sends `tools` on to this provider; where it does not, it drops them in silence."""
+    """litellm sends `tools` to this provider; for others it drops them silently."""
     images: bool | None = None
     context_tokens: int | None = None
     priced: bool = False
-    """The list has its price."""
+    """The list has the model's price."""
 
 
 class Unfinished(Exception):  # noqa: N818 - a stream that ended, not an error of anyone's making
@@ -41,12 +41,12 @@ class Provider(Protocol):
     """A way to ask one model. May be shared by threads."""
 
     def model_info(self) -> ModelInfo:
-        """What is known of the model; asks nobody and raises nothing."""
+        """Return what is known about the model; makes no request and raises nothing."""
 
     def ask(self, request: Mapping[str, Any], *, stream: bool) -> Generator[str, None, Answer]:
-        """Send one request, without retries; yields text as it arrives where stream is set.
+        """Send one request, without retries; yields text as it arrives if stream is set.
 
-        What was seen of the attempt goes to `current_attempt`; it raises whatever its libraries raise.
+        Stores facts of the attempt in `current_attempt`. Raises any error of the libraries that it uses.
 
         Args:
             request: messages, and perhaps tools, tool_choice and stop, in OpenAI form; may be changed.
@@ -54,29 +54,29 @@ class Provider(Protocol):
         """
 
     def cut(self) -> None:
-        """Break every connection, from any thread; whoever reads one of them gets an error."""
+        """Break every connection, from any thread; readers get an error."""
 
     def close(self) -> None:
-        """Close every connection; nothing can be asked after it."""
+        """Close every connection; no request can follow."""
 
 
 @dataclass
 class Attempt:
-    """What one attempt showed before any library made an exception of it."""
+    """Facts of one attempt, before a library turns it into an exception."""
 
     asked: bool = False
-    """A request went out, through our client."""
+    """A request went out through our client."""
     status: int | None = None
-    """The HTTP status; None when no answer came, or through a client that is not ours."""
+    """The HTTP status; None if no answer came, or if the request used a client that is not ours."""
     retry_after: str | None = None
-    """The header as it came."""
+    """The unparsed header."""
     location: str = ""
-    """Where a redirect leads, or where no server listens."""
+    """The target of a redirect, or the address at which no server listens."""
     content_type: str = ""
     head: bytes = b""
-    """The first bytes of the body, to quote where the whole cannot be read."""
+    """The first bytes of the body, to quote if the whole cannot be read."""
     refusal: ErrorKind | None = None
-    """Why our own client stopped reading the answer, or did not get to ask."""
+    """Why our own client stopped reading the answer, or made no request."""
     secrets: set[str] = field(default_factory=set)
     """Every credential that was sent."""
 
@@ -86,7 +86,7 @@ _current: ContextVar[Attempt | None] = ContextVar("ohsandbox_llm_attempt", defau
 
 @contextmanager
 def recorded_attempt() -> Iterator[Attempt]:
-    """The Attempt of the requests that this thread makes inside the block."""
+    """Yield the Attempt of the requests that this thread makes inside the block."""
     attempt = Attempt()
     token = _current.set(attempt)
     try:
@@ -96,5 +96,5 @@ def recorded_attempt() -> Iterator[Attempt]:
 
 
 def current_attempt() -> Attempt:
-    """The one being recorded; a fresh one, that nobody reads, outside `recorded_attempt`."""
+    """Return the Attempt that is being recorded; outside `recorded_attempt` a new one that nobody reads."""
     return _current.get() or Attempt()

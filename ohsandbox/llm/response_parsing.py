@@ -1,4 +1,4 @@
-"""From what a provider sends to a ChatResponse: chunks are assembled, malformed fields repaired.
+"""Converts what a provider sends to a ChatResponse: assembles chunks and repairs malformed fields.
 
 litellm 1.106 turns a null message, text in parts and negative usage of an OpenAI-shaped answer into a status 500, so
 `repair_response` works on the body before litellm reads it.
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 MAX_CALLS = 1000
-"""Of an answer; where it came whole the others are dropped. Each takes some 500 bytes, and 60 on the wire."""
+"""Limit of calls in an answer; further ones of a complete answer are dropped. Each takes some 500 bytes, and 60 on the
+wire."""
 
 
 def read_answer(
@@ -29,12 +30,12 @@ def read_answer(
     used_ids: Iterable[str] = (),
     cost_usd: float | None = None,
 ) -> ChatResponse:
-    """The response in an OpenAI-shaped answer; anything missing or malformed in it is read as absent.
+    """Parse an answer in OpenAI form; anything missing or malformed in it counts as absent.
 
     Args:
         answer: the JSON object, from the wire or put together from a stream.
         used_ids: ids of earlier tool calls; a call with one of them, or with none, gets the next free `call_<n>`.
-        cost_usd: what it cost, where that is known.
+        cost_usd: the cost of the answer, if known.
     """
     answer = repair_response({"choices": []} | dict(answer) | {"error": None})
     [choice] = answer["choices"] or [{"message": {}}]
@@ -56,7 +57,7 @@ def read_answer(
 
 
 def with_cost_of(earlier: ChatResponse, response: ChatResponse) -> ChatResponse:
-    """The response with what an earlier one, whose place it takes, cost as well."""
+    """Return the response, its cost increased by that of an earlier response that it replaces."""
     usage = Usage(**{name: count + getattr(earlier.usage, name) for name, count in response.usage})
     known = earlier.cost_usd is not None and response.cost_usd is not None
     cost_usd = (earlier.cost_usd or 0) + (response.cost_usd or 0) if known else None
@@ -64,13 +65,13 @@ def with_cost_of(earlier: ChatResponse, response: ChatResponse) -> ChatResponse:
 
 
 def call_ids(messages: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The ids of all tool calls in a conversation."""
+    """Return the ids of all tool calls in a conversation."""
     calls = itertools.chain.from_iterable(message.get("tool_calls") or () for message in messages)
     return {str(call.get("id")) for call in calls if isinstance(call, Mapping)}
 
 
 def fresh_ids(used: AbstractSet[str]) -> Iterator[str]:
-    """The ids `call_1`, `call_2`, ... that are not used."""
+    """Yield the ids `call_1`, `call_2`, ... that are not used."""
     return (name for name in (f"call_{number}" for number in itertools.count(1)) if name not in used)
 
 
@@ -101,7 +102,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def repair_response(answer: Any) -> Any:
-    """The answer with at most one choice, a readable message in it, and `usage` of real counts; other JSON as it is."""
+    """Return the answer with at most one choice, a readable message and a `usage` of real counts; else unchanged."""
     if not isinstance(answer, dict) or "choices" not in answer or answer.get("error"):
         return answer
     choices = [_repaired_choice(_object(choice)) for choice in _list(answer["choices"])[:1]]
@@ -134,7 +135,7 @@ def _repaired_usage(usage: dict[str, Any]) -> dict[str, Any]:
 
 
 def content_text(content: Any) -> str | None:
-    """The text of a message's content: a string, or the joined texts of its parts; None where there is none."""
+    """Return the text of a message's content: a string, or the joined texts of its parts; None if there is none."""
     if isinstance(content, str) or content is None:
         return content
     texts = [part.get("text") if isinstance(part, dict) else part for part in _list(content)]
@@ -142,23 +143,23 @@ def content_text(content: Any) -> str | None:
 
 
 def token_count(value: Any) -> int:
-    """A number of tokens: value where it is one, else 0."""
+    """Return value if it is a number of tokens, else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 class StreamedAnswer:
-    """The answer so far."""
+    """Assembles a streamed answer."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
         self._calls: list[dict[str, list[str]]] = []
-        """Of each call the pieces of its id, name and arguments."""
+        """The pieces of each call's id, name and arguments."""
         self._by_index: dict[Any, dict[str, list[str]]] = {}
         self._top: dict[str, Any] = {"usage": None}
         self._finish_reason: str | None = None
 
     def add(self, chunk: Mapping[str, Any]) -> str:
-        """Take in one OpenAI-shaped chunk; returns the text in it, or ""."""
+        """Add one chunk in OpenAI form; return the text in it, or ""."""
         self._top |= {key: chunk[key] for key in ("id", "model", "usage") if chunk.get(key)}
         choice = (chunk.get("choices") or [{}])[0]
         delta = choice.get("delta") or {}
@@ -173,18 +174,18 @@ class StreamedAnswer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether a reason to end came."""
+        """Whether a finish reason has come."""
         return self._finish_reason is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """The OpenAI-shaped answer."""
+        """Return the answer in OpenAI form."""
         calls = [{key: "".join(pieces) for key, pieces in call.items()} for call in self._calls]
         tool_calls = [{"id": call.pop("id"), "type": "function", "function": call} for call in calls]
         message = {"content": "".join(self._text), "tool_calls": tool_calls}
         return self._top | {"choices": [{"message": message, "finish_reason": self._finish_reason}]}
 
     def _add_to_call(self, part: Mapping[str, Any]) -> None:
-        """A part belongs to the call of its index, unless its id says that a new one begins there.
+        """Add a part to the call of its index, unless its id shows that a new call begins.
 
         Some servers give every call of an answer the index 0.
         """

@@ -1,4 +1,4 @@
-"""When a request is made again: waits, limits, and a sleep that can be ended."""
+"""When a failed request is repeated: waits, limits, and a sleep that can be interrupted."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from ohsandbox.llm.config import LLMConfig
 
 RETRY_AFTER_LIMIT_S = 300.0
-"""A provider that asks for more is waited for this long only; the retries go on."""
+"""Limit of a wait that a provider requests; if it requests more, the next retry comes after this time."""
 
 _BACK_OFF = wait_random_exponential(multiplier=2, min=1, max=60)
-"""Full jitter: uniform between 1 s and 2, 4, 8, ... 60 s, so that many conversations do not come back at once."""
+"""Full jitter: uniform between 1 s and 2, 4, 8, ... 60 s, so that conversations do not all retry at once."""
 
 
 class Clock:
-    """Time as `send` sees it; tests pass one that does not wait."""
+    """Time as `send` uses it; tests pass one that does not wait."""
 
     def now(self) -> float:
-        """Seconds of a clock that only goes forward."""
+        """Return the seconds of a monotonic clock."""
         return time.monotonic()
 
     def sleep(self, seconds: float, canceled: threading.Event) -> None:
@@ -40,10 +40,10 @@ class Clock:
 
 
 def retry_after_s(value: str | None, *, now: datetime | None = None) -> float | None:
-    """The seconds that a `Retry-After` header (RFC 9110 10.2.3: seconds or an HTTP date) asks for.
+    """Read the seconds of a `Retry-After` header (RFC 9110 10.2.3: seconds or an HTTP date).
 
     Returns:
-        More than 0 and at most RETRY_AFTER_LIMIT_S; None when there is nothing usable: absent, junk, zero or past.
+        More than 0 and at most RETRY_AFTER_LIMIT_S; None if the value is absent, malformed, zero or past.
     """
     try:
         seconds = float(value or "")
@@ -53,7 +53,7 @@ def retry_after_s(value: str | None, *, now: datetime | None = None) -> float | 
 
 
 def _seconds_until(date: str, now: datetime) -> float:
-    """0.0 for an invalid HTTP date."""
+    """Return the seconds until a date; 0.0 for an invalid HTTP date."""
     try:
         then = parsedate_to_datetime(date)
         return (then if then.tzinfo else then.replace(tzinfo=UTC)).timestamp() - now.timestamp()
@@ -69,13 +69,13 @@ def retrying(
     canceled: threading.Event,
     emit: Callable[[RetryEvent], None],
 ) -> Retrying:
-    """A tenacity loop over a function that *returns* a Failure where it failed; giving up, it returns the last one.
+    """Create a tenacity loop for a function that *returns* a Failure; when it gives up, it returns the last one.
 
     Exceptions are not retried: KeyboardInterrupt and cancellation pass through.
     """
 
     def is_over(state: RetryCallState) -> bool:
-        """No attempt starts after the deadline."""
+        """Whether the deadline has passed: no attempt starts after it."""
         return state.attempt_number >= _attempts(state, config) or clock.now() + state.upcoming_sleep >= deadline
 
     return Retrying(
@@ -89,7 +89,7 @@ def retrying(
 
 
 def _attempts(state: RetryCallState, config: LLMConfig) -> int:
-    """How many are made of a request that failed so."""
+    """Return the limit of attempts for a request that failed in this way."""
     return min(config.num_retries + 1, _failure(state).kind.max_attempts or sys.maxsize)
 
 

@@ -1,6 +1,6 @@
 """Two models that need no key: `ScriptedLLM` follows a file, `ReplayLLM` repeats a recorded conversation.
 
-Both answer by how often the assistant has spoken in the messages: without a memory they fit a conversation that is
+Both choose the answer by the number of assistant messages in the request: they keep no state, so a conversation can be
 resumed, forked or shared. A script is JSON: {"turns": [TURN, ...]}, optionally with "note"; or a list of turns; or one
 turn a line (JSON Lines).
 
@@ -11,7 +11,7 @@ turn a line (JSON Lines).
         "expect_regex": "pattern"    optional: must be found in it (Python's `re`, multi-line)
     }
 
-`expect` keeps a script honest: it cannot act as if something had happened in the sandbox that did not.
+`expect` checks what happened: without it a script would continue after a command that failed in the sandbox.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ScriptedCall(_ScriptPart):
 
     name: str
     arguments: dict[str, Any] | str = Field(default_factory=dict)
-    """A string is passed on as it is, so that a script can be malformed on purpose."""
+    """A string is passed on unchanged, so that a script can be malformed on purpose."""
 
 
 class Turn(_ScriptPart):
@@ -75,7 +75,7 @@ class Turn(_ScriptPart):
         return pattern
 
     def missed(self, result: str) -> str | None:
-        """What the script expects of the newest tool result and is not in it."""
+        """Return what the script expects in the newest tool result and is missing there."""
         if self.expect is not None and self.expect not in result:
             return self.expect
         if self.expect_regex is None or re.search(self.expect_regex, result, re.MULTILINE):
@@ -91,7 +91,7 @@ class ModelScript(_ScriptPart):
 
 
 class _RecordedLLM(ABC):
-    """A `ChatModel` whose answers are known: nothing is slow, under way or ever too long."""
+    """A `ChatModel` whose answers are known: nothing is slow, can be cancelled, or exceeds a limit."""
 
     context_tokens: int | None = None
 
@@ -123,10 +123,10 @@ class _RecordedLLM(ABC):
         *,
         on_event: OnEvent | None = None,
     ) -> ChatResponse:
-        """The answer after those that the conversation holds; its text is reported in one piece.
+        """Return the answer after those that the conversation holds; its text is reported in one piece.
 
         Raises:
-            ScriptError: the file is over, or does not fit the conversation.
+            ScriptError: the file has no further answer, or does not fit the conversation.
         """
         message = self._answer(sum(message.get("role") == "assistant" for message in messages), messages)
         choice = {"message": message, "finish_reason": "tool_calls" if message.get("tool_calls") else "stop"}
@@ -138,15 +138,15 @@ class _RecordedLLM(ABC):
 
     @abstractmethod
     def _answer(self, index: int, messages: Sequence[Message]) -> dict[str, Any]:
-        """The assistant message, in OpenAI form, after index others."""
+        """Return the assistant message that follows `index` earlier ones, in OpenAI form."""
 
 
 class ScriptedLLM(_RecordedLLM):
     """A model that answers from a script; it satisfies `ChatModel` and needs no key.
 
     Args:
-        script: the turns, each a mapping of the keys `content`, `tool_calls`, `expect` and `expect_regex`; or a whole
-            script.
+        script: the turns, each a mapping of the keys `content`, `tool_calls`, `expect` and `expect_regex`; or a
+            complete script.
         name: the model's name, in the log.
 
     Raises:
@@ -163,7 +163,7 @@ class ScriptedLLM(_RecordedLLM):
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """The model of a shipped script, by its name, or of a file.
+        """Load a shipped script by its name, or a file.
 
         Raises:
             UsageError: the file is missing or malformed; the message says where.
@@ -189,7 +189,7 @@ class ScriptedLLM(_RecordedLLM):
 
 
 def parse_script(text: str, *, name: str) -> ModelScript:
-    """The script in text; name is for messages.
+    """Parse the script in text; messages use name.
 
     Raises:
         UsageError: text is malformed.
@@ -241,8 +241,8 @@ class ReplayLLM(_RecordedLLM):
 
     Args:
         answers: assistant messages in OpenAI form, oldest first.
-        name: what it is called.
-        strict: end the run when what the assistant has said in the conversation is not what was replayed.
+        name: the model's name, in the log.
+        strict: end the run if the assistant's messages in the conversation differ from the replayed ones.
     """
 
     def __init__(self, answers: Sequence[Message], *, name: str = "replay", strict: bool = False) -> None:
@@ -254,10 +254,10 @@ class ReplayLLM(_RecordedLLM):
 
     @classmethod
     def load(cls, path: str | Path, *, strict: bool = False) -> Self:
-        """The model of a conversation's `sdk_events.jsonl`, or of the directory it is in.
+        """Load a conversation's `sdk_events.jsonl`, or that of a directory.
 
         Raises:
-            UsageError: it cannot be read, or holds no answer of a model.
+            UsageError: the file cannot be read, or holds no answer of a model.
         """
         expect_path("path", path)
         file = Path(path).expanduser()
@@ -281,11 +281,11 @@ class ReplayLLM(_RecordedLLM):
 
 
 def answers_from_events(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The assistant messages of a log, as the model sent them: its events `assistant_message` and `tool_call`.
+    """Return a log's assistant messages as the model sent them, from events `assistant_message` and `tool_call`.
 
-    Calls of one `response_id` are one message, unless a `call_index` of 0 says that another begins: some servers give
-    every answer the same id. The text is that of the `assistant_message`, or the `thought` of the first call. What the
-    model sent, where the conversation had to repair it, stands in `raw_name` and `raw_arguments`.
+    Calls of one `response_id` are one message, unless a `call_index` of 0 shows that another begins: some servers give
+    every answer the same id. The text is that of the `assistant_message`, or the `thought` of the first call. If the
+    conversation had to repair a call, `raw_name` and `raw_arguments` hold what the model sent.
     """
     answers: list[dict[str, Any]] = []
     newest: object = None
@@ -305,9 +305,9 @@ def answers_from_events(events: Iterable[Mapping[str, Any]]) -> list[dict[str, A
 
 
 def _gist(message: Message) -> tuple[str, ...]:
-    """What the message does: the arguments of its calls, or else its text.
+    """Return what to compare of a message: the arguments of its calls, or else its text.
 
-    A conversation keeps "{}" for arguments that are not a JSON object, and its own name for a tool called by an alias.
+    A conversation stores "{}" for arguments that are not a JSON object, and the tool's own name for an alias.
     """
     arguments = [str(call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
     return tuple(text if is_object(text) else "{}" for text in arguments) or (
@@ -316,7 +316,7 @@ def _gist(message: Message) -> tuple[str, ...]:
 
 
 def _events(file: Path) -> list[Mapping[str, Any]]:
-    """The events of a log. A last line that is cut off, as a crash leaves it, is left out."""
+    """Read the events of a log. Ignores an incomplete last line, which a crash leaves."""
     try:
         lines = [line for line in file.read_bytes().splitlines() if line.strip()]
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Tool calls for models whose API has none: described in the prompt, written by the model as text, read from it.
+"""Tool calls for models whose API has none: described in the prompt, written by the model as text, and parsed from it.
 
     <call tool="execute_bash">
     <arg name="command">
@@ -7,7 +7,7 @@
     <arg name="timeout">20</arg>
     </call>
 
-A value stands as it is, without quotes and escapes, so that code of many lines survives models that cannot write JSON.
+A value is written without quotes and escapes, so that models that cannot write JSON can send code of many lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Schema = dict[str, Any]
 Parts = list[dict[str, Any]]
 
 STOP = "</call>"
-"""Where the provider is asked to stop, so that the model cannot go on and make a result up. It leaves the word out."""
+"""The provider is asked to stop here, so that the model cannot continue with an invented result. It omits this text."""
 
 _NO_CALL = "Do not call a tool in this reply. Answer in words."
 
@@ -60,9 +60,9 @@ _ATTRIBUTE = r"""\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'<>/]+))"""
 _OPEN_CALL = re.compile(rf"<call\s+(?:tool|name){_ATTRIBUTE}\s*(/?)>\s*")
 _OPEN_ARG = re.compile(rf"""<arg\s+name{_ATTRIBUTE}\s*(type\s*=\s*["']?json["']?\s*)?>""")
 _CLOSE_ARG = re.compile(r"</arg\s*>(?=\s*(?:<arg\s|</call\b|<call\s|<result\s|\Z))\s*")
-"""One that ends an argument: the next one follows, or what can follow a call. Others belong to the value."""
+"""A tag that ends an argument: the next argument follows, or what can follow a call. Other tags belong to the value."""
 _END_OF_CALL = re.compile(r"</call\s*>|(?=<call\s|<result\s)|\Z")
-"""Also where the model forgets to close the call and goes on with a result of its own making."""
+"""Also matches if the model does not close the call and continues with an invented result."""
 _BLANKS_BEFORE_CLOSING = re.compile(r"\n[ \t]*\Z")
 _CLOSING = re.compile(r"<(\\*)/(arg|call)")
 _ESCAPED_CLOSING = re.compile(r"<\\(\\*)/(arg|call)")
@@ -91,13 +91,13 @@ class TextCalls:
         self._may_call = bool(self._tools) and self._choice != "none"
 
     def request(self) -> dict[str, Any]:
-        """The request in text."""
+        """The request as text."""
         prompt = tools_prompt(self._tools, self._choice)
         messages = messages_as_text(self._messages, self._schemas, prompt=prompt)
         return {"messages": messages, **({"stop": [STOP]} if self._may_call else {})}
 
     def read(self, response: ChatResponse) -> ChatResponse:
-        """The response with the call that its text holds; as it is where there is none."""
+        """Return the response with the call that its text holds; unchanged if there is none."""
         found = find_call(response.message.content, self._schemas) if self._may_call else None
         if found is None or response.message.tool_calls:
             return response
@@ -108,7 +108,7 @@ class TextCalls:
         return response.model_copy(update={"choices": (Choice(message=message, finish_reason=finish_reason),)})
 
     def with_reminder(self, response: ChatResponse) -> TextCalls | None:
-        """The request with a reminder, for a model that did not call what it had to; None where it did or was free."""
+        """Return the request with a reminder if the model omitted a required call; else None."""
         must = _requirement(self._choice) if self._may_call else ""
         called = [call.function.name for call in response.message.tool_calls]
         if not must or (called and _required_tool(self._choice) in {None, called[0]}):
@@ -128,7 +128,7 @@ class CallFilter:
         self._is_call = False
 
     def __call__(self, event: LLMEvent) -> None:
-        """Pass the event on; of text what can be shown now."""
+        """Pass the event on; of text, only what can be shown now."""
         if isinstance(event, RetryEvent):
             self._held, self._is_call = [], False  # what came of that attempt is void
         if not isinstance(event, DeltaEvent):
@@ -144,7 +144,7 @@ class CallFilter:
             self._show(text[:end])
 
     def end(self, response: ChatResponse) -> None:
-        """Forward the text held back, unless it became a call."""
+        """Forward the text that was held back, unless it became a call."""
         if not response.message.tool_calls:
             self._show("".join(self._held))
 
@@ -157,7 +157,7 @@ class CallFilter:
 
 
 def tools_prompt(tools: Sequence[ToolParam], tool_choice: ToolChoice) -> str:
-    """The part of the system prompt that explains tools; "" where there are none."""
+    """Return the part of the system prompt that explains tools; "" if there are none."""
     if not tools:
         return ""
     if tool_choice == "none":
@@ -167,20 +167,20 @@ def tools_prompt(tools: Sequence[ToolParam], tool_choice: ToolChoice) -> str:
 
 
 def _requirement(tool_choice: ToolChoice) -> str:
-    """What a reply must hold; "" where it is free."""
+    """Return what a reply must contain, for the prompt; "" if nothing is required."""
     if wanted := _required_tool(tool_choice):
         return f"Your reply must end with a call of the tool {wanted}."
     return "Your reply must end with a call of a tool." if tool_choice == "required" else ""
 
 
 def _required_tool(tool_choice: ToolChoice) -> str | None:
-    """The one tool that must be called, if it is named."""
+    """Return the one tool that must be called, if it is named."""
     function = None if isinstance(tool_choice, str) else tool_choice.get("function")
     return str(function["name"]) if isinstance(function, dict) and function.get("name") else None
 
 
 def _properties(function: Mapping[str, Any]) -> dict[str, Schema]:
-    """The schemas of a tool's arguments, by name."""
+    """Return the schemas of a tool's arguments, by name."""
     found = (function.get("parameters") or {}).get("properties")
     return found if isinstance(found, dict) else {}
 
@@ -216,15 +216,15 @@ def _plain(value: Any) -> str:
 def messages_as_text(
     messages: Sequence[Message], schemas: Mapping[str, Mapping[str, Schema]], *, prompt: str
 ) -> list[dict[str, Any]]:
-    """The messages without tool calls and tool results.
+    """Return the messages with tool calls and tool results as text.
 
-    User and assistant alternate in it as far as they do in what was said: the chat templates of some models refuse two
+    User and assistant alternate as far as the conversation allows: the chat templates of some models refuse two
     messages of the user in a row.
 
     Args:
         messages: the conversation in OpenAI form.
         schemas: those of each tool's arguments, by tool and argument.
-        prompt: put at the end of the system message, or before all where there is none.
+        prompt: appended to the system message, or put before all messages if there is none.
     """
     names: dict[str, str] = {}
     converted: list[dict[str, Any]] = []
@@ -252,7 +252,7 @@ def messages_as_text(
 
 
 def _result(content: Any, name: str) -> str | Parts:
-    """The result in its tags, in which its own text cannot end it: a page of the web must not speak for the user."""
+    """Return the result in tags that its own text cannot close: a web page must not speak for the user."""
     if isinstance(content, list):
         inner = [{**part, "text": _held_in(part["text"])} if "text" in part else part for part in _parts(content)]
         return [*_parts(f'<result tool="{html.escape(name)}">'), *inner, *_parts("</result>")]
@@ -266,9 +266,9 @@ def _held_in(text: str) -> str:
 
 
 def _unwrapped(content: str) -> tuple[str, bool]:
-    r"""The text of a result in JSON as {status, output} or {status, error}, and whether it is an error's.
+    r"""Return the text of a JSON result of the form {status, output} or {status, error}, and whether it is an error.
 
-    Plain, because models copy what they saw: escapes that they read as `\n` end up in the files they write.
+    The text is plain because models copy what they see: an escape `\n` would end up in the files that they write.
     """
     try:
         result = json.loads(content)
@@ -298,15 +298,15 @@ def _parts(content: Any) -> Parts:
 
 
 class _TextCall(NamedTuple):
-    """A call that was found."""
+    """A call that was found in a text."""
 
     before: str
-    """What the model said before it."""
+    """The text before the call."""
     name: str
     arguments: str
-    """A JSON object; what the model wrote where that cannot be read."""
+    """The arguments as a JSON object, or as the model wrote them if they cannot be read."""
     parse_error: str | None = None
-    """Why it cannot; told to the model."""
+    """Why the arguments cannot be read; the model gets this message."""
     is_closed: bool = True
     """Whether the model wrote `</call>`."""
 
@@ -316,22 +316,22 @@ class _MalformedError(ValueError):
 
 
 def escaped(text: str) -> str:
-    r"""The text with `</arg` and `</call` as `<\/arg` and `<\/call`, so that they end nothing."""
+    r"""Return the text with `</arg` and `</call` as `<\/arg` and `<\/call`, so that they do not end anything."""
     return _CLOSING.sub(r"<\\\1/\2", text)
 
 
 def unescaped(text: str) -> str:
-    """What was there before `escaped`."""
+    """Undo `escaped`."""
     return _ESCAPED_CLOSING.sub(r"<\1/\2", text)
 
 
 def write_call(name: str, arguments: str, schemas: Mapping[str, Schema]) -> str:
-    """The call of a tool as text; arguments that cannot be read as a JSON object are written unchanged.
+    """Write the call of a tool as text; arguments that cannot be read as a JSON object are written unchanged.
 
     Args:
-        name: the tool's.
-        arguments: as JSON.
-        schemas: those of its arguments, by name.
+        name: the tool's name.
+        arguments: the arguments as JSON.
+        schemas: the schemas of its arguments, by name.
     """
     try:
         values = _read_json(arguments or "{}")
@@ -345,14 +345,13 @@ def write_call(name: str, arguments: str, schemas: Mapping[str, Schema]) -> str:
 
 
 def find_call(text: str, schemas: Mapping[str, Mapping[str, Schema]]) -> _TextCall | None:
-    """The first call in text; None where there is none.
+    """Find the first call in text; None if there is none.
 
-    What comes after it is not looked at: the model has not seen a result yet. Nor is a call that a model which thinks
-    aloud only thinks of.
+    Ignores what follows the call, since the model has not seen a result yet, and calls within the model's reasoning.
 
     Args:
-        text: what the model wrote; the end of it may stand for `</call>`, where the provider stopped.
-        schemas: those of each tool's arguments, by tool and argument.
+        text: what the model wrote; its end counts as `</call>`, since the provider stops there.
+        schemas: the schemas of each tool's arguments, by tool and argument.
     """
     thought = max(text.find("</think>"), 0) if text.lstrip().startswith("<think>") else 0
     opening = _OPEN_CALL.search(text, thought)
@@ -371,7 +370,7 @@ def find_call(text: str, schemas: Mapping[str, Mapping[str, Schema]]) -> _TextCa
 
 
 def _write_argument(name: str, value: Any, schema: Schema) -> str:
-    """The value as text where that is read back as the same, of the same type; else marked as JSON."""
+    """Write the value as text if that is read back as the same value of the same type; else marked as JSON."""
     as_json = json.dumps(value, ensure_ascii=False)
     text = value if isinstance(value, str) else as_json
     back = read_value(text, schema)
@@ -382,7 +381,7 @@ def _write_argument(name: str, value: Any, schema: Schema) -> str:
 
 
 def _read_arguments(text: str, position: int, schemas: Mapping[str, Schema]) -> str:
-    """The arguments from position on, as JSON; a JSON object in their place is taken as it is."""
+    """Read the arguments from position on, as JSON; a JSON object in their place is accepted."""
     values: dict[str, Any] = {}
     while opening := _OPEN_ARG.match(text, position):
         name = _attribute(opening)
@@ -423,7 +422,7 @@ def _attribute(match: re.Match[str]) -> str:
 
 
 def _types_of(schema: Mapping[str, Any]) -> set[str]:
-    """The JSON types that the schema allows; {} allows any and names none."""
+    """Return the JSON types that the schema allows; {} allows any and names none."""
     named = schema.get("type")
     found = {named} if isinstance(named, str) else set(named or ())
     for keyword in ("anyOf", "oneOf", "allOf"):
@@ -440,9 +439,9 @@ _TYPES = {
 
 
 def read_value(text: str, schema: Mapping[str, Any]) -> Any:
-    """The value that text stands for: text itself where a string is allowed, or where it is nothing that is allowed.
+    """Return the value of text: text itself if the schema allows a string, or if text has no allowed value.
 
-    The tool's own validation then tells the model what is wrong with it.
+    In the latter case the tool's own validation tells the model what is wrong.
     """
     types = _types_of(schema)
     if not types or "string" in types:
@@ -456,10 +455,10 @@ def read_value(text: str, schema: Mapping[str, Any]) -> Any:
 
 
 def _read_json(text: str) -> Any:
-    """The JSON value in text.
+    """Parse the JSON value in text.
 
     Raises:
-        ValueError: there is none, or NaN or an infinity.
+        ValueError: text is not JSON, or holds NaN or an infinity.
     """
     try:
         return json.loads(text, strict=False, parse_constant=refuse_constant)

@@ -1,4 +1,4 @@
-"""`WireFormat`: what differs between the APIs that are asked directly; `server_events` reads their streams."""
+"""`WireFormat`: the differences between the APIs that are asked directly; `server_events` reads their streams."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ if TYPE_CHECKING:
 
 
 class InterruptedStreamError(Exception):
-    """A stream told of an error in place of its end."""
+    """A stream ended with the report of an error."""
 
 
 class WireFormat(Protocol):
-    """How one model is asked by one API. Holds no state of a request."""
+    """How one API is used for one model. Holds no state of a request."""
 
     @property
     def entry(self) -> Mapping[str, Any]:
-        """What litellm's list says of the model; {} where it is not on it."""
+        """The model's entry in litellm's list; {} if it is not on the list."""
 
     @property
     def info(self) -> ModelInfo:
-        """The same, as a Provider tells it."""
+        """The facts of the entry, in the form of `Provider.model_info`."""
 
     @property
     def url(self) -> str:
-        """Where requests are sent."""
+        """The address for requests."""
 
     @property
     def models_url(self) -> str:
-        """Where the server lists its models."""
+        """The address at which the server lists its models."""
 
     def headers(self) -> dict[str, str]:
-        """Those of a request, the key among them.
+        """Return the headers of a request, including the key.
 
         Raises:
             ModelAuthenticationError: there is no key.
         """
 
     def body(self, request: Mapping[str, Any], *, stream: bool) -> dict[str, Any] | None:
-        """The body of a request in OpenAI's form; None where it has something that this format does not cover."""
+        """Convert a request from OpenAI's form to the API's body; None if this format does not cover it."""
 
     def answer(self, body: Any) -> dict[str, Any]:
-        """The answer in OpenAI's form.
+        """Convert an answer to OpenAI's form.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the body is not an answer.
         """
 
     def chunks(self, events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The events of a stream as chunks in OpenAI's form.
+        """Convert the events of a stream to chunks in OpenAI's form.
 
         Raises:
             InterruptedStreamError: an event says that the answer failed.
@@ -59,7 +59,7 @@ class WireFormat(Protocol):
 
 
 def server_events(pieces: Iterable[bytes]) -> Iterator[str]:
-    """The data of each event of a `text/event-stream` (WHATWG HTML 9.2.6); names and ids of events are left out."""
+    """Yield the data of each event of a `text/event-stream` (WHATWG HTML 9.2.6); ignores names and ids of events."""
     data: list[str] = []
     for line in _lines(pieces):
         if line.startswith(b"data:"):
@@ -72,7 +72,7 @@ def server_events(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines by LF, CRLF or CR alone: `splitlines` of a text would cut JSON at U+2028."""
+    """Yield lines that end in LF, CRLF or CR alone: `splitlines` of a text would cut JSON at U+2028."""
     rest: list[bytes] = []
     ended_in_cr = False
     for piece in pieces:

@@ -62,7 +62,7 @@ _MARGIN_S = 10.0
 """A synchronous caller waits this much longer than the protocol's own timeout, which cancels properly."""
 
 CLOSE_S = 8.0
-"""Two seconds of grace, the kill and a check for survivors; a busy machine takes three times as long."""
+"""Limit for closing: two seconds of grace, the kill and a check for survivors, times three for a busy machine."""
 
 for _name in ("mcp", "client"):  # the second is the SDK's session; otherwise `lastResort` prints invalid output
     logging.getLogger(_name).addHandler(logging.NullHandler())
@@ -127,7 +127,7 @@ class MCPClient(Client[ClientTransport]):
         """Run `fn(*args)` on the background loop and return its result; Ctrl-C cancels it there.
 
         Raises:
-            MCPTimeoutError: it did not finish within timeout seconds.
+            MCPTimeoutError: `fn` did not finish within timeout seconds.
             MCPServerGoneError: this process is a forked child; the parent owns the connection.
         """
         if os.getpid() != self._pid:
@@ -211,7 +211,7 @@ class MCPClient(Client[ClientTransport]):
 
     @property
     def is_over(self) -> bool:
-        """The connection has ended, or is not open."""
+        """Whether the connection has ended or is not open."""
         if isinstance(self.transport, SandboxTransport):
             return self.transport.process is None or self.transport.process.is_over
         return not self.is_connected()
@@ -222,7 +222,7 @@ class MCPClient(Client[ClientTransport]):
         return f"MCP server {self.server!r} ended while nothing was asked of it. {ended or ''}".rstrip()
 
     async def shut(self) -> None:
-        """Close, even if others have it open; connection errors are ignored."""
+        """Close the connection even if other callers still use it; ignore connection errors."""
         with contextlib.suppress(Exception):
             await self.close()  # type: ignore[no-untyped-call]
 

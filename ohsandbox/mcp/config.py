@@ -43,7 +43,7 @@ class Timeouts(NamedTuple):
     """Timeouts of a server's phases, in seconds."""
 
     initialize_s: float = INITIALIZE_S
-    """Without output: each line that the server or its installer prints restarts the time."""
+    """Limit of a start without output: each line that the server or its installer prints restarts the time."""
     list_s: float = _LIST_S
     call_s: float = _CALL_S
 
@@ -58,17 +58,19 @@ class ServerConfig(BaseModel):
     env: dict[str, str] = Field(default_factory=dict)
     """Variables for this server only; `${VAR}` and `${VAR:-default}` are resolved on the host."""
     cwd: str | None = None
-    """In the sandbox, relative to its working directory."""
+    """The server's working directory in the sandbox, relative to the sandbox's own."""
     user: str | None = None
-    """The user that runs it in the sandbox; a user other than the agent's separates their processes."""
+    """The user that runs the server in the sandbox; with a user other than the agent's, their processes are
+    separated."""
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
     transport: Literal["stdio", "http", "streamable-http", "sse"] | None = None
     timeout: float | None = Field(default=None, gt=0, le=86_400)
     """Seconds for a call, and for the start if more than 30."""
     where: Literal["sandbox", "host"] | None = None
-    """None: a command in the sandbox, a url from the host. `host` starts a command on this machine, as you; `sandbox`
-    reaches a url from inside the sandbox's network, where `localhost` is the sandbox's own."""
+    """None starts a command in the sandbox and reaches a url from the host. `host` starts a command on this machine
+    with your rights; `sandbox` reaches a url from inside the sandbox's network, where `localhost` is the sandbox
+    itself."""
     include: tuple[str, ...] = ("*",)
     """Shell patterns of tool names; only these are offered."""
     exclude: tuple[str, ...] = ()
@@ -118,7 +120,7 @@ class ServerConfig(BaseModel):
 
     @property
     def runs_in(self) -> Literal["sandbox", "host"]:
-        """The place that starts it or connects to it."""
+        """Where the command is started, or where the url is reached from."""
         return self.where or ("host" if self.command is None else "sandbox")
 
     def offers(self, tool: str) -> bool:
@@ -192,7 +194,7 @@ class MCPConfig(BaseModel):
 
 
 def merged(first: MCPConfig, second: MCPConfig) -> MCPConfig:
-    """Merge both; a server in second replaces one of the same name."""
+    """Merge two configurations; a server in second replaces one of the same name."""
     servers = {**first.servers, **second.servers}
     return MCPConfig(servers=servers, warnings=_warnings(servers))
 
@@ -242,7 +244,7 @@ def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Re
 
 
 def entries_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The servers of both forms, unchecked, by name: those of `mcpServers`, then of each of OLDER_FORMS, in order.
+    """Return the unchecked servers of both forms by name: those of `mcpServers`, then of each of OLDER_FORMS, in order.
 
     Raises:
         MCPConfigError: the form is wrong; names the key.
@@ -268,7 +270,7 @@ def entries_of(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, dict[str, Any]]]:
-    """The servers of one of the older lists: a url, or an object with `url` and `api_key`, or a command with `name`."""
+    """Read the servers of an older list: a url, an object with `url` and `api_key`, or a command with `name`."""
     if not isinstance(listed, list):
         _refuse(f"`{form}` must be a list of servers.")
     found = []
@@ -295,7 +297,7 @@ def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, di
 
 
 def server_of(name: str, entry: Any) -> ServerConfig:
-    """One server.
+    """Validate the definition of one server.
 
     Raises:
         MCPConfigError: its name or definition is wrong; names the server and the key.

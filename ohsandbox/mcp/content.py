@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""The limit of the strictest provider."""
+"""Limit of an image, in bytes: that of the strictest provider."""
 
 MAX_IMAGES = 20
 """Limit per result; each image costs a thousand tokens or more."""
@@ -84,18 +84,18 @@ class MCPToolObservation(Observation):
     tool: str
     content: tuple[Content, ...]
     structured: Any = None
-    """The structured content as JSON has it; its text is in `content` already."""
+    """The structured content as JSON values; `content` already holds it as text."""
     failed: bool = False
-    """The server's `isError`."""
+    """The `isError` of the server's result."""
 
     @property
     def is_error(self) -> bool:
-        """What the server says."""
+        """Whether the server reports an error."""
         return self.failed
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """The content; never empty."""
+        """Return the content; never empty."""
         return self.content or (TextContent(text=f"[{self.tool} returned nothing.]"),)
 
 

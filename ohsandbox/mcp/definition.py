@@ -36,13 +36,13 @@ MAX_TOOLS = 128
 """Limit per server; providers accept the same number in a request, for all servers together."""
 
 _MAX_DESCRIPTION_CHARS = 2048
-"""Enough for examples, too little for a second system prompt."""
+"""Limit of a tool's description: enough for examples, too little for a second system prompt."""
 
 _MAX_ARGUMENT_CHARS = 1024
 """Limit of an argument's description."""
 
 _MAX_SCHEMA_CHARS = 64 * 1024
-"""Some 16,000 tokens in every request, for one tool."""
+"""Limit of a tool's schema: some 16,000 tokens in every request."""
 
 MAX_NAME_CHARS = 128
 """Limit of a tool's name (MCP 2025-11-25); every process on this host that knows the server stores it."""
@@ -58,7 +58,7 @@ _ARGUMENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """The property names that providers accept; one invalid name makes them refuse the whole request."""
 
 _MAX_MODEL_NAME_CHARS = 64
-"""The rule of every provider: `[a-zA-Z0-9_-]{1,64}`."""
+"""Limit of a tool's name for the model; every provider requires `[a-zA-Z0-9_-]{1,64}`."""
 
 _REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -71,21 +71,21 @@ class ListedTool(NamedTuple):
     """A tool that can be offered."""
 
     name: str
-    """The server's name for it."""
+    """The tool's name at the server."""
     description: str
     input_schema: dict[str, Any]
-    """The server's own, which is untrusted."""
+    """The schema that the server sent; untrusted."""
     schema: dict[str, Any]
     """The schema for the model: no references, cleaned descriptions. Do not modify."""
     annotations: ToolAnnotations
     fingerprint: str
     """SHA-256 of the server's full definition."""
     definition: str
-    """The same as lines of text, cut at MAX_DEFINITION_CHARS; not cleaned."""
+    """The full definition as lines of text, cut at MAX_DEFINITION_CHARS; not cleaned."""
 
     @property
     def action_type(self) -> type[Action]:
-        """A model of the arguments by the server's schema, made when it is asked for; its docstring is description."""
+        """A model of the arguments by the server's schema, created on demand; its docstring is the description."""
         return _create_mcp_action_type(self.name, self.input_schema, self.description)
 
     @property
@@ -118,7 +118,7 @@ def listed_tool(server: str, tool: Tool) -> ListedTool:
 
 
 def fingerprint_of(tool: Tool) -> str:
-    """Equal for equal name, title, description, schema and hints; the order of keys does not matter."""
+    """Return a hash of name, title, description, schema and hints; the order of keys does not matter."""
     said = tool.model_dump(mode="json", by_alias=True, include=_PINNED)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -188,8 +188,8 @@ def model_names(
 ) -> dict[ServerTool, str]:
     """The model's name for each tool: its own name, or `server__tool` if that is taken or reserved.
 
-    Tools of foreign servers never have their own name, and leave it to the others. Comparison ignores case: users and
-    models confuse names that differ only in case.
+    Tools of foreign servers always get the long name, which leaves the short one to the others. Comparison ignores
+    case: users and models confuse names that differ only in case.
     """
     ours = [tool for tool in tools if tool.server not in foreign]
     wanted = Counter(_safe(tool.tool).lower() for tool in ours)
@@ -228,12 +228,12 @@ class MCPToolAction(Action):
 
     @property
     def visualize(self) -> Text:
-        """One line an argument, as of any other action."""
+        """Return one line per argument, as for any other action."""
         return lines_of(self.arguments)
 
 
 class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
-    """Bound to one tool of one server."""
+    """Calls one tool of one server."""
 
     def __init__(self, caller: MCPServers, server: str, tool: str, *, owns_caller: bool = False) -> None:
         """With owns_caller, closing the tool ends all servers."""
@@ -253,7 +253,7 @@ class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
         self._caller.interrupt(self._server, self._tool)
 
     def last_output(self) -> bytes:
-        """What the server has reported of the pending calls of this tool."""
+        """Return what the server has reported for the pending calls of this tool."""
         return self._caller.last_progress(self._server, self._tool).encode("utf-8", "replace")[-LAST_OUTPUT_BYTES:]
 
     def close(self) -> None:

@@ -63,7 +63,8 @@ _EXIT_CODE_S = 1.0
 """Time for the engine to report the exit code after the streams have ended."""
 
 LOOK_EVERY_S = 2.0
-"""Most calls end before the first check, which asks the engine and takes a millisecond."""
+"""Interval of checks that the server still runs. A check asks the engine, which takes a millisecond; most calls end
+before the first one."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """A shell's exit codes for a program that does not exist, or cannot be executed (POSIX XCU 2.8.2)."""
@@ -92,7 +93,7 @@ _SWEEP = (
 )
 """Kills and lists every process that has one of our marks in its environment or its limits."""
 _SWEEPS = 5
-"""A process tree that forks during a sweep needs another sweep."""
+"""Number of sweeps: a process tree that forks during a sweep needs another one."""
 
 
 class Command(NamedTuple):
@@ -108,10 +109,10 @@ class ServerProcess:
     """A running server. Its streams belong to the event loop that calls `watch`; all other methods may block."""
 
     def __init__(self, runtime: Runtime, command: Command) -> None:
-        """Start it.
+        """Start the server.
 
         Raises:
-            MCPConnectionError: it cannot be started.
+            MCPConnectionError: the server cannot be started.
             SandboxUnavailable: the sandbox cannot serve.
         """
         self._runtime, self._command = runtime, command
@@ -141,14 +142,14 @@ class ServerProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
         self.fault: str | None = None
-        """Why we dropped it, if it did not end by itself."""
+        """Why we ended the server, if it did not end by itself."""
         self.exit_code: int | None = None
         self.on_words: Callable[[str], None] | None = None
         """Called on the loop with output that is not a message: the last line of each chunk."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it ended or we dropped it."""
+        """Whether the server ended or we ended it."""
         return self._silent.is_set()
 
     # --- on the loop --------------------------------------------------------------------------
@@ -273,7 +274,7 @@ class ServerProcess:
         self._channel.close_stdin()
 
     def end(self) -> None:
-        """Close its input, wait, then kill it and its remaining children. Blocks slightly longer than GRACE_S."""
+        """Close the server's input, wait, kill it and its remaining children. Blocks slightly longer than GRACE_S."""
         family = b""
         with contextlib.suppress(OhsandboxError):  # first: we cannot identify an orphan that has not our marks
             said = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
@@ -315,14 +316,14 @@ class ServerProcess:
         self._channel.close()
 
     async def notice_exit(self) -> None:
-        """Drop it if it has exited, even if others hold its streams open; its last output is still read."""
+        """Drop the server if it has exited, even if others hold its streams open; its last output is still read."""
         loop = asyncio.get_running_loop()
         if not self._silent.is_set() and await loop.run_in_executor(None, self.learn_exit_code, 0):
             await asyncio.sleep(_LAST_READ_S)
             self._finish()
 
     def epitaph(self) -> str:
-        """Describe how it ended, with its last output, in sentences."""
+        """Describe how the server ended, with its last output, in sentences."""
         program = self._command.argv[0]
         if self.fault:
             how = self.fault
@@ -348,7 +349,7 @@ class SandboxTransport(ClientTransport):
         self.process: ServerProcess | None = None
         """The server of the last connection."""
         self.on_words: Callable[[str], None] | None = None
-        """The next server's `on_words`."""
+        """The `on_words` callback of the next server that is started."""
 
     def __repr__(self) -> str:
         return f"<SandboxTransport({self._command.argv[0]!r})>"
@@ -360,7 +361,7 @@ class SandboxTransport(ClientTransport):
         """Start the server and yield a session that is not initialised; ends the server afterwards.
 
         Raises:
-            MCPConnectionError: it cannot be started.
+            MCPConnectionError: the server cannot be started.
             SandboxUnavailable: the sandbox cannot serve.
         """
         session_class = transport_options.session_class if transport_options else GuardedSession
@@ -380,7 +381,7 @@ class SandboxTransport(ClientTransport):
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
-        """During a request, check now and then that the server runs: a child may hold a dead one's streams open."""
+        """During a request, check regularly that the server runs: a child may hold a dead server's streams open."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
 

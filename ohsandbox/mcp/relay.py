@@ -33,7 +33,7 @@ CHUNK_BYTES, STDERR_BYTES, TROUBLE_CHARS = 64 * 1024, 2000, 300
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _LISTED_PORTS = (443, 80)
-"""Of a rule that names a host alone."""
+"""The ports of an allowlist rule that names only a host."""
 
 _CONNECTED = b"+"
 """The first byte that a connector prints; the remote end's bytes follow."""
@@ -101,10 +101,11 @@ class ConnectionRelay:
     def connect(self, host: str, port: int) -> socket.socket:
         """Return a socket connected to host:port as seen from the sandbox; blocks.
 
-        Where the sandbox has an allowlist, a host other than itself is reached through that, without a process inside.
+        If the sandbox has an allowlist, a host other than the sandbox itself is reached through the allowlist's proxy,
+        without a process inside.
 
         Raises:
-            ConnectionError: it cannot be reached; gives the reason and the remedy.
+            ConnectionError: the host cannot be reached; gives the reason and the remedy.
         """
         self.trouble = ""
         note = partial(self._note, host, port)
@@ -177,10 +178,10 @@ class ConnectionRelay:
 
 
 def _through_proxy(near: socket.socket, host: str, port: int) -> socket.socket:
-    """Have the proxy at the other end of near connect it to host:port.
+    """Make the proxy at the other end of `near` connect it to host:port.
 
     Raises:
-        ConnectionError: it does not; gives the reason.
+        ConnectionError: the proxy does not connect it; gives the reason.
     """
     with contextlib.ExitStack() as failed:
         failed.callback(near.close)
@@ -221,8 +222,8 @@ class _Connector:
         """Connect; ends the process on failure.
 
         Raises:
-            ConnectionError: it could not connect.
-            _DiedSilentlyError: it was killed.
+            ConnectionError: the connector could not connect.
+            _DiedSilentlyError: the connector was killed.
         """
         self._is_asked = True
         try:
@@ -282,7 +283,7 @@ class _Connector:
             note(said.decode("utf-8", "replace"))
 
     def end(self) -> None:
-        """End the connection, or the process if it has none; nothing if both have ended: its id may be another's."""
+        """End the connection or, without one, the process. If both have ended, the process id may be another's."""
         if self.ended.is_set():
             return
         if self._far is not None:
@@ -304,7 +305,7 @@ class _Connector:
                 self._channel.kill()
 
     def kill(self) -> None:
-        """Kill the process, and so end whatever waits for it."""
+        """Kill the process, which ends whatever waits for it."""
         with contextlib.suppress(OhsandboxError, OSError):
             self._channel.kill()
 
@@ -327,7 +328,7 @@ class SandboxNetwork(httpcore2.AsyncNetworkBackend):
 
         Raises:
             httpcore2.ConnectError: see `ConnectionRelay.connect`.
-            httpcore2.ConnectTimeout: not within timeout seconds.
+            httpcore2.ConnectTimeout: no connection within timeout seconds.
         """
         connecting = asyncio.get_running_loop().run_in_executor(None, self._relay.connect, host, port)
         try:
@@ -349,7 +350,7 @@ def _close_late(connecting: asyncio.Future[socket.socket]) -> None:
 
 
 class _Connection(httpcore2.AsyncNetworkStream):
-    """httpcore's stream over asyncio's; its own, over anyio's, is not public."""
+    """httpcore's stream interface over asyncio's streams; httpcore's own implementation, over anyio, is not public."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

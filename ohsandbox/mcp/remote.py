@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 _READ_S = 300.0
-"""Limit between two reads of a response; a call's own timeout ends it earlier."""
+"""Limit of the time between two reads of a response; a call's own timeout ends it earlier."""
 
 MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS, IDLE_S = 100, 20, 5.0
 """httpx's defaults."""
 
 DRAIN_S, DRAIN_BYTES = 0.05, 64 * 1024
-"""A server sends little after the awaited message."""
+"""Limits for reading on after the awaited message, of which little is left then."""
 
 
 class _Reached(ClientTransport):
@@ -41,7 +41,7 @@ class _Reached(ClientTransport):
 
     url: str
     runtime: Runtime | None = None
-    """Its sandbox makes the connections; None: the host makes them."""
+    """The runtime whose sandbox makes the connections; None: the host makes them."""
     relay: ConnectionRelay | None = None
     trouble: str = ""
     """The last transport error: the SDK only reports that the connection closed."""

@@ -34,7 +34,7 @@ class ServerState(StrEnum):
     ENDED = "ended"
     """The next call of one of its tools starts it again."""
     FAILED = "failed"
-    """It never became ready."""
+    """The server never became ready."""
     OFF = "switched off"
     DISABLED = "disabled"
     CLOSED = "closed"
@@ -46,11 +46,11 @@ class ServerStatus(NamedTuple):
     name: str
     state: ServerState
     reason: str
-    """Why it is not ready; empty if it is."""
+    """Why the server is not ready; empty if it is."""
     where: str
     """`sandbox` or `host`."""
     tools: tuple[str, ...]
-    """Their names at the server."""
+    """The tools' names at the server."""
     withheld: dict[str, str]
     """Tools that changed since they were first seen, and how to approve them."""
     refused: dict[str, str]
@@ -78,18 +78,18 @@ BACK_OFF_S = (0.0, 1.0, 5.0)
 """Delay before each restart; the first end is usually not the server's fault."""
 
 _RELIST_PAUSE_S = 0.05
-"""A server that registers ten tools sends ten notifications."""
+"""Delay before the tools are listed again: a server that registers ten tools sends ten notifications."""
 
 MAX_RELISTS = 20
 _RELIST_WINDOW_S = 600.0
 """Further tool changes in this window are ignored: each is reported to the model and costs its prompt cache."""
 
 _STATUS_PAUSE_S = 0.2
-"""Nobody reads faster updates."""
+"""Interval of status updates for the user; nobody reads faster ones."""
 
 
 MAX_PROGRESS = 50
-"""Of the newest call of a tool so many reports are kept, for who looks on."""
+"""Limit of progress reports kept for a tool's newest call, for a user who watches."""
 
 
 class MCPServer:
@@ -106,7 +106,7 @@ class MCPServer:
         advise: Callable[[], str] = str,
         limits: OutputLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Create it. `connect(on_tools_changed=..., on_log=...)` makes a client that is not open yet.
+        """Start nothing yet. `connect(on_tools_changed=..., on_log=...)` makes a client that is not open yet.
 
         advise: gives the likely cause of a failed start.
         """
@@ -115,7 +115,7 @@ class MCPServer:
         self._limits = limits
         self.filter = ToolFilter(name, resolved, pins, self._tell)
         self.progress: dict[str, tuple[str, ...]] = {}
-        """What it has reported of the newest call of each tool, newest last."""
+        """Progress reports of each tool's newest call, newest last."""
         self._said_at = 0.0
         self._client: MCPClient | None = None
         self._turn = asyncio.Lock()
@@ -139,7 +139,7 @@ class MCPServer:
     # --- start and end ------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start it and list its tools; a failure sets state and reason, and is not raised."""
+        """Start the server and list its tools; a failure sets state and reason, and is not raised."""
         async with self._turn:
             if self.state is not ServerState.WAITING:
                 return
@@ -176,7 +176,7 @@ class MCPServer:
             raise MCPServerGoneError(f"MCP server {self.name!r} was closed while it started.")
 
     async def close(self) -> None:
-        """End it; cancels calls in flight, which may be restarting it. Safe to call twice."""
+        """End the server; cancels calls in flight, which may be restarting it. Safe to call twice."""
         client, self._client = self._client, None
         self._enter(ServerState.CLOSED, "It was closed.")
         for task in self._at_work:
@@ -187,7 +187,7 @@ class MCPServer:
             await asyncio.shield(detach(client.shut()))
 
     def _enter(self, state: ServerState, reason: str = "", *, kind: str = "") -> None:
-        """Change the state, unless closed; with kind, tell the reason as such an event."""
+        """Change the state, unless the server is closed; with kind, report the reason as an event of that kind."""
         if self.state is not ServerState.CLOSED:
             self.state, self.reason = state, reason
         if kind:
@@ -229,7 +229,7 @@ class MCPServer:
         return [] if self.state is ServerState.OFF else self.filter.now()
 
     def _work(self, task: asyncio.Task[Any]) -> None:
-        """`close` cancels the task."""
+        """Register a task that `close` cancels."""
         self._at_work.add(task)
         task.add_done_callback(self._at_work.discard)
 
@@ -277,7 +277,7 @@ class MCPServer:
         self._tell("restarted", f"restart {number + 1} of {MAX_RESTARTS}")
 
     def _what_follows(self) -> str:
-        """The consequence of its end, as a sentence; switches it off after too many restarts."""
+        """Return the consequence of the server's end as a sentence; disables the server after too many restarts."""
         now = time.monotonic()
         self._restarts = [at for at in self._restarts if now - at < _RESTART_WINDOW_S]
         if len(self._restarts) < MAX_RESTARTS:

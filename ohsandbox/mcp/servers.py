@@ -39,7 +39,7 @@ CLOSE_S = 15.0
 """Limit for all servers together: each has two seconds to exit by itself."""
 
 PASSING = frozenset({"log", "progress", "status"})
-"""Kinds of events for a person who looks on: they change nothing."""
+"""Kinds of events that only inform a user who watches: they change nothing."""
 
 _INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pnpm", "sh", "uv", "uvx", "yarn"})
 """Commands that usually download a server and start it."""
@@ -74,7 +74,7 @@ class MCPServers:
             pins: fingerprints of tools seen earlier; None trusts each tool at first sight.
             on_event: called on another thread with each event for the user; must not block.
             limits: how much of a result is shown.
-            foreign: names of servers that a repository brings: no variable is filled in for them, and their tools are
+            foreign: names of servers that a repository defines: their variables are not resolved, and their tools are
                 always called `server__tool`.
 
         Raises:
@@ -112,7 +112,7 @@ class MCPServers:
         }  # fmt: skip
 
     def _resolve(self, variables: Mapping[str, str]) -> dict[str, Resolved]:
-        """Each server with its variables filled in, by name."""
+        """Return each server with its variables resolved, by name."""
         found: dict[str, Resolved] = {}
         for name, entry in self.config.servers.items():
             if entry.runs_in == "sandbox" and self._runtime is None and not entry.disabled:
@@ -225,8 +225,8 @@ class MCPServers:
     ) -> list[MCPToolDefinition]:
         """The tools of the ready servers, in the order of the configuration; waits as `wait` does.
 
-        Each has its own name, or `server__tool` where that is reserved, here or before, or not the only one. With
-        owned, closing any of them closes these servers.
+        Each has its own name, or `server__tool` if its name is reserved (by this call or by the constructor) or not
+        unique. With owned, closing any of them closes these servers.
         """
         self.wait(timeout_s)
         running = [server for name, server in self._servers.items() if name not in self._stopped]
@@ -253,7 +253,7 @@ class MCPServers:
         return made
 
     def _named(self, tools: list[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
-        """A tool keeps its name even if servers come and go: no other tool gets that name."""
+        """Name the tools. A tool keeps its name even if servers come and go: no other tool gets that name."""
         taken = {name.lower() for name in reserved}
         kept = {tool: self._given[tool] for tool in tools if self._given.get(tool, "").lower() not in {"", *taken}}
         fresh = [tool for tool in tools if tool not in kept]
@@ -354,10 +354,10 @@ class MCPServers:
 
 
 def require_library(config: MCPConfig) -> None:
-    """Pass if the library that connects to servers is there, or no server needs it.
+    """Check that the library that connects to servers is installed, if a server needs it.
 
     Raises:
-        MCPConfigError: it is missing; names a server.
+        MCPConfigError: the library is missing; names a server.
     """
     wanted = [name for name, server in config.servers.items() if not server.disabled]
     if wanted and find_spec("fastmcp") is None:

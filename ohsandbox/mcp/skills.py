@@ -1,8 +1,9 @@
-"""MCP servers that the skills of a repository bring: found in the sandbox, read and checked. Nothing is started here.
+"""MCP servers that the skills of a repository define: found in the sandbox, read and checked. Nothing is started here.
 
 A skill is a Markdown file whose front matter may have `mcp_tools` (OpenHands' microagents), or a directory with a
-`SKILL.md` and perhaps a `.mcp.json`. Anybody who can write to the repository writes them, the agent too. So no symlink
-is followed, no variable is filled in, and what a person could not be shown whole is refused.
+`SKILL.md` and perhaps a `.mcp.json`. Anybody who can write to the repository can add one, including the agent.
+Therefore symlinks are not followed, variables are not resolved, and a definition that cannot be shown to a person in
+full is refused.
 """
 
 from __future__ import annotations
@@ -27,65 +28,66 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 PLACES = (".agents/skills", ".openhands/skills", ".openhands/microagents")
-"""Below the working directory, as OpenHands has them."""
+"""Directories of skills below the working directory, as in OpenHands."""
 
 MAX_FILES, MAX_DIRECTORIES, MAX_NAMES, MAX_DEPTH = 500, 500, 10_000, 6
-"""Of what is looked at below PLACES: a repository of 300 skills has 300 of them. A file or directory takes 4 ms."""
+"""Limits of the search below PLACES: a repository of 300 skills has 300 files or directories. Each takes 4 ms."""
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEFINITION_BYTES = 16 * 1024
-"""Of a front matter and of a `.mcp.json`; the parser of YAML reads 100 KB a second."""
+"""Limit of a front matter and of a `.mcp.json`; the YAML parser reads 100 KB a second."""
 _MAX_DEFINING_FILES = 32
 MAX_SERVERS = 16
 MAX_CHARS = 10_000
-"""Of all definitions and command lines together: 16 of usual length, in some 100 rows; all spelt out, some 200."""
+"""Limit of all definitions and command lines together. 16 definitions of usual length, which fit, take some 100 rows;
+with everything spelt out some 200."""
 MAX_PATH_CHARS = 300
 _MAX_YAML_DEPTH = 8
 MAX_REFUSED = 10
-"""Sentences; the rest is counted."""
+"""Limit of reported refusals; the rest is only counted."""
 
 KEY = "mcp_tools"
 SKILL_ROOT = "${SKILL_ROOT}"
-"""The directory of the skill, in the sandbox: the one name that is filled in."""
+"""The directory of the skill in the sandbox; the only variable that is resolved."""
 
 _NAME = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
-"""Narrower than for a person's own: `server__tool` must have one reading."""
+"""A server's name. Stricter than in a person's own configuration: `server__tool` must have one reading."""
 _BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n")
 _END = re.compile(rb"^---[ \t]*\r?$", re.MULTILINE)
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\]\n]')
 _SERVER_DEPTH = 2
-"""Where `.mcp.json` has the names of servers: `{"mcpServers": {"name": ...`."""
+"""The depth of the servers' names in `.mcp.json`: `{"mcpServers": {"name": ...`."""
 
 
 class SkillServer(NamedTuple):
-    """A server that a skill brings."""
+    """A server that a skill defines."""
 
     name: str
     config: ServerConfig
     file: str
-    """Of the definition, relative to the working directory."""
+    """Path of the definition's file, relative to the working directory."""
     line: int
-    """Where it begins there, from 1."""
+    """The line on which the definition begins, from 1."""
 
     @property
     def command_line(self) -> str:
-        """The command and its arguments, quoted as a shell would have them; empty for a url."""
+        """The command and its arguments, quoted for a shell; empty for a url."""
         return "" if self.config.command is None else shlex.join([self.config.command, *self.config.args])
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What the file says of it, and nothing else; `${SKILL_ROOT}` is filled in, a url has its `where`."""
+        """Return only what the file says of the server; `${SKILL_ROOT}` is resolved; a url has its `where`."""
         return self.config.model_dump(mode="json", exclude_unset=True)
 
 
 class SkillServers(NamedTuple):
-    """What the skills of a repository bring."""
+    """The servers that the skills of a repository define."""
 
     servers: tuple[SkillServer, ...] = ()
     refused: tuple[str, ...] = ()
-    """A sentence for each definition that cannot be started. Foreign text in it is not made safe to print."""
+    """One sentence for each refused definition. It contains foreign text that is not safe to print as it is."""
 
     def without(self, names: Collection[str]) -> SkillServers:
-        """The same without servers that have, but for the case of letters, one of these names; they are refused."""
+        """Return a copy in which servers with one of these names, ignoring case, are refused."""
         taken = {name.lower() for name in names}
         kept = tuple(one for one in self.servers if one.name.lower() not in taken)
         told = [
@@ -96,13 +98,13 @@ class SkillServers(NamedTuple):
         return SkillServers(kept, (*self.refused, *told))
 
     def digest(self, place: Sequence[str]) -> str:
-        """SHA-256 of place and all definitions with their files, in hex: the same where nothing has changed."""
+        """Return the SHA-256, in hex, of place and all definitions with their files: equal if nothing has changed."""
         said = [[one.name, one.file, one.definition] for one in self.servers]
         return hashlib.sha256(json.dumps([[*place], said], sort_keys=True).encode()).hexdigest()
 
 
 def find_skill_servers(runtime: Runtime) -> SkillServers:
-    """Look for them in the sandbox's working directory. Where there is too much of anything, there are none.
+    """Find the skills' servers below the sandbox's working directory. If any limit is exceeded, none is returned.
 
     Raises:
         SandboxUnavailable: the sandbox cannot serve.
@@ -134,14 +136,14 @@ def _collected(runtime: Runtime, refused: list[str]) -> Sequence[SkillServer]:
 
 
 class _TooManySkillsError(Exception):
-    """What there is too much of."""
+    """A limit of the search is exceeded; the message says which."""
 
 
 # --- files ------------------------------------------------------------------------------------------
 
 
 def _defining_files(runtime: Runtime, refused: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Path and definition, still to be parsed, of each file that may name servers, in the order of their names."""
+    """Yield path and unparsed definition of each file that may name servers, in the order of the files' names."""
     for path in _skill_files(runtime):
         try:
             data = runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
@@ -195,7 +197,7 @@ def _is_skill(path: str) -> bool:
 
 
 def _front_matter(data: bytes) -> bytes:
-    """From the first `---` to the line before the second one; empty where there is none."""
+    """Return the text from the first `---` to the line before the second one; empty if there is none."""
     begin = _BEGIN.match(data)
     end = None if begin is None else _END.search(data, begin.end())
     return b"" if end is None else data[: end.start()]
@@ -205,7 +207,7 @@ def _front_matter(data: bytes) -> bytes:
 
 
 def _take(found: dict[str, SkillServer], refused: list[str], path: str, data: bytes, runtime: Runtime) -> None:
-    """Add the servers of one file. A file with a definition that is wrong brings none."""
+    """Add the servers of one file. A file with an invalid definition adds none."""
     try:
         raw, lines = _parsed_yaml(data) if path.endswith(".md") else _parsed_json(data)
         root = posixpath.normpath(posixpath.join(runtime.workdir, posixpath.dirname(path)))
@@ -228,10 +230,10 @@ def _place(server: SkillServer) -> str:
 
 
 def _checked(name: str, entry: Any, *, isolated: bool) -> ServerConfig:
-    """The server of an entry.
+    """Return the configuration of an entry.
 
     Raises:
-        MCPConfigError: it is wrong, or asks for what only a person's own configuration can give.
+        MCPConfigError: the entry is invalid, or requests what only a person's own configuration may.
     """
     if isinstance(entry, dict) and "url" in entry:
         entry = {"where": "sandbox", **entry}
@@ -287,7 +289,7 @@ def _parsed_json(data: bytes) -> tuple[Any, list[int]]:
 
 
 def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
-    """The value of KEY, in which every scalar is text or null, and the line of each server in it."""
+    """Return the value of KEY, with every scalar as text or null, and the line of each server in it."""
     import yaml  # noqa: PLC0415 - 15 ms, for repositories that need it
 
     try:
@@ -310,7 +312,7 @@ def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
 
 
 class _Nodes:
-    """Plain values of YAML's events. No tags, no anchors, no key twice: what a person reads is what there is."""
+    """Builds plain values from YAML's events. Refuses tags, anchors and duplicate keys, so nothing is hidden."""
 
     def __init__(self, yaml: Any, text: str) -> None:
         self._yaml = yaml

@@ -90,17 +90,17 @@ _MAX_NOISE_PER_S = 10_000
 """Limit of lines that are not messages. Reading more would block the loop, which other servers need too."""
 
 MAX_UNASKED_BYTES_PER_S = 32_000_000
-"""Limit of both together."""
+"""Limit of the bytes of unrequested messages and other lines together, per second."""
 
 MAX_PARTS = 250_000
-"""Strings, objects, lists and commas of one message: 16 MB of `{},` would take 1.6 GB of this host's memory."""
+"""Limit of strings, objects, lists and commas in one message: 16 MB of `{},` would take 1.6 GB of the host's memory."""
 
 _TOO_MANY = f"the answer has more than {MAX_PARTS} JSON values"
 MALFORMED = "the answer is not a valid JSON-RPC message"
 """The error message for the caller that waits for such a response."""
 
 MAX_PROGRESS = 10**300
-"""The largest float is 1.8e308."""
+"""Limit of progress numbers; the largest float is 1.8e308."""
 
 _MAX_PAGES = 64
 """Page limit of `tools/list`; tools beyond `tool_listing.MAX_TOOLS` are not offered anyway."""
@@ -109,13 +109,13 @@ MAX_LISTED = 1024
 """Limit of tools read per server, so that `include` can choose among them; 128 are offered."""
 
 _MAX_LISTED_CHARS = 4_000_000
-"""Limit of all of them together, as JSON."""
+"""Limit of all listed tools together, as JSON."""
 
 _FURTHER = "(further tools)"
 """The key for further tools in `GuardedSession.unfit`."""
 
 _END_BYTES = 512
-"""An unparsable message has its id this near its beginning or its end."""
+"""An unparsable message is searched for its id in this many bytes at its beginning and at its end."""
 
 _ID = re.compile(rb'"id"\s*:\s*"?(\d{1,18})"?\s*[,}]')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -217,7 +217,7 @@ class Intake:
 
 
 def has_too_many_parts(line: bytes) -> bool:
-    """Whether a line has more than MAX_PARTS, counted without parsing; the contents of strings do not count."""
+    """Whether a line has more than MAX_PARTS parts, counted without parsing; the contents of strings do not count."""
     if len(line) <= MAX_PARTS or _parts(line) + line.count(b'"') <= MAX_PARTS:
         return False
     count = end = 0
@@ -274,7 +274,7 @@ class Outbox:
             raise anyio.BrokenResourceError from None
 
     async def aclose(self) -> None:
-        """Nothing is to be closed: the process ends with its transport."""
+        """Do nothing: the process ends with its transport."""
 
     async def __aenter__(self) -> Self:
         return self

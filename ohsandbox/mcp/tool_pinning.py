@@ -169,7 +169,7 @@ def _pin(fingerprint: str, definition: str) -> dict[str, Any]:
 
 
 def _changed(server: str, tool: str, known: dict[str, Any]) -> ChangedTool:
-    """From the pins of `SERVER@IDENTITY`, which is how `ToolFilter` names it."""
+    """Make a ChangedTool from a pin; server is `SERVER@IDENTITY`, the form that `ToolFilter` uses."""
     before, now = known.get("definition", ""), known["now"]
     name = server.partition("@")[0]
     return ChangedTool(name, tool, str(now["description"]), str(before), str(now.get("definition", "")))
@@ -191,13 +191,13 @@ class ToolFilter:
     """The tools of one server, sorted: offered, withheld until a person approves them, refused."""
 
     def __init__(self, server: str, resolved: Resolved, pins: Pins, tell: Callable[[str, str], None]) -> None:
-        """Create it empty. `tell(kind, message)` is called for each tool that is withheld or refused."""
+        """Create a filter without tools. `tell(kind, message)` is called for each tool that is withheld or refused."""
         self._server, self._resolved, self._pins, self._tell = server, resolved, pins, tell
         self._pinned_as = f"{server}@{resolved.config.identity}"
         self.tools: dict[str, ListedTool] = {}
-        """By the server's names; includes withheld tools."""
+        """All tools by their names at the server; includes withheld tools."""
         self.refused: dict[str, str] = {}
-        """Name and reason."""
+        """Reasons by the names of the refused tools."""
 
     def take(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
         """Sort a new list; tools seen for the first time are pinned.

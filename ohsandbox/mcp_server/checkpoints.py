@@ -51,13 +51,13 @@ class CheckpointTools:
     """The checkpoints of one sandbox."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Create it without checkpoints."""
+        """Create the object without checkpoints."""
         self._runtime = runtime
         self._kept: list[Checkpoint] = []
         self._owner: Path | None = None
 
     def tools(self) -> list[ToolDefinition[Any, Any]]:
-        """Both tools; none if not all files can be saved: files in a host directory belong to its user."""
+        """Return both tools, or none if some files cannot be saved: files in a host directory belong to its user."""
         if not self._runtime.keeps_checkpoints or self._runtime.host_workspace is not None:
             return []
         keep = ToolAnnotations(title="Keep files", destructiveHint=False, openWorldHint=False)

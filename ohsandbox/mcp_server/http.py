@@ -55,11 +55,11 @@ _UNHEARD_S = 120.0
 every 15 s."""
 
 _AWAY_S = 300.0
-"""Time for a client to come back that had a stream open and has nothing open now: it was killed or lost the connection.
+"""Time for a client to come back that had opened a stream and now has none: it was killed or lost the connection.
 Clients reopen the stream within a second or two; a broken proxy may prevent that."""
 
 SPARED_S = 4.0
-"""After this time a new session without a place may take the client's."""
+"""Once a client has been away this long, a new session that finds no free place may take the client's place."""
 
 _ENDING_S = 6.0
 """A new session waits this long for a free place: for the sandbox of an ended session (0.2 s, seldom more), or for a
@@ -69,7 +69,7 @@ LOOK_S = 0.5
 """The interval of checks for a free place."""
 
 END_S = 2
-"""Seconds for connections to close at the server's end."""
+"""Limit for connections to close when the server ends, in seconds."""
 
 
 class ListenAddress(NamedTuple):
@@ -219,7 +219,7 @@ class HttpSessions:
     """
 
     def __init__(self, server: Server[Any], *, guard: HttpGuard, max_sessions: int, idle_timeout_s: float) -> None:
-        """Create it; it serves within `running`."""
+        """Create the application; it serves requests within `running`."""
         self._server, self._guard = server, guard
         self._max_sessions, self._idle_timeout_s = max_sessions, idle_timeout_s
         self._sessions: dict[str, _HttpSession] = {}
@@ -376,7 +376,7 @@ class TimeoutProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     """uvicorn's connection, closed if no request arrives."""
 
     def connection_made(self, transport: Any) -> None:
-        """Start watching it."""
+        """Start watching the connection."""
         super().connection_made(transport)
         self._look(seen=self)
 
@@ -394,7 +394,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals."""
         yield
 
 

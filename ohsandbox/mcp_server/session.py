@@ -56,11 +56,11 @@ _STILL_S = 1.0
 
 
 MAX_LINE_CHARS = 200
-"""A client shows progress on one line of a terminal or of a side bar."""
+"""Limit of a reported line: a client shows progress on one line of a terminal or of a side bar."""
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run it in its own daemon thread: one that hangs (a pull, a dead engine) blocks neither loop nor exit.
+    """Run work in its own daemon thread: one that hangs (a pull, a dead engine) blocks neither loop nor exit.
 
     Cancelling the future does not end the work; nor does cancelling a wait for it with `asyncio.wait`.
     """
@@ -74,10 +74,10 @@ class CallQueue:
 
     def __init__(self) -> None:
         self._first = asyncio.Lock()
-        """Held by the first of the queue; asyncio's lock is given in the order of arrival."""
+        """Held by the first call in the queue; asyncio's lock is granted in the order of arrival."""
         self._ended = asyncio.Event()
         self._running: list[bool] = []
-        """For each running call, whether it only reads."""
+        """For each running call, whether it is read-only."""
 
     @contextlib.asynccontextmanager
     async def turn(self, *, reads: bool) -> AsyncIterator[None]:
@@ -103,7 +103,7 @@ class SandboxFactory:
     start: Callable[[Runtime], contextlib.AbstractContextManager[Runtime]]
     """Starts the runtime, unless it has started, and closes it at the exit."""
     take: Callable[[], Runtime] | None = None
-    """Gives one that has started; None: each is made, and started, when a session needs it."""
+    """Returns a runtime that has started; None: each session makes and starts one when it needs it."""
 
 
 def tools_in(
@@ -123,7 +123,7 @@ class SandboxSession:
     """One session's sandbox. All coroutines run on one loop."""
 
     def __init__(self, place: SandboxFactory, names: Sequence[str], limits: OutputLimits = DEFAULT_LIMITS) -> None:
-        """Create it without a sandbox: many clients start every configured server and never call most of them."""
+        """Start with no sandbox: many clients start every configured server and never call most of them."""
         self._place, self._names, self._limits = place, names, limits
         self._turns = CallQueue()
         self._guard = threading.Lock()
@@ -139,7 +139,7 @@ class SandboxSession:
         return None if runtime is None else runtime.secrets.masker
 
     async def call(self, tool: AnyTool, arguments: Mapping[str, Any], *, report: Report | None = None) -> Observation:
-        """Run the tool of that name in its turn. An error is an observation, too.
+        """Run the tool when its turn comes. An error is returned as an observation.
 
         Cancelling ends the running command, and returns when it has ended. report receives the progress.
         """
@@ -215,7 +215,7 @@ class _ToolCall:
         self._status = f"{name} waits for another call of this session to end"
 
     async def run(self) -> Observation:
-        """Run it; cancelling ends the running work, and returns when it has ended."""
+        """Run the call; cancelling ends the running work, and returns when it has ended."""
         self._status = ""
         job = in_thread(self._work)
         try:

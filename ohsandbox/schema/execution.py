@@ -29,7 +29,7 @@ MAX_FAULTS = 5
 """Limit of reported faults: the rest often follow from them."""
 
 LAST_OUTPUT_BYTES = 16 * 1024
-"""Some 200 lines: several screens of a command that is watched."""
+"""Limit of `last_output`: some 200 lines, several screens of a command that a user watches."""
 
 MAX_NAMED = 50
 """Limit of allowed arguments named in a message."""
@@ -42,7 +42,7 @@ _NEEDED = {
     "dict_type": "An object is needed",
     "model_type": "An object is needed",
 }
-"""pydantic names Python's types; a model writes JSON."""
+"""The JSON names of types: pydantic's messages name Python's types, but a model writes JSON."""
 
 
 class ToolExecutor(ABC, Generic[ActionT, ObservationT]):
@@ -66,13 +66,13 @@ class ToolExecutor(ABC, Generic[ActionT, ObservationT]):
     def last_output(self) -> bytes:
         """The end of the running call's output, not masked; called from another thread. Default: empty.
 
-        At most LAST_OUTPUT_BYTES; as many may begin anywhere.
+        At most LAST_OUTPUT_BYTES; if it has that length, it may begin in the middle of a character or sequence.
         """
         return b""
 
 
 class FunctionExecutor(ToolExecutor[ActionT, ObservationT]):
-    """Runs a function; for a tool that keeps nothing between its calls and needs no interrupt."""
+    """Runs a function, for a tool that keeps no state between its calls and needs no interrupt."""
 
     def __init__(self, function: Callable[[ActionT], ObservationT]) -> None:
         self.function = function
@@ -116,7 +116,7 @@ def quoted(value: Any) -> str:
 
 
 def _fault_in(values: list[Any]) -> str:
-    """Searches level by level, so that nesting past the interpreter's recursion limit is found, too."""
+    """Return why the values cannot be accepted, or "". Iterative: finds nesting past Python's recursion limit."""
     for _ in range(MAX_DEPTH):
         try:
             for text in values:

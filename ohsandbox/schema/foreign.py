@@ -89,12 +89,12 @@ class _FromJSON:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
-        """An object inside another model's schema: its references would not resolve there."""
+        """Describe it as an object inside another model's schema: its references would not resolve there."""
         return {"type": "object"}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Fields accept any value: the schema was checked before."""
+        """Let fields accept any value: the schema was checked before."""
 
         def checked(arguments: Any) -> Any:
             return cls.validator.check(arguments) if isinstance(arguments, dict) else arguments
@@ -103,7 +103,7 @@ class _FromJSON:
 
 
 class _AnyValue:
-    """Beside a type hint: any value is valid there, and is stored without a warning that it has another type."""
+    """Annotation beside a type hint: any value is valid, and is stored without a warning about its type."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
@@ -278,7 +278,7 @@ class _Checkable:
         return {"anyOf": [{"type": "null"}, made]} if node.get("nullable") is True else made
 
     def _own(self, node: dict[str, Any], *, inside: tuple[str, ...]) -> Any:
-        """All but the combinations and the reference."""
+        """Convert all keywords except the combinations and the reference."""
         made = _without_draft_4({key: node[key] for key in _EXACT if key in node})
         if "type" in node:
             made["type"] = [*dict.fromkeys(node["type"] if isinstance(node["type"], list) else [node["type"]])]
@@ -308,7 +308,7 @@ class _Checkable:
 
 
 def _without_draft_4(made: dict[str, Any]) -> dict[str, Any]:
-    """`exclusiveMinimum: true` beside `minimum: 3`, as draft 4 has it, becomes `exclusiveMinimum: 3`."""
+    """Convert draft 4's `exclusiveMinimum: true` beside `minimum: 3` to `exclusiveMinimum: 3`."""
     for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(made.get(exclusive), bool) and made.pop(exclusive) and limit in made:
             made[exclusive] = made.pop(limit)

@@ -33,11 +33,11 @@ class Schema(BaseModel):
         """A subclass whose fields are the properties of a JSON Schema (draft 4 to 2020-12), as MCP servers send them.
 
         It checks types, enum, const, limits, patterns, formats' base type, nested objects and arrays, references
-        within the schema, anyOf, oneOf (as anyOf) and allOf. What cannot be checked, or is malformed, lets any value
-        pass; so does what is beyond the bounds of `schema.provider_schema`. Nothing is ever fetched. A property whose
-        name cannot be an attribute has another attribute and keeps its name in `model_validate` and `to_arguments`.
-        description, or else the schema's own, becomes the docstring. The same schema gives the same class while it
-        is among the last 128 requested.
+        within the schema, anyOf, oneOf (as anyOf) and allOf. A part that cannot be checked, is malformed, or exceeds
+        the bounds of `schema.provider_schema` accepts any value. Nothing is ever fetched. A property whose name cannot
+        be an attribute has another attribute and keeps its name in `model_validate` and `to_arguments`. description, or
+        else the schema's own, becomes the docstring. The same schema gives the same class while it is among the last
+        128 requested.
 
         Never raises: accepts any JSON value, however malformed or large.
         """
@@ -71,17 +71,17 @@ class Action(Schema):
 
     @cached_property
     def tool_call_metadata(self) -> Any:
-        """`ohsandbox.agent.ToolCallMetadata` of an action that a model's response asked for; else None. Not a field."""
+        """The `ohsandbox.agent.ToolCallMetadata` of an action that a model requested; else None. Not a field."""
         return None
 
     @property
     def visualize(self) -> Text:
-        """The action as a person sees it: one line per argument."""
+        """Return the action as a person sees it: one line per argument."""
         return lines_of(self.model_dump(by_alias=True, exclude_defaults=True))
 
 
 def lines_of(arguments: Mapping[str, Any]) -> Text:
-    """One line an argument, for a person's eyes."""
+    """Format arguments for a person: one line each."""
     text = Text()
     for name, value in arguments.items():
         text.append(f"{name}: ", style="bold")
@@ -100,12 +100,12 @@ class Observation(Schema):
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """What the model is shown."""
+        """Return the content that the model is shown."""
         return [TextContent(text=self.model_dump_json())]
 
     @property
     def visualize(self) -> Text:
-        """The observation as a person sees it."""
+        """Return the observation as a person sees it."""
         parts = [
             part.text if isinstance(part, TextContent) else f"[{len(part.image_urls)} image(s)]"
             for part in self.to_llm_content
@@ -120,7 +120,7 @@ class TextObservation(Observation):
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """The text as it is."""
+        """Return the text unchanged."""
         return [TextContent(text=self.text)]
 
 
@@ -131,12 +131,12 @@ class ErrorObservation(Observation):
 
     @property
     def is_error(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """The message."""
+        """Return the message."""
         return [TextContent(text=self.message)]
 
 

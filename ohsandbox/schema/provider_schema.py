@@ -1,7 +1,7 @@
 """JSON Schema in the form that providers accept: limited, an object at the root, no references, no titles.
 
-MCP servers choose their own schemas. `bounded` makes one small enough to compile and to send with every request, and
-well-formed: a provider refuses a request that contains a malformed schema, and so every request.
+MCP servers choose their own schemas. `bounded` makes one well-formed, and small enough to compile and to send with
+every request: a provider refuses every request that contains a malformed schema.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def plain_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """As `plain_schema`, of a schema; a copy."""
+    """Return a copy of a JSON schema in the form of `plain_schema`."""
     plain: dict[str, Any] = _Plain(schema).of(schema)
     plain.setdefault("properties", {})
     plain.pop("description", None)  # the class's docstring is for programmers

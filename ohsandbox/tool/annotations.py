@@ -37,11 +37,11 @@ class ToolAnnotations(ConfigModel):
 _CallKind = Literal[
     "", "command", "input", "python", "browser", "url", "read", "edit", "delegation", "thought", "question", "answer"
 ]
-"""What the subject of a call is, by which the call is rated, approved and counted; "" is anything else:
+"""The kind of a call's subject, by which the call is rated, approved and counted; "" is any other kind:
 
 - `command`, `input`, `python`, `browser`, `url`: a shell command, input for a program that runs, code, the address of a
   page. Rules rate what it says.
-- `read`, `edit`: the path of the one file that is read or changed; nothing else is.
+- `read`, `edit`: the path of the one file that the call reads or changes; it affects no other.
 - `delegation`: a task of another agent, whose own calls are rated one by one.
 - `thought`, `question`, `answer`: words without an effect, the last two for the user.
 """
@@ -81,7 +81,7 @@ def counted_lines(text: object) -> str:
 
 
 _SecurityRisk = Literal["LOW", "MEDIUM", "HIGH", "UNKNOWN"]
-"""UNKNOWN is recorded if the model gives none; it is accepted from the model, but not offered."""
+"""UNKNOWN is recorded if the model gives no risk; it is accepted from the model, but not offered."""
 
 _OFFERED_RISKS: tuple[_SecurityRisk, ...] = ("LOW", "MEDIUM", "HIGH")
 
@@ -98,7 +98,7 @@ SECURITY_RISK_SCHEMA: dict[str, Any] = {
 def with_security_risk(schema: dict[str, Any]) -> dict[str, Any]:
     """Add the optional argument `security_risk` to a schema, unless the tool has its own.
 
-    It is first: a model writes arguments in order, so a truncated call still contains it.
+    The argument comes first: a model writes arguments in order, so a truncated call still contains it.
     """
     if SECURITY_RISK in schema["properties"]:
         return schema
@@ -109,7 +109,7 @@ def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[st
     """Split off `security_risk`: the other arguments, and the risk; lower case is accepted, absent and null are None.
 
     Raises:
-        ToolArgumentsError: it is none of LOW, MEDIUM, HIGH, UNKNOWN.
+        ToolArgumentsError: the risk is not one of LOW, MEDIUM, HIGH, UNKNOWN.
     """
     rest = dict(arguments)
     given = rest.pop(SECURITY_RISK, None)

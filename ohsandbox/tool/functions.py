@@ -28,21 +28,21 @@ BY_NAME = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ON
 def function_tool(
     function: Callable[..., Any], *, name: str | None = None, annotations: ToolAnnotations | None = None
 ) -> ToolDefinition[Action, Observation]:
-    """A tool that calls the function. It runs on the host, with your rights: no sandbox is around it.
+    """Return a tool that calls the function. The function runs on the host with your rights, outside any sandbox.
 
-    The description is its docstring, the arguments are its parameters: their annotations are checked by pydantic
-    (`Annotated[int, Field(ge=0, description="...")]` says more), and one without any takes every JSON value. What it
-    returns is shown: a text or an `Observation` as it is, anything else as JSON. A coroutine function is awaited in
-    the call's thread.
+    Its docstring is the tool's description, its parameters are the tool's arguments. pydantic checks their annotations
+    (`Annotated[int, Field(ge=0, description="...")]` adds a limit and a description); a parameter without one takes any
+    JSON value. The return value is shown: a text or an `Observation` as it is, anything else as JSON. A coroutine
+    function is awaited in the call's thread.
 
     Args:
         function: a function or method.
         name: the model's name for it; None is the function's own.
-        annotations: what it does to the world; None is the cautious default, of which a confirmation policy asks.
+        annotations: the tool's effects; None is the cautious default, for which a confirmation policy asks.
 
     Raises:
-        UsageError: it has no docstring, or a parameter without a name or with a type that JSON cannot have; or it is
-            a factory, with a parameter `conv_state`.
+        UsageError: the function has no docstring, or a parameter without a name or with a type that JSON cannot
+            represent; or it is a factory, with a parameter `conv_state`.
     """
     named: str = name or function.__name__
     what = f"Function {named!r}"
@@ -82,7 +82,7 @@ def function_tool(
 
 
 def _field(parameter: inspect.Parameter, *, is_renamed: bool) -> Any:
-    """The field of a parameter; a default that JSON cannot have is left out of the schema."""
+    """Create the field of a parameter; a default that JSON cannot represent is left out of the schema."""
     default, alias = parameter.default, parameter.name if is_renamed else None
     if isinstance(default, FieldInfo):
         return default

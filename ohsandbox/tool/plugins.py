@@ -47,13 +47,13 @@ class Plugins:
     """The entry points of a group, each imported once, on demand. Thread-safe."""
 
     def __init__(self, group: str = GROUP, *, check: Callable[[str, Any], Any]) -> None:
-        """Check takes name and object, returns the tool, or raises UsageError. The group "" has no entry points."""
+        """`check` takes name and object; it returns the tool or raises UsageError. The group "" has no entry points."""
         self._group = group
         self._check = check
         self._guard = threading.RLock()
         self._loaded: dict[str, _Plugin] = {}
         self._found: dict[str, tuple[EntryPoint, Origin]] | None = None
-        """By name, not imported yet."""
+        """Entry points by name, not imported yet."""
 
     def names(self) -> list[str]:
         """All names, without imports. If two distributions have a name, the first one gets it."""

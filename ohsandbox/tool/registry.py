@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 AnyTool = ToolDefinition[Any, Any]
 _ToolFactory = Callable[..., AnyTool | Sequence[AnyTool]]
 Registrable = AnyTool | type[ToolBase[Any, Any]] | Callable[..., Any]
-"""An instance, a class, a `_ToolFactory`, or a function that is to be a tool."""
+"""An instance, a class, a `_ToolFactory`, or a function that becomes a tool."""
 
 OWN = "ohsandbox"
 _STATE_PARAMETER = "conv_state"
-"""By which a function is a factory of tools, and no tool itself."""
+"""A function with a parameter of this name is a factory of tools, not a tool."""
 
 
 class Tool(ConfigModel):
     """A spec: a registered name and the parameters for its creation."""
 
     name: str = Field(min_length=1)
-    """Or a shell pattern, such as `file_*`: every registered tool that matches."""
+    """A registered name, or a shell pattern such as `file_*`, which selects every registered tool that matches."""
     params: dict[str, Any] = Field(default_factory=dict)
     require_confirmation: bool = False
     """The user must approve each call of the created tools."""
@@ -72,8 +72,8 @@ class ToolRegistry:
         Args:
             name: the name.
             tool: an instance, a class, a factory, or a plain function, which becomes a tool (`function_tool`).
-            replace: whether it may take the place of a built-in tool.
-            built_in: whether it is one.
+            replace: whether the tool may replace a built-in tool.
+            built_in: whether the tool is built in.
 
         Raises:
             UsageError: name is empty, or that of a built-in tool and replace is False; or tool is none of these, an
@@ -189,7 +189,7 @@ def is_pattern(name: str) -> bool:
 
 
 def usable(name: str, tool: Any) -> Registrable:
-    """What is registered for an object: a plain function becomes a tool of that name, the rest stays as it is.
+    """Return what is registered for an object: a plain function becomes a tool of that name, the rest stays as it is.
 
     Raises:
         UsageError: it is neither an instance that can run, nor a subclass, nor a factory, nor a function that can be a
@@ -241,7 +241,7 @@ def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | _ToolFactory, conv_state
 def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) -> bool:
     """Whether the factory takes a param of that name; one that takes any, or has no readable signature, takes it.
 
-    The conversation's state is none of its params; any_name asks about it all the same.
+    The conversation's state does not count as a param, unless any_name is set.
     """
     try:
         parameters = inspect.signature(factory).parameters
@@ -298,15 +298,15 @@ class _RuntimeResolver:
     """The registered tools that need no more than a runtime, for `Runtime.execute_tool`."""
 
     def __init__(self, registry: ToolRegistry, *, without: Collection[str]) -> None:
-        """Without: names of tools that need a conversation."""
+        """without: names of tools that need a conversation."""
         self._registry, self._without = registry, frozenset(without)
 
     def names(self) -> list[str]:
-        """Sorted."""
+        """Return the names, sorted."""
         return [name for name in self._registry.names() if name not in self._without]
 
     def hint(self, name: str) -> str:
-        """That it needs a conversation, and what does not; or the name that was meant."""
+        """Say that the tool needs a conversation, and which tools do not; or suggest the name that was meant."""
         known = self.names()
         if self._registry.knows(name):
             return f". It needs a conversation; a runtime alone has: {', '.join(known)}."
@@ -314,7 +314,7 @@ class _RuntimeResolver:
         return near and f".{near}"
 
     def create(self, name: str, runtime: Runtime) -> list[AnyTool]:
-        """The tools of that name; raises as `ToolRegistry.resolve`."""
+        """Create the tools of that name; raises as `ToolRegistry.resolve`."""
         return self._registry.resolve(Tool(name=name), ConversationState(conversation_id="runtime", runtime=runtime))
 
 
@@ -325,13 +325,13 @@ _registry = ToolRegistry(Plugins(check=usable))
 def register_tool(name: str, tool: Registrable, *, replace: bool = False, built_in: bool = False) -> None:
     """Register an instance, a class, a factory or a plain function with the process's registry.
 
-    A factory is a function with a parameter `conv_state`, and makes tools. Any other one is a tool itself: it runs on
-    the host, and its docstring and annotations describe it.
+    A factory is a function with a parameter `conv_state`, and makes tools. Any other function is a tool itself: it runs
+    on the host, and its docstring and annotations describe it.
 
     Args:
-        name: what an agent's `tools` call it; a second registration replaces the first.
-        tool: see above.
-        replace: whether it may take the place of a built-in tool.
+        name: the name in an agent's `tools`; a second registration replaces the first.
+        tool: the object to register, as described above.
+        replace: whether the tool may replace a built-in tool.
         built_in: for the tools of this package.
 
     Raises:
@@ -349,5 +349,5 @@ origin_of_tool = _registry.origin
 
 
 def serve_runtimes(*, without: Collection[str]) -> None:
-    """Have `Runtime.execute_tool` find what is registered, without the tools of these names."""
+    """Make registered tools available to `Runtime.execute_tool`, without the tools of these names."""
     RegisteredTools.resolve_by(_RuntimeResolver(_registry, without=without))

@@ -68,7 +68,7 @@ _BUILT_IN: tuple[tuple[tuple[str, ...], Registrable, Hint], ...] = (
     (("think",), think.make_think_tool(), think.HINT),
     (("finish",), finish.make_finish_tool(), finish.HINT),
 )
-"""Each tool's names, what creates it, and its hint."""
+"""Each tool's names, the object that creates it, and its hint."""
 
 for _names, _tool, _ in _BUILT_IN:
     for _name in _names:
@@ -79,7 +79,7 @@ HINTS: Mapping[str, Hint] = {name: hint for names, _, hint in _BUILT_IN for name
 
 
 def hint_of(name: str, call: Mapping[str, Any]) -> CallHint:
-    """The hint in the data of a `tool_call` event; what an older event lacks is the built-in tool's of that name."""
+    """Return the hint in a `tool_call` event; fields that an older event lacks come from the built-in tool's hint."""
     stored = call.get("hint")
     if isinstance(stored, dict) and "kind" in stored:
         with contextlib.suppress(ValidationError):

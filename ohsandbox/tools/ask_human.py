@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TOOL_NAME = "ask_human"
 
 _MAX_QUESTION_CHARS = 4_000
-"""More is not read before it is answered."""
+"""Limit of a question; users do not read more before they answer."""
 
 DESCRIPTION = f"""\
 Ask the user a question and stop until they answer; return that it was put to them. Their answer is their next message.
@@ -38,7 +38,7 @@ class AskHumanAction(Action):
 
 
 def hint(arguments: Mapping[str, Any]) -> CallHint:
-    """The question, and the options on lines of their own."""
+    """Return the question, with the options on lines of their own."""
     offered = arguments.get("options")
     options = [f"\n- {' '.join(str(one).split())}" for one in (offered if isinstance(offered, list) else ())]
     note = "".join(options)
@@ -51,7 +51,7 @@ def make_ask_human_tool(
     *,
     conv_state: ConversationState,  # noqa: ARG001 - every tool is made with it
 ) -> ToolDefinition[AskHumanAction, TextObservation]:
-    """The asking tool of a conversation that somebody reads; it holds nothing."""
+    """Create the tool for a conversation with a user; it has no state."""
     return ToolDefinition(
         name=TOOL_NAME,
         description=DESCRIPTION,

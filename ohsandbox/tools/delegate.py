@@ -24,10 +24,10 @@ TOOL_NAME = "delegate"
 HINT = CallHint(sign="&", kind="delegation", subject="task", needs_agent=True)
 
 _MAX_STEPS = 200
-"""Of a sub-agent at work so many are kept for who looks on; its log has them all."""
+"""Limit of a running sub-agent's steps that are kept for a user who watches; its log has them all."""
 
 MAX_TASK_CHARS = 100_000
-"""A task is words; data belongs in a file that the task names."""
+"""Limit of a task: data belongs in a file that the task names."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$"
 """The name becomes part of a directory's name."""
@@ -51,12 +51,12 @@ class AgentDelegateAction(Action):
 
     @property
     def agent(self) -> str:
-        """Which kind of agent is asked."""
+        """The kind of agent that is asked."""
         return "BrowsingAgent"
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What it is told."""
+        """The inputs that the agent is given."""
         return {"task": self.task}
 
 
@@ -69,7 +69,7 @@ class DelegateAction(AgentDelegateAction):
 
     @property
     def agent(self) -> str:
-        """Its name."""
+        """The agent's name."""
         return self.name
 
 
@@ -77,7 +77,7 @@ OnStep = Callable[[str], None]
 
 
 class DelegatingExecutor(ToolExecutor[ActionT, TextObservation]):
-    """Runs a function that delegates; the sub-agent's steps are its output meanwhile."""
+    """Runs a function that delegates; while it runs, the sub-agent's steps are its output."""
 
     def __init__(self, function: Callable[[ActionT, OnStep], TextObservation]) -> None:
         self._function = function
@@ -89,14 +89,14 @@ class DelegatingExecutor(ToolExecutor[ActionT, TextObservation]):
         return self._function(action, self._steps.append)
 
     def last_output(self) -> bytes:
-        """The last steps, a line each."""
+        """Return the last steps, one per line."""
         return "\n".join(self._steps.copy()).encode("utf-8", "replace")[-LAST_OUTPUT_BYTES:]
 
 
 def make_delegate_tool(
     *, conv_state: ConversationState, tools: Sequence[str] = ()
 ) -> ToolDefinition[DelegateAction, TextObservation]:
-    """The delegating tool; tools are the names that sub-agents may be given beyond those of the agent itself.
+    """Create the tool; tools are the names of tools that sub-agents may have beyond those of the agent itself.
 
     Raises:
         UsageError: the conversation cannot delegate.
@@ -128,7 +128,7 @@ these files, and knows nothing of this conversation. You wait for it."""
 def make_agent_tool(
     agent: object, *, name: str, description: str, conv_state: ConversationState
 ) -> ToolDefinition[AgentDelegateAction, TextObservation]:
-    """The tool that gives tasks to that very agent, with its tools, its prompt and, where it has one, its model.
+    """Create the tool that gives tasks to the given agent, with its tools, its prompt and its model, if it has one.
 
     Raises:
         UsageError: the conversation cannot delegate.
@@ -151,10 +151,10 @@ def make_agent_tool(
 
 
 def delegate_of(state: ConversationState, tool: str) -> Delegate:
-    """The conversation's way to delegate.
+    """Return the conversation's function that delegates.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the conversation has none.
     """
     if state.delegate is None:
         raise UsageError(

@@ -21,7 +21,7 @@ TOOL_NAME = "delegate_to_browsing_agent"
 HINT = CallHint(sign="&", kind="delegation", subject="task", needs_agent=True)
 
 BROWSING_TOOLS = ("browser", "web_read", "think", "finish")
-"""What the browsing agent has when nothing is said; without `browser` where the sandbox has none."""
+"""The browsing agent's tools by default; without `browser` if the sandbox has none."""
 
 _NO_BROWSER = "This sandbox has no browser: the agent could read pages, and not click, type or run their scripts."
 
@@ -34,7 +34,7 @@ and has no shell. It reaches what the sandbox's network lets through. You wait f
 def make_delegate_to_browsing_agent_tool(
     *, conv_state: ConversationState, tools: Sequence[str] = BROWSING_TOOLS, max_iterations: int | None = None
 ) -> ToolDefinition[AgentDelegateAction, TextObservation]:
-    """The tool; tools are the names of the browsing agent's, and max_iterations bounds its requests to the model.
+    """Create the tool; tools names the browsing agent's tools, and max_iterations bounds its requests to the model.
 
     Raises:
         UsageError: the conversation cannot delegate.

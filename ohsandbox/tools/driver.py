@@ -35,7 +35,7 @@ _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 TICK_S = 0.5
 """The delay in noticing a death while a child of the program holds its streams open."""
 _SETTLE_S = 2.0
-"""Time for the exit code, after the end of the streams."""
+"""Time to wait for the exit code after the end of the streams."""
 TAIL_BYTES = 4096
 """The tail of standard error kept for the message about a death."""
 LAST_WORDS_CHARS = 500
@@ -72,7 +72,7 @@ class ProgramDied(ToolError):  # noqa: N818 - states the event
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        """Its exit code, if known."""
+        """The program's exit code, if known."""
 
 
 class RequestTimedOut(ToolError):  # noqa: N818 - states the event
@@ -242,7 +242,7 @@ class Driver:
         self.stop(grace_s=grace_s)
 
     def _bury(self) -> None:
-        """Record the death of a program that ended by itself, and end its remaining processes."""
+        """Record the end of a program that ended by itself, and end its remaining processes."""
         process = self._process
         if process is None or process.alive:
             return
@@ -277,9 +277,9 @@ class _Process:
         """The number of the request in progress; 0 is its start."""
         self.alive = True
         self.status: int | None = None
-        """Its exit code, once it has one."""
+        """Its violation of the protocol, if any."""
         self._failure: SandboxUnavailable | None = None
-        """Why the connection to it broke."""
+        """The error that broke the connection to it."""
         self._complaint = ""
         """How it broke the protocol."""
         self._tail = b""

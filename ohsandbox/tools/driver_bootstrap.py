@@ -17,7 +17,7 @@ if sys.path[:1] == [""]:  # the working directory: a file json.py there is not m
 import json
 
 requests: BinaryIO = globals()["requests"]
-"""This source has come through it."""
+"""The stream of requests, through which this source has arrived."""
 answers = os.dup(1)
 null = os.open(os.devnull, os.O_RDONLY)
 os.dup2(null, 0)

@@ -27,18 +27,19 @@ TOOL_NAME = "edit_file"
 HINT = CallHint(sign="~", kind="edit", subject="path", needs_agent=True)
 
 _MAX_EDIT_LINES = 300
-"""What is merged is written out again in full: so many lines are about 4,000 tokens, which models copy faithfully."""
+"""Limit of lines to merge: the model writes them out again in full, about 4,000 tokens, which models copy
+faithfully."""
 _MAX_EDIT_CHARS = 60_000
-"""The same bound for files of long lines."""
+"""The same limit in characters, for files with long lines."""
 MAX_FILE_BYTES = 16 * 1024 * 1024
-"""A text file past this is data."""
+"""Limit of a file; a larger text file is data."""
 _LAST_LINE = -1
 CONTEXT_LINES = 3
-"""The default of `diff -u`."""
+"""Lines of context in a diff: the default of `diff -u`."""
 _ORIENTATION_LINES = 20
-"""Lines before and after the range that the merging model gets."""
+"""Lines before and after the range that are shown to the merging model."""
 _ATTEMPTS = 2
-"""One answer, and a second one after an error message."""
+"""Limit of requests to the model: one, and a second one after an error message."""
 DESCRIPTION = f"""\
 Edit a text file in the sandbox from a draft, and return the difference as a unified diff.
 
@@ -96,7 +97,7 @@ _PLACEHOLDER = re.compile(
     r"(?:existing|unchanged|rest of|no changes?|same as|other|previous|remaining)\b[^\n]{0,80}",
     re.IGNORECASE,
 )
-"""A line such as `# ... existing code ...`: it represents other lines."""
+"""A line that represents other lines, such as `# ... existing code ...`."""
 
 
 class EditFileAction(Action):
@@ -120,7 +121,7 @@ class EditFileAction(Action):
 
     @property
     def impl_source(self) -> FileEditSource:
-        """What does it."""
+        """The editor that makes the change."""
         return FileEditSource.LLM_BASED_EDIT
 
     @property
@@ -135,10 +136,10 @@ class EditFileAction(Action):
 
 
 def make_edit_file_tool(*, conv_state: ConversationState) -> ToolDefinition[EditFileAction, TextObservation]:
-    """The drafting editor.
+    """Create the tool `edit_file`.
 
     Raises:
-        UsageError: the conversation has no runtime, or no model to merge by.
+        UsageError: the conversation has no runtime, or no model to merge with.
     """
     ask_model = conv_state.ask_model
     if ask_model is None:
@@ -205,7 +206,7 @@ def _decoded(data: bytes, path: str) -> str:
 
 
 def _as_it_is(action: EditFileAction, text: str, state: str) -> tuple[int, int, str]:
-    """The range to replace and its new text, without a draft: it is appended, or the file has no text."""
+    """Return the range to replace and its new text if there is nothing to merge: an append, or a file without text."""
     content = action.content
     if found := _placeholders(content):
         why = "Appending takes the content as it is" if text else f"The file {state}"
@@ -223,7 +224,7 @@ def _as_it_is(action: EditFileAction, text: str, state: str) -> tuple[int, int, 
 
 
 def _merged(action: EditFileAction, text: str, ask_model: AskModel) -> tuple[int, int, str]:
-    """The range to replace and its new text, as the model merges the draft."""
+    """Return the range to replace and its new text, as merged by the model."""
     path, draft, count = action.path, action.content, count_lines(text)
     last = count if action.end == _LAST_LINE else action.end
     if max(action.start, last) > count:
@@ -263,11 +264,11 @@ def _plain(lines: str) -> str:
 
 
 def _ask(ask_model: AskModel, **parts: str) -> str:
-    r"""The merged piece as the model writes it; its lines end with \n.
+    r"""Return the merged piece as the model writes it; its lines end with \n.
 
     Raises:
         ToolError: the model gave no usable answer, twice.
-        ModelError: it gave no answer.
+        ModelError: the model gave no answer.
     """
     text = "\n".join(parts.values())
     tag = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -287,7 +288,7 @@ def _ask(ask_model: AskModel, **parts: str) -> str:
 
 
 def _read(answer: str, tag: str, *, piece: str, draft: str) -> tuple[str, str]:
-    """The merged text, and its fault or ""."""
+    """Return the merged text, and its fault or ""."""
     opening, closing = f"<merged-{tag}>", f"</merged-{tag}>"
     if answer.count(opening) != 1 or answer.count(closing) != 1:
         return "", f"it held {opening} {answer.count(opening)} times and {closing} {answer.count(closing)} times"

@@ -40,14 +40,14 @@ def make_execute_bash_tool(
     timeout: float = YIELD_S,
     idle_timeout: float = IDLE_TIMEOUT_S,
 ) -> ToolDefinition[CmdRunAction, CommandObservation]:
-    """The shell tool, on the named session. The conversation needs a runtime.
+    """Create the shell tool for the named session. The conversation needs a runtime.
 
     Args:
-        conv_state: has the runtime.
-        session: is made by the first command where there is none of that name.
-        working_dir: where such a new shell begins, also after `reset`; None is the sandbox's working directory.
+        conv_state: provides the runtime.
+        session: name of the session; the first command creates it if it does not exist.
+        working_dir: where a new shell starts, also after `reset`; None is the sandbox's working directory.
         timeout: seconds after which a call without a `timeout` of its own returns; the command runs on.
-        idle_timeout: seconds of silence after which it does.
+        idle_timeout: seconds without output after which such a call returns.
 
     Raises:
         UsageError: a number of seconds is not between 0 and MAX_TIMEOUT_S, or there is no runtime.

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 TOOL_NAME = "execute_ipython_cell"
 HINT = CallHint(sign="%", kind="python", subject="code")
 DEFAULT_TIMEOUT_S = 120.0
-"""The shell's limit too."""
+"""The same limit as for a shell command."""
 MAX_TIMEOUT_S = 3600.0
 """An hour: longer work belongs in the background, where it can be polled."""
 MAX_IMAGES = 8
-"""Of one cell; a model pays some 1,500 tokens for each."""
+"""Limit per cell; each image costs a model some 1,500 tokens."""
 DESCRIPTION = f"""\
 Run a cell of Python in a persistent kernel inside the sandbox, and return what it printed, the value of its last
 expression and its images.
@@ -76,26 +76,27 @@ _GROUP_AFTER_S = 0.5
 """An interrupt goes to the kernel only, so that servers of earlier cells keep running; `os.system` ignores it while its
 child runs, so the children get it too if it had no effect for this long."""
 _INSIST_S = 0.9
-"""A cancelled cell that catches KeyboardInterrupt and goes on gets an exception of the kernel's own after this; one
-whose time is over, so long before the kill."""
+"""A cancelled cell that catches KeyboardInterrupt and continues gets an exception of the kernel's own after this time;
+a cell whose time is over gets it this long before the kill."""
 KILL_AFTER_S = 5.0
 """Time before a kill; also the limit of clean-up in `except KeyboardInterrupt` once a cell's time is over."""
 IGNORED_STATUS = 113
-"""Of a kernel that ended itself since the cell goes on whatever is raised in it; in `_ipython_kernel/main.py` too."""
+"""Exit code of a kernel that ended itself because its cell continued after every exception that was raised in it;
+defined in `_ipython_kernel/main.py` too."""
 _QUIT_S = 1.0
-"""Time for `atexit` and open files of a kernel that is reset or closed."""
+"""Time for `atexit` functions and open files of a kernel that is reset or closed."""
 _MARK_S = 2.0
 """Time from the answer to the end of the output: the engine copies the two streams in two threads."""
 _CAPTURED_PER_CHAR = 8
 """Bytes kept for each shown character: enough for the longest ones at both ends."""
 MAX_IMAGE_CHARS = 5_000_000
-"""In base64: the limit of the strictest large provider."""
+"""Limit of an image in base64: that of the strictest large provider."""
 
 _MODULES = ("display", "plain", "ipython", "main")
 _OUR_FRAMES = re.compile(
     r'^  File "(?:<ohsandbox>|<string>|[^"\n]*/IPython/core/[^"\n]*)", line \d+ in .*\n', re.MULTILINE
 )
-"""Our frames in the crash output of `faulthandler`."""
+"""Frames of the kernel in the crash output of `faulthandler`."""
 
 
 class IPythonRunCellAction(Action):
@@ -124,18 +125,18 @@ class IPythonObservation(Observation):
     timed_out: bool = False
     """Interrupted or killed because its time was over."""
     kernel_died: bool = False
-    """The cell took the kernel with it, and all variables."""
+    """The kernel ended with the cell, and all variables are lost."""
     notice: str | None = None
-    """What we have to say."""
+    """A note for the model."""
 
     @property
     def is_error(self) -> bool:
-        """Whether the kernel died: what the model believes to be in memory is not there any more."""
+        """Whether the kernel died: variables that the model believes to be in memory are lost."""
         return self.kernel_died
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """The text, what is to be said of it, then the images."""
+        """Return the text, the notes on it, then the images."""
         lines = [self.text.removesuffix("\n")] if self.text else []
         if self.notice:
             lines.append(f"[{self.notice}]")
@@ -146,7 +147,7 @@ class IPythonObservation(Observation):
 def make_execute_ipython_cell_tool(
     *, conv_state: ConversationState, python: str = "python3"
 ) -> ToolDefinition[IPythonRunCellAction, IPythonObservation]:
-    """The Python tool, with a kernel of its own that the first cell starts. python is found by the sandbox's PATH.
+    """Create the Python tool, with its own kernel that the first cell starts. python is found by the sandbox's PATH.
 
     Raises:
         UsageError: the conversation has no runtime.
@@ -356,7 +357,7 @@ def _bounded(output: Captured, limit_chars: int) -> str:
 
 
 def _images(said: object) -> tuple[tuple[str, ...], int]:
-    """The images of an answer as data URLs, and how many were refused. The sandbox is not trusted."""
+    """Return the images of an answer as data URLs, and how many were refused. The sandbox is not trusted."""
     urls, refused = [], 0
     for image in (said if isinstance(said, list) else [])[:MAX_IMAGES]:
         kind, data = (image.get("type"), image.get("data")) if isinstance(image, dict) else (None, None)
@@ -368,7 +369,7 @@ def _images(said: object) -> tuple[tuple[str, ...], int]:
 
 
 def _is_image(kind: str, data: str) -> bool:
-    """Whether it is one whole: a provider permanently refuses a conversation with a broken image."""
+    """Whether data is one complete image: a provider permanently refuses a conversation with a broken image."""
     if len(data) > MAX_IMAGE_CHARS:
         return False
     try:

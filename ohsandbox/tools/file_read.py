@@ -17,7 +17,7 @@ HINT = CallHint(sign="<", kind="read", subject="path", writes=False)
 
 
 def make_file_read_tool(*, conv_state: ConversationState) -> ToolDefinition[FileReadAction, TextObservation]:
-    """The reading tool. The conversation needs a runtime."""
+    """Create the tool `file_read`. The conversation needs a runtime."""
     runtime, limits = conv_state.require_runtime(), conv_state.output
     return ToolDefinition(
         name="file_read",

@@ -17,12 +17,12 @@ __all__ = ["FileWriteAction", "hint", "make_file_write_tool"]
 
 
 def hint(arguments: Mapping[str, Any]) -> CallHint:
-    """The file, and how long it becomes."""
+    """Return the file and its new length."""
     return CallHint(sign="+", kind="edit", subject="path", note=counted_lines(arguments.get("content")))
 
 
 def make_file_write_tool(*, conv_state: ConversationState) -> ToolDefinition[FileWriteAction, TextObservation]:
-    """The writing tool. The conversation needs a runtime."""
+    """Create the tool `file_write`. The conversation needs a runtime."""
     runtime = conv_state.require_runtime()
     return ToolDefinition(
         name="file_write",

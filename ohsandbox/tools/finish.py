@@ -25,17 +25,17 @@ class AgentFinishAction(Action):
     @model_validator(mode="before")
     @classmethod
     def _absent_is_empty(cls, given: Any) -> Any:
-        """Asked for, and not insisted on: a call without it is clear enough."""
+        """Accept a call without the argument: it is requested, but not required."""
         return {"message": "", **given} if isinstance(given, dict) else given
 
     @property
     def final_thought(self) -> str:
-        """The message, by its second name `final_thought`."""
+        """The message, under its second name `final_thought`."""
         return self.message
 
 
 def make_finish_tool() -> ToolDefinition[AgentFinishAction, TextObservation]:
-    """The tool; it holds nothing, so one serves every conversation."""
+    """Create the tool. It has no state, so one instance serves every conversation."""
     return ToolDefinition(
         name="finish",
         description=DESCRIPTION,

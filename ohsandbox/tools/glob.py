@@ -56,7 +56,7 @@ class GlobObservation(TextObservation):
     """Absolute paths as the sandbox has them, unquoted, newest first, at most `max_files`; undecodable bytes as
     surrogate escapes."""
     total: int = 0
-    """All that match."""
+    """Number of all files that match."""
     complete: bool = True
     """False: the search was stopped, and there may be more."""
     truncated: bool = False
@@ -110,7 +110,7 @@ class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
 
 
 def make_glob_tool(*, conv_state: ConversationState) -> ToolDefinition[GlobAction, GlobObservation]:
-    """The file-finding tool. The conversation needs a runtime."""
+    """Create the tool `glob`. The conversation needs a runtime."""
     return ToolDefinition(
         name=TOOL_NAME,
         description=DESCRIPTION,

@@ -42,7 +42,7 @@ DEFAULT_MAX_FILES = 100
 MOST_FILES = 1000
 _MOST_CONTEXT = 50
 MAX_MATCHES = 10_000
-"""As data; a model is shown some 2,000 at most. They take 60 ms to check."""
+"""Limit of the matches returned as data, which take 60 ms to check; a model is shown some 2,000 at most."""
 
 DESCRIPTION = f"""\
 Search the text of files in the sandbox, line by line, with a regular expression. Returns the matching lines with their
@@ -253,7 +253,7 @@ def _narrower(action: GrepAction) -> str:
 
 
 def make_grep_tool(*, conv_state: ConversationState) -> ToolDefinition[GrepAction, GrepObservation]:
-    """The text-searching tool. The conversation needs a runtime."""
+    """Create the tool `grep`. The conversation needs a runtime."""
     return ToolDefinition(
         name=TOOL_NAME,
         description=DESCRIPTION.replace("{max_chars}", f"{conv_state.output.max_chars:,}"),

@@ -26,7 +26,7 @@ ANSWERS = {
     None: "Condensation is requested. An agent with a condenser summarises the older part of the conversation before "
     "your next turn; if nothing is summarised, this agent has none. Go on with the task.",
 }
-"""By whether the agent has a condenser; None: not known."""
+"""The answer by whether the agent has a condenser; None: not known."""
 
 
 class CondensationRequestAction(Action):
@@ -38,7 +38,7 @@ def make_request_condensation_tool(
     conv_state: ConversationState,  # noqa: ARG001 - every tool is made with it
     has_condenser: bool | None = None,
 ) -> ToolDefinition[CondensationRequestAction, TextObservation]:
-    """The tool of an agent that may ask for a summary; only useful with a condenser.
+    """Create the tool of an agent that may ask for a summary; only useful with a condenser.
 
     has_condenser says whether the agent has one; None leaves it open, and the answer says so.
     """

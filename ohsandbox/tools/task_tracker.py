@@ -30,10 +30,10 @@ FILE_NAME = "TASKS.json"
 _DAMAGED_NAME = "TASKS.damaged.json"
 
 HINT = CallHint(writes=False, needs_agent=True)
-"""Its list is on the host."""
+"""Does not write files of the sandbox: the list is on the host."""
 
 _MAX_TASKS = 200
-"""A plan that is longer is not read any more."""
+"""Limit of tasks; nobody reads a longer plan."""
 
 MAX_TITLE_CHARS = 500
 _MAX_NOTES_CHARS = 4_000
@@ -103,7 +103,7 @@ class TaskTrackingAction(Action):
 
     @property
     def visualize(self) -> Text:
-        """The command, and for a plan the list."""
+        """Return the command and, for a plan, the list."""
         return Text(self.command) if self.task_list is None else checklist(self.task_list)
 
 
@@ -112,18 +112,18 @@ class TaskTrackerObservation(Observation):
 
     task_list: tuple[_TaskItem, ...] = ()
     notices: tuple[str, ...] = ()
-    """What we have to say of it."""
+    """Notes on the list."""
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """A count, the list with signs, and what there is to say."""
+        """Return a count, the list with signs, and the notes."""
         lines = [_count(self.task_list), *(_line(task) for task in self.task_list)]
         text = cut_middle("\n".join(lines), limit_chars=_MAX_LIST_CHARS)
         return [TextContent(text="\n".join([text, *(f"[{notice}]" for notice in self.notices)]))]
 
     @property
     def visualize(self) -> Text:
-        """The list, coloured by status."""
+        """Return the list, coloured by status."""
         text = checklist(self.task_list)
         for notice in self.notices:
             text.append(f"\n{notice}", style="yellow")
@@ -131,7 +131,7 @@ class TaskTrackerObservation(Observation):
 
 
 def checklist(tasks: Sequence[_TaskItem]) -> Text:
-    """The list for a person's eyes."""
+    """Format the list for a user."""
     text = Text(_count(tasks), style="bold")
     for task in tasks:
         text.append("\n")
@@ -219,7 +219,7 @@ def _notices(tasks: tuple[_TaskItem, ...]) -> list[str]:
 def make_task_tracker_tool(
     *, conv_state: ConversationState
 ) -> ToolDefinition[TaskTrackingAction, TaskTrackerObservation]:
-    """The task list of a conversation; kept on disk where the conversation has a directory."""
+    """Create the task list of a conversation; it is kept on disk if the conversation has a directory."""
     directory = conv_state.directory
     return ToolDefinition(
         name=TOOL_NAME,

@@ -24,12 +24,12 @@ class AgentThinkAction(Action):
     @model_validator(mode="before")
     @classmethod
     def _absent_is_empty(cls, given: Any) -> Any:
-        """Asked for, and not insisted on: a call without it is clear enough."""
+        """Accept a call without the argument: it is requested, but not required."""
         return {"thought": "", **given} if isinstance(given, dict) else given
 
 
 def make_think_tool() -> ToolDefinition[AgentThinkAction, TextObservation]:
-    """The tool; it holds nothing, so one serves every conversation."""
+    """Create the tool. It has no state, so one instance serves every conversation."""
     return ToolDefinition(
         name="think",
         description=DESCRIPTION,

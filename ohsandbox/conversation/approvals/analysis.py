@@ -1,4 +1,4 @@
-"""`SecurityAnalyzer`: how much harm a call could do, by the model's word, by rules, and both together."""
+"""`SecurityAnalyzer`: how much harm a call could do, by the model's rating, by rules, and by both together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULT_WORKDIR = "/workspace"
 
 
 class _Assessment(NamedTuple):
-    """A risk level, with the reasons for it as a person reads them."""
+    """A risk level, with the reasons for it in words for the user."""
 
     risk: ActionSecurityRisk
     """The risk; UNKNOWN if the analyzer has no opinion."""
@@ -40,14 +40,14 @@ class _Assessment(NamedTuple):
 
 
 class SecurityAnalyzer(Protocol):
-    """Looks at a call before it runs. It is a net, not a wall: what must not happen is the sandbox's to prevent."""
+    """Rates a call before it runs. It cannot catch everything: only the sandbox prevents harm reliably."""
 
     def assess(self, call: ActionEvent) -> _Assessment:
-        """The risk of a call that has a tool and an action. What it raises counts as HIGH."""
+        """Return the risk of a call that has a tool and an action. An exception counts as HIGH."""
 
 
 class ModelsWord:
-    """The `security_risk` that the model gave."""
+    """Uses the `security_risk` that the model gave."""
 
     def assess(self, call: ActionEvent) -> _Assessment:
         """Return the model's rating; UNKNOWN if it gave none."""
@@ -63,7 +63,7 @@ _TEXT_RULES: dict[str, Callable[[str, str], Iterable[Finding]]] = {
     "url": lambda text, _: web_findings(text),
     "browser": lambda text, _: browser_findings(text),
 }
-"""Rules for what a tool of that kind takes (`CallHint.kind`); a server's tools are of no kind."""
+"""Rules by the kind of what a tool's calls hold (`CallHint.kind`); tools of MCP servers have no kind."""
 
 
 class _CommandRules:
@@ -72,13 +72,13 @@ class _CommandRules:
     def __init__(self, workdir: str | None = None, *, keeps_files: bool = True) -> None:
         """Paths outside workdir are outside the workspace; None is /workspace.
 
-        keeps_files: checkpoints bring back what is deleted; else deleting is HIGH.
+        keeps_files: whether checkpoints can restore deleted files; if not, deleting is HIGH.
         """
         self._workdir = posixpath.normpath(workdir or DEFAULT_WORKDIR)
         self._keeps_files = keeps_files
 
     def assess(self, call: ActionEvent) -> _Assessment:
-        """The highest of the rules that match; where none does LOW for what they look at, else UNKNOWN."""
+        """Return the highest risk of matching rules; if none matches, LOW for what has rules, else UNKNOWN."""
         arguments = {} if call.action is None else call.action.model_dump()
         hint = CallHint() if call.tool is None else call.tool.call_hint(arguments)
         if (rules := _TEXT_RULES.get(hint.kind)) is not None:
@@ -101,13 +101,13 @@ class _CommandRules:
 
 
 class AnnotationRules:
-    """What a tool says of itself. What a server says of its own tools, see `believed` in `ohsandbox.mcp.definition`."""
+    """Uses a tool's own annotations; for an MCP server's tools see `believed` in `ohsandbox.mcp.definition`."""
 
     def assess(self, call: ActionEvent) -> _Assessment:
-        """HIGH: it says outright that it destroys. LOW: it only reads, or neither destroys nor reaches out.
+        """Return HIGH if the tool declares that it destroys; LOW if it only reads, or neither destroys nor reaches out.
 
-        A tool that says nothing is UNKNOWN, and so is one that says that it reaches out: a danger that is declared is
-        never better than silence.
+        A tool without annotations is UNKNOWN, and so is one that declares that it reaches out: declaring a danger never
+        gives a lower risk than declaring nothing.
         """
         hints, kind = None if call.tool is None else call.tool.annotations, call.hint.kind
         if kind == "delegation":
@@ -137,7 +137,7 @@ class _Highest:
 
 
 class RaisedByModel:
-    """An analyzer, and on top of it the model's word, which never lowers: UNKNOWN stays, unless the model says HIGH."""
+    """An analyzer, raised by the model's rating but never lowered: UNKNOWN stays, unless the model says HIGH."""
 
     def __init__(self, analyzer: SecurityAnalyzer) -> None:
         self.analyzer = analyzer
@@ -153,18 +153,18 @@ class RaisedByModel:
 
 
 def conceals(name: str, arguments: Any) -> tuple[str, ...]:
-    """What of a call's name and arguments a person would not see as it is; such a call is HIGH, whatever it does."""
+    """Return what in a call's name and arguments the user would not see as it is; such a call is always HIGH."""
     texts = [*texts_in(arguments), name]
     return tuple(dict.fromkeys(why for text in texts for why in concealed_in(text)))
 
 
 def default_analyzer(workdir: str | None = None, *, keeps_files: bool = True) -> SecurityAnalyzer:
-    """All our rules, and the model's word where it is worse; see `_CommandRules` for keeps_files."""
+    """Return an analyzer of all our rules, raised by the model's rating; see `_CommandRules` for keeps_files."""
     return RaisedByModel(_Highest(_CommandRules(workdir, keeps_files=keeps_files), AnnotationRules()))
 
 
 def level(risk: ActionSecurityRisk) -> int:
-    """Return the risk as a number to compare by; UNKNOWN is the lowest."""
+    """Return the risk as a number for comparisons; UNKNOWN is the lowest."""
     return _LEVELS[risk]
 
 

@@ -1,4 +1,4 @@
-"""`Approvals`: the calls that wait for a person, and the decisions, which are events of the log."""
+"""`Approvals`: the calls that wait for a user, and the decisions, which are events of the log."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ _SPOKE_INSTEAD = "They wrote a message instead of allowing it; it follows."
 
 
 class Decision(NamedTuple):
-    """A person's decision on calls that wait."""
+    """A user's decision on waiting calls."""
 
     approved: bool
     reason: str = ""
     """The reason that the model is told if the calls are rejected."""
     tool_call_ids: Sequence[str] | None = None
-    """None is all that wait; rejecting all also stops the calls of the same response that would not have asked."""
+    """None means all waiting calls; rejecting all also stops the calls of the same response that needed no approval."""
     scope: CallScope | None = None
-    """Where approved: what is allowed from now on as well. It must cover each of the calls."""
+    """If approved: what is also allowed from now on. It must cover each of the calls."""
 
 
 ApprovalCallback = Callable[[Sequence[PendingCall]], Decision | None]
-"""Asks a person, in the run's thread. None leaves it open: the run ends and waits on disk."""
+"""Asks the user, in the run's thread. None leaves the decision open: the run ends, and the calls wait on disk."""
 
 
 class Approvals:
     """The pending calls and standing approvals of one conversation."""
 
     def __init__(self, log: ConversationLog, *, ask: ApprovalCallback | None = None) -> None:
-        """Ask: a conversation's `confirm`.
+        """Create the object for a conversation; ask is its `confirm`.
 
         Raises:
-            UsageError: it is not a function.
+            UsageError: ask is not a function.
         """
         if ask is not None and not callable(ask):
             policy = f"A policy goes by another name: confirmation={ask!r}." if isinstance(ask, str) else ""
             raise wrong_type("confirm", ask, "a function that is given the calls that wait", policy)
         self._log = log
         self.callback = ask
-        """Asks a person; None if nobody can be asked during the run."""
+        """Asks the user; None if nobody can be asked during the run."""
         self.standing = StandingApprovals()
         """The approvals in force, kept up to date with the events of the log."""
 
@@ -81,8 +81,8 @@ class Approvals:
         """Store the decision; nothing runs yet.
 
         Raises:
-            UsageError: nothing waits, or not what decision names, or its scope does not cover that.
-            LogWriteError: it could not be stored, and does not count.
+            UsageError: no call waits, or the decision names one that does not wait or that its scope does not cover.
+            LogWriteError: the decision could not be stored, and has no effect.
         """
         expect_texts("tool_call_ids", decision.tool_call_ids)
         with self._log.lock:
@@ -112,11 +112,11 @@ class Approvals:
             )
 
     def grant(self, scope: AnyScope, *, by: str) -> Approval:
-        """Allow from now on what scope says, until it is revoked.
+        """Allow what scope covers from now on, until the approval is revoked.
 
         Raises:
             UsageError: the scope names no directory, or a call that hides characters.
-            LogWriteError: it could not be stored, and does not count.
+            LogWriteError: the approval could not be stored, and has no effect.
         """
         check_scope(scope)
         with self._log.lock:
@@ -125,11 +125,11 @@ class Approvals:
             return self.standing.in_force[-1]
 
     def revoke(self, number: int, *, by: str) -> Approval:
-        """Revoke a standing approval; calls that wait by it wait for a person.
+        """Revoke a standing approval; calls that it would have let pass wait for the user.
 
         Raises:
-            UsageError: none of that number is in force.
-            LogWriteError: it could not be stored, and does not count.
+            UsageError: no approval of that number is in force.
+            LogWriteError: the revocation could not be stored, and has no effect.
         """
         with self._log.lock:
             known = {approval.number: approval for approval in self.standing.in_force}
@@ -140,7 +140,7 @@ class Approvals:
             return known[number]
 
     def approval_for(self, call: PendingCall, runtime: Runtime | None) -> int | None:
-        """The number of an approval that lets the call pass; None where a person is to be asked."""
+        """Return the number of an approval that lets the call pass; None if the user has to be asked."""
         with self._log.lock:
             found = self.standing.covering(call)
         for approval in found:
@@ -153,21 +153,21 @@ class Approvals:
         self.standing.add(self._log.emit(body))
 
     def give_way(self) -> None:
-        """Reject all calls that wait, because the person wrote a message instead."""
+        """Reject all waiting calls, because the user wrote a message instead."""
         if self.pending:
             self.decide(Decision(approved=False, reason=_SPOKE_INSTEAD), by="message")
 
     def ask_for_subagent(self, pending: Sequence[PendingCall]) -> Decision:
-        """Decide for a sub-agent by the callback; without one, or where it leaves calls open, they are rejected."""
+        """Ask the callback about a sub-agent's calls; reject them if there is none or it leaves calls open."""
         decision = None if self.callback is None else self.callback(pending)
         return Decision(approved=False, reason=_NOBODY_THERE) if decision is None else decision
 
     def ask(self) -> bool:
-        """Ask the callback until nothing waits; False where it leaves some open, or there is none.
+        """Ask the callback until no call waits; False if it leaves some open, or there is no callback.
 
         Raises:
-            UsageError: it names calls that do not wait.
-            Exception: what the callback raises; what waits goes on waiting.
+            UsageError: the callback names calls that do not wait.
+            Exception: any error of the callback; the calls continue to wait.
         """
         while pending := self.pending:
             decision = None if self.callback is None else self.callback(pending)
@@ -180,7 +180,7 @@ class Approvals:
 
 
 def pending_of(history: History) -> list[PendingCall]:
-    """The calls that wait for a person, by the history of a log."""
+    """Return the calls that wait for a user, according to a log's history."""
     return [
         PendingCall(
             call.tool_call_id,

@@ -1,4 +1,4 @@
-"""`ConfirmationPolicy`: which calls a person must confirm."""
+"""`ConfirmationPolicy`: which calls a user must confirm."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ConfirmationPolicy(Protocol):
     """Decides by a call and its risk. One instance may be used by many conversations."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
-        """Whether a person must allow the call."""
+        """Whether the user must allow the call."""
 
 
 class _NeverConfirm:
@@ -60,12 +60,12 @@ class _AlwaysConfirm:
 
 
 class ConfirmRisky:
-    """Calls ask from a threshold on, and calls of unknown risk, unless the tool only reads."""
+    """Asks about calls from a risk level on, and about calls of unknown risk, unless the tool only reads."""
 
     def __init__(
         self, threshold: ActionSecurityRisk = ActionSecurityRisk.HIGH, *, confirm_unknown: bool = True
     ) -> None:
-        """Ask from threshold on, and where confirm_unknown about calls of which nobody knows anything.
+        """Ask about calls from threshold on and, if confirm_unknown is set, about calls of unknown risk.
 
         Raises:
             UsageError: threshold is UNKNOWN.
@@ -76,7 +76,7 @@ class ConfirmRisky:
         self.confirm_unknown = confirm_unknown
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
-        """By the risk; a tool that only reads has one where its address carries data, or its text hides characters."""
+        """Decide by the risk; a read-only tool has one if its address carries data, or if its text hides characters."""
         if call.hint.kind in _WORDS:
             return False
         if risk is ActionSecurityRisk.UNKNOWN:
@@ -85,14 +85,15 @@ class ConfirmRisky:
 
 
 class PlanMode(ConfirmRisky):
-    """The agent may look and must present a plan: calls that may change something are refused, and nobody is asked.
+    """The agent may only read and must present a plan: calls that may change something are refused without asking.
 
-    What runs: tools that only read, words, the task list, and commands of which every part is known to write nothing.
-    Of these, risky ones ask as under `ConfirmRisky`. The model is told when it begins and when it is over.
+    These calls run: read-only tools, thoughts, questions and answers, the task list, and commands of which every part
+    is known to write nothing. Risky ones among them ask as under `ConfirmRisky`. The model is told when the mode begins
+    and ends.
     """
 
     def refusal(self, call: ActionEvent, *, workdir: str | None) -> str | None:
-        """What the model is told in the place of a result; None for a call that may run."""
+        """Return what the model is told instead of a result; None for a call that may run."""
         if call.tool is None or only_reads(call.tool, call.action) or call.hint.kind in _WORDS or call.name == TASKS:
             return None
         if call.hint.kind == "command":
@@ -116,10 +117,10 @@ PLAN_IS_OVER = "The user has left plan mode: you may change things again, as the
 
 
 def policy_given(given: ConfirmationPolicy | str | None) -> ConfirmationPolicy | None:
-    """The policy that was given, itself or by name.
+    """Return the policy that was given as an object or by name.
 
     Raises:
-        UsageError: it is none, or there is none of that name.
+        UsageError: given is not a policy, or no policy has that name.
     """
     if isinstance(given, str):
         return policy_of(given)
@@ -128,10 +129,10 @@ def policy_given(given: ConfirmationPolicy | str | None) -> ConfirmationPolicy |
 
 
 def policy_of(name: str) -> ConfirmationPolicy:
-    """The policy of that name, with its defaults.
+    """Create the policy of that name, with its defaults.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no policy has that name.
     """
     made: dict[str, Callable[[], ConfirmationPolicy]] = {
         "never": _NeverConfirm,
@@ -154,14 +155,14 @@ def approval_filter_of(
     keeps_files: bool = True,
     approval_for: Callable[[PendingCall], int | None],
 ) -> Screen | None:
-    """A function that decides which calls of a response wait for a person or are refused; None where all may run.
+    """Return a function that decides which calls of a response wait for the user or are refused; None if all may run.
 
     Args:
-        policy: decides.
+        policy: decides which calls need the user.
         analyzer: None is `default_analyzer`.
         workdir: the workspace in the sandbox, for rules about paths.
         keeps_files: see `default_analyzer`.
-        approval_for: the number of a standing approval that lets a call pass.
+        approval_for: returns the number of a standing approval that lets a call pass.
     """
     if isinstance(policy, _NeverConfirm):
         return None
@@ -188,7 +189,7 @@ def approval_filter_of(
 
 
 def _verdict(call: ActionEvent, policy: ConfirmationPolicy, analyzer: SecurityAnalyzer) -> Verdict:
-    """The verdict; what would not run anyway never asks, and an analyser that fails counts as the highest risk."""
+    """Return the verdict; calls that cannot run never ask, and an analyzer that fails counts as the highest risk."""
     if call.refusal is not None:
         return Verdict(ActionSecurityRisk.LOW, ("Nothing would run.",))
     try:

@@ -1,8 +1,8 @@
-"""Standing approvals: what a person allowed from now on. Their text names everything that they let pass.
+"""Standing approvals: what a user allowed from now on. Their text names everything that they let pass.
 
-Each is an event of the log, so it holds after a restart, and so is its revocation. None covers a call that hides
-characters. But for an exact call none covers one whose risk is HIGH, and a command is never covered by another that it
-begins with: one program's arguments can make it do anything (`git -c`, `find -exec`).
+Approvals and revocations are events of the log and therefore survive a restart. No approval covers a call that hides
+characters. Only an approval of an exact call covers a call whose risk is HIGH. An approved command does not cover
+longer commands that begin with it: a program's arguments can make it do anything (`git -c`, `find -exec`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ while [ -n "$p" ]; do [ ! -L "$p" ] || exit 1; p=${p%/*}; done
 [ -e "$f" ] || exit 0
 set -f; set -- $(ls -ld -- "$f"); [ "$2" = 1 ]
 """
-"""Exit code 0: nothing on the path is a symlink, and its file has no other name (POSIX sh; 2 is the link count)."""
+"""Exit code 0: no part of the path is a symlink, and its file has no other name (POSIX sh; 2 is the link count)."""
 
 
 _LOOK_TIMEOUT_S = 10.0
-"""Seconds that a few system calls may take in a busy sandbox."""
+"""Limit for a few system calls in a busy sandbox, in seconds."""
 
 
 class _Scope(BaseModel):
@@ -66,7 +66,7 @@ class AnyCall(_Scope):
 
 
 _BUILT_IN_EDITORS = ("edit_file", "file_editor", "file_write")
-"""What an approval of edits covers that names no tools, as in older logs."""
+"""Tools that an approval of edits covers if it names none, as in older logs."""
 
 
 class EditsUnder(_Scope):
@@ -76,7 +76,7 @@ class EditsUnder(_Scope):
     directory: str
     """The directory as an absolute path without `.` and `..`."""
     tools: tuple[str, ...] = _BUILT_IN_EDITORS
-    """Their names; a call of one counts only where the tool says that it edits (`CallHint.kind`)."""
+    """The tools' names; a call counts only if the tool says that it edits (`CallHint.kind`)."""
 
     def __str__(self) -> str:
         return f"edits with {', '.join(self.tools)} of every file below {self.directory}, unless their risk is HIGH"
@@ -104,7 +104,7 @@ _SCOPES: TypeAdapter[AnyScope] = TypeAdapter(Scope)
 
 
 class Approval(NamedTuple):
-    """A scope that a person allowed."""
+    """A scope that a user allowed."""
 
     number: int
     """The number of the approval, from 1 in each conversation; never reused."""
@@ -127,7 +127,7 @@ class PendingCall(NamedTuple):
 
 
 class StandingApprovals:
-    """The approvals in force, by the events of the log."""
+    """The approvals in force, according to the events of the log."""
 
     def __init__(self) -> None:
         self._in_force: dict[int, Approval] = {}
@@ -139,7 +139,7 @@ class StandingApprovals:
         return list(self._in_force.values())
 
     def add(self, event: SDKEvent) -> None:
-        """Follow the next event. A malformed approval allows nothing; a malformed revocation revokes all."""
+        """Apply the next event. A malformed approval allows nothing; a malformed revocation revokes all."""
         if event.type == "approval" and (approval := _approval_from(event.data)) is not None:
             self._in_force[approval.number] = approval
             self.last_number = max(self.last_number, approval.number)
@@ -151,7 +151,7 @@ class StandingApprovals:
                 self._in_force.clear()
 
     def number_of(self, scope: AnyScope) -> int | None:
-        """The number of the approval of exactly this scope; None where none is in force."""
+        """Return the number of the approval of exactly this scope; None if none is in force."""
         return next((one.number for one in self._in_force.values() if one.scope == scope), None)
 
     def covering(self, call: PendingCall) -> list[Approval]:
@@ -194,9 +194,9 @@ def covers(scope: AnyScope, call: PendingCall) -> bool:
 
 
 def offers(call: PendingCall) -> list[CallScope]:
-    """The scopes that would let a waiting call pass from now on, the narrowest first; none for a tool that always asks.
+    """Return scopes that would let a waiting call pass from now on, narrowest first; none for tools that always ask.
 
-    One that would not cover the call itself is left out.
+    A scope that would not cover the call itself is omitted.
     """
     if ALWAYS_ASKS in call.why:
         return []
@@ -212,7 +212,7 @@ def check_scope(scope: AnyScope) -> None:
     """Check that a scope may be granted.
 
     Raises:
-        UsageError: it is none, or names no directory, or a call that hides characters.
+        UsageError: scope is not a scope, names no directory, or names a call that hides characters.
     """
     expect("scope", scope, (ExactCall, AnyCall, EditsUnder, StartServers), optional=False)
     if isinstance(scope, StartServers):
@@ -226,7 +226,7 @@ def check_scope(scope: AnyScope) -> None:
 
 
 def edited_path(call: PendingCall) -> str | None:
-    """The file that the call edits; None where it edits none, or does not name it by an absolute path without `..`."""
+    """Return the file that the call edits; None if it edits none, or names it by a relative path or one with `..`."""
     path = call.arguments.get(call.hint.subject)
     if call.hint.kind != "edit" or not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
         return None
@@ -234,7 +234,7 @@ def edited_path(call: PendingCall) -> str | None:
 
 
 def goes_through_link(runtime: Runtime, path: str) -> bool:
-    """Whether an edit of the path would reach a file of another name, by a symlink or a hard link; also if unknown."""
+    """Whether an edit of the path would reach a file of another name, by a symlink or a hard link; True if unknown."""
     try:
         return runtime.run(["sh", "-c", _NO_LINK, "sh", path], timeout_s=_LOOK_TIMEOUT_S).exit_code != 0
     except OhsandboxError:
@@ -242,5 +242,5 @@ def goes_through_link(runtime: Runtime, path: str) -> bool:
 
 
 def _normal(path: str) -> str:
-    """Normalise a path, with two leading slashes as one: POSIX allows a special meaning, Linux has none."""
+    """Normalise a path; two leading slashes become one, since only POSIX gives them a meaning, not Linux."""
     return posixpath.normpath(f"/{path.lstrip('/')}")

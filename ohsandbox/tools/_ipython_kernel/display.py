@@ -13,18 +13,19 @@ import traceback
 from typing import Any
 
 MAX_IMAGES = 8
-"""Per cell; a model pays some 1,500 tokens for each."""
+"""Limit per cell; each image costs a model some 1,500 tokens."""
 MAX_IMAGE_BYTES = 3_750_000
 """5 MB in base64, the limit of the strictest large provider."""
 MAX_FRAMES = 20
-"""Per traceback; the end of a long one says more than its beginning."""
+"""Limit per traceback; the end of a long one says more than its beginning."""
 LINE_CHARS = 80
-"""A repr that is not longer stays on its line."""
+"""A repr up to this length stays on one line."""
 LAYOUT_CHARS = 20_000
 """A longer repr is not laid out: pprint is quadratic in places, and the middle is cut out anyway."""
 
 IMAGE_TYPES = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
-"""The types that models take, and how their files begin; of several the first that is small enough is shown."""
+"""The image types that models accept, with the first bytes of their files. Of several representations of a value, the
+first that is small enough is shown."""
 SOURCE_TYPES = ("text/markdown", "text/latex", "text/html", "application/json", "image/svg+xml")
 """Shown as source if an object's plain text says nothing."""
 REPR_METHODS = {
@@ -89,7 +90,7 @@ gallery = Gallery()
 
 
 def _image_bytes(kind: str, data: Any) -> bytes:
-    """The bytes of an image of that kind, else none; text is base64, as in Jupyter's protocol."""
+    """Return the bytes of an image of that kind, else b""; text is base64, as in Jupyter's protocol."""
     with contextlib.suppress(ValueError):
         data = base64.b64decode(data) if isinstance(data, str) else data
     return data if isinstance(data, bytes) and data.startswith(IMAGE_TYPES[kind]) else b""
@@ -115,7 +116,7 @@ def _without_metadata(said: Any) -> Any:
 
 
 def pretty(value: Any) -> str:
-    """The value's repr; a container that does not fit a line is laid out."""
+    """Return the value's repr; a container that does not fit on one line is laid out over several."""
     text = repr(value)
     if LINE_CHARS < len(text) < LAYOUT_CHARS and type(value) in LAID_OUT:
         import pprint
@@ -136,7 +137,7 @@ _shown_figures: set[int] = set()
 
 
 def figure_png(figure: Any) -> bytes:
-    """The figure as PNG; the end of the cell does not show it again."""
+    """Return the figure as PNG; it is not shown again at the end of the cell."""
     _shown_figures.add(id(figure))
     data = io.BytesIO()
     figure.savefig(data, format="png", bbox_inches="tight")
@@ -185,13 +186,13 @@ class PyplotFinder:
 
 
 class MagicError(Exception):
-    """A magic that cannot be done; the message is for the model."""
+    """A magic that cannot be run; the message is for the model."""
 
     __module__ = "builtins"  # tracebacks then name it without a module
 
 
 def print_error(error: BaseException) -> None:
-    """The traceback from the cell's own first line on, without frames of ours and of IPython's machinery."""
+    """Print the traceback from the cell's own first line on, without the frames of this kernel and of IPython."""
     if isinstance(error, KeyboardInterrupt):  # only where it found the cell: the inside of a library does not matter
         frames = getattr(error, AWAITED_IN, None) or [*traceback.walk_tb(error.__traceback__)]
         stack = traceback.StackSummary.extract(iter(frames))

@@ -1,4 +1,4 @@
-"""The shell for sandboxes with IPython, which prints and shows through us."""
+"""The shell for sandboxes with IPython; this kernel prints its output and shows its values."""
 # ruff: noqa: PLC0415, ARG002 - IPython may be missing or slow to load, and its methods are called by its rules
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ohsandbox.tools._ipython_kernel.display import (
 from ohsandbox.tools._ipython_kernel.plain import pip, run_command, run_coroutine
 
 LOWER_CASE_COLOURS = 9
-"""The major version that took the capitals out of "NoColor"."""
+"""The first major version of IPython that writes "NoColor" in lower case."""
 
 
 def _core(module: str, name: str) -> Any:
@@ -45,7 +45,7 @@ class IPythonShell:
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")
 
     def run(self, code: str) -> BaseException | None:
-        """Run a cell; the exception that ended it, which is printed already."""
+        """Run a cell; return the exception that ended it, which is printed already."""
         try:
             result = self._shell.run_cell(code, store_history=True)
         except BaseException as error:  # noqa: BLE001 - an interrupt may come between IPython's own lines
@@ -56,7 +56,7 @@ class IPythonShell:
 
 
 def _make_shell() -> Any:
-    """An IPython shell without history file and terminal, whose profile directory is gone when it runs."""
+    """Create an IPython shell without history file and terminal; its profile directory is deleted before it runs."""
     from traitlets.config import Config  # type: ignore[import-not-found,unused-ignore]
 
     config = Config()
@@ -83,7 +83,7 @@ def _shell_class() -> Any:
 
     class Hook(_core("displayhook", "DisplayHook")):  # type: ignore[misc]
         def write_output_prompt(self) -> None:
-            """The prompt comes with the value."""
+            """Print nothing: the prompt is printed together with the value."""
 
         def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
             gallery.show(format_dict, f"Out[{self.prompt_count}]: ")
@@ -110,9 +110,9 @@ def _shell_class() -> Any:
             self.showtraceback()
 
         def enable_gui(self, gui: str | None = None) -> None:
-            """There is no screen; figures are returned as images."""
+            """Do nothing: there is no screen, and figures are returned as images."""
 
         def ask_exit(self) -> None:
-            """The kernel stays."""
+            """Do nothing: the kernel keeps running."""
 
     return KernelShell

@@ -1,4 +1,4 @@
-"""The kernel's process as cells may expect it, and the loop that runs them."""
+"""Sets up the kernel's process as cells expect it, and runs them in a loop."""
 # ruff: noqa: T201, BLE001, PLC0415 - cells raise anything, and what may be missing loads late
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ohsandbox.tools._ipython_kernel.ipython import IPythonShell
 from ohsandbox.tools._ipython_kernel.plain import PlainShell
 
 OUTPUT = os.dup(2)
-"""Stays open when a cell closes or redirects descriptors 1 and 2."""
+"""A copy of standard error that stays open when a cell closes or redirects descriptors 1 and 2."""
 IGNORED_STATUS = 113
-"""Exit code of a kernel whose cell goes on whatever is raised in it."""
+"""Exit code of a kernel whose cell continued after every exception that was raised in it."""
 HEED_S = 0.5
-"""Time of a cell to end once CellStopped is raised in it."""
+"""Time for a cell to end after CellStopped is raised in it."""
 
 
 class CellStopped(BaseException):
-    """Ends a cell that catches KeyboardInterrupt and goes on."""
+    """Ends a cell that catches KeyboardInterrupt and continues."""
 
     __module__ = "builtins"  # a traceback names it without ours
 
@@ -37,7 +37,7 @@ def refuse_input(_: object = "") -> NoReturn:
 
 
 def open_streams() -> None:
-    """Text streams without a buffer, so that what print, child processes and C code say comes out in order."""
+    """Open unbuffered text streams, so that output of print, child processes and C code arrives in order."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         raw: Any = io.FileIO(descriptor, "w", closefd=False)
         stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
@@ -46,14 +46,14 @@ def open_streams() -> None:
 
 
 def keep_lines_whole() -> None:
-    """In a forked child: its parent and it write at the same time, so each line goes out in one piece."""
+    """In a forked child, write each line in one piece, because the parent writes at the same time."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def c_library() -> Any:
-    """libc, its stdout sent line by line; None if there is none."""
+    """Return libc, with its stdout sent line by line; None if there is none."""
     try:
         import ctypes
 
@@ -65,7 +65,7 @@ def c_library() -> Any:
 
 
 def ignore_interrupts() -> None:
-    """Between cells. A handler of ours, as SIG_IGN would be inherited by child processes (execve(2))."""
+    """Ignore interrupts between cells, by a handler: child processes would inherit SIG_IGN (execve(2))."""
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGXCPU, lambda *_: None)
 
@@ -73,7 +73,7 @@ def ignore_interrupts() -> None:
 def make_stopper() -> Callable[[int, Any], None]:
     """The handler of the signal after SIGINT: raises CellStopped, and ends the kernel of a cell that catches that too.
 
-    Code that does not return to Python, in a library, has not caught anything: no handler runs, and it may go on.
+    Library code that does not return to Python has caught nothing: no handler runs, and it may continue.
     """
     first = None
 
@@ -112,7 +112,7 @@ def make_shell() -> IPythonShell | PlainShell:
 
 
 def run_cell(shell: IPythonShell | PlainShell, code: str) -> BaseException | None:
-    """Run one cell, interruptible; the exception that ended it."""
+    """Run one interruptible cell; return the exception that ended it."""
     pid = os.getpid()
     try:
         try:
@@ -133,7 +133,7 @@ def run_cell(shell: IPythonShell | PlainShell, code: str) -> BaseException | Non
 
 
 def finish_cell(library: Any, mark: str) -> None:
-    """Send all that was printed, then the mark; what the cell did to descriptors 1 and 2 is undone."""
+    """Flush all printed output, then send the mark; undo what the cell did to descriptors 1 and 2."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

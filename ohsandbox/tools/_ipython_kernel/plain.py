@@ -36,7 +36,7 @@ from ohsandbox.tools._ipython_kernel.display import (
 )
 
 AWAITS = 0x80
-"""CO_COROUTINE, of code with `await` at its top level."""
+"""The flag CO_COROUTINE, which code with `await` at its top level has."""
 CALL = "__ohsandbox_magic__"
 """The builtin that runs magics."""
 SIGNALLED = 128
@@ -59,7 +59,7 @@ class PlainShell:
         self._count = 0
 
     def run(self, code: str) -> BaseException | None:
-        """Run a cell; the exception that ended it, which is printed already."""
+        """Run a cell; return the exception that ended it, which is printed already."""
         self._count += 1
         try:
             body, last = self._compile(code, f"{CELL}{self._count}>")
@@ -74,7 +74,7 @@ class PlainShell:
         return None
 
     def _compile(self, code: str, name: str) -> tuple[types.CodeType, types.CodeType]:
-        """The cell without its last expression, and that expression."""
+        """Compile the cell without its last expression, and that expression."""
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         flags = self._flags | ast.PyCF_ONLY_AST
         try:
@@ -108,7 +108,7 @@ def _is_silenced(code: str) -> bool:
 
 
 def _tokens(code: str) -> list[tokenize.TokenInfo]:
-    """The tokens; none if the code does not end as code does."""
+    """Return the tokens; none if the code is incomplete."""
     with contextlib.suppress(tokenize.TokenError, SyntaxError):
         return list(tokenize.generate_tokens(io.StringIO(code).readline))
     return []
@@ -118,7 +118,7 @@ _loops: list[Any] = []
 
 
 def run_coroutine(coroutine: Any) -> Any:
-    """Run it to its end on the kernel's own event loop; an interrupted one does not go on in a later cell."""
+    """Run the coroutine to its end on the kernel's own event loop; an interrupted one does not continue later."""
     import asyncio
 
     if not _loops or _loops[-1].is_closed():
@@ -145,7 +145,7 @@ def run_coroutine(coroutine: Any) -> Any:
 
 
 def run_command(command: str | list[str], env: dict[str, str] | None = None) -> int:
-    """Run a line of shell or a program to its end; a failure is printed. An interrupt ends it with its children."""
+    """Run a shell command or a program to its end and print a failure. An interrupt ends it with its children."""
     words = shell_words(command) if isinstance(command, str) else command
     program = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, env=env)
     try:
@@ -164,12 +164,12 @@ def run_command(command: str | list[str], env: dict[str, str] | None = None) -> 
 
 
 def shell_words(command: str) -> list[str]:
-    """The argv that runs a line of shell."""
+    """Return the argv that runs a shell command."""
     return [shutil.which("bash") or "/bin/sh", "-c", command]
 
 
 def pip(line: str) -> None:
-    """`%pip`: pip of the Python that runs the cells."""
+    """`%pip`: run pip of the Python that runs the cells."""
     if importlib.util.find_spec("pip") is None:
         raise MagicError(
             f"%pip: {sys.executable} has no pip. Install it first: `!apt-get update && apt-get install -y python3-pip` "
@@ -184,7 +184,7 @@ def pip(line: str) -> None:
 
 
 def change_directory(line: str) -> None:
-    """`%cd`: the kernel's working directory; home without an argument."""
+    """`%cd`: change the kernel's working directory; to the home directory without an argument."""
     words = shlex.split(line)
     try:
         os.chdir(os.path.expanduser(words[0] if words else "~"))
@@ -194,14 +194,14 @@ def change_directory(line: str) -> None:
 
 
 LINE_MAGICS: dict[str, Callable[[str], None]] = {"pip": pip, "cd": change_directory, "matplotlib": lambda _: None}
-"""Figures are shown without `%matplotlib`."""
+"""The functions of the line magics. `%matplotlib` does nothing: figures are shown without it."""
 
 
 def without_magics(code: str) -> str:
-    """The cell as plain Python; the same text if it has no magics.
+    """Return the cell as plain Python; the same text if it has no magics.
 
     Raises:
-        MagicError: it has one that only IPython knows; nothing of the cell runs.
+        MagicError: the cell has a magic that only IPython knows; nothing of the cell runs.
     """
     if code.lstrip().startswith("%%"):
         raise _missing(code.split(None, 1)[0])
@@ -233,7 +233,7 @@ def _missing(name: str) -> MagicError:
 
 
 def _begins_statement(source: str) -> bool:
-    """Whether the last line of source, `pass`, stands outside of strings, brackets and continued lines."""
+    """Whether the last line of source, `pass`, is outside of strings, brackets and continued lines."""
     tokens = _tokens(source)
     between = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
     last = max((at for at, token in enumerate(tokens) if token.type == tokenize.NAME), default=0)
@@ -241,7 +241,7 @@ def _begins_statement(source: str) -> bool:
 
 
 def run_magic(kind: str, text: str, names: dict[str, Any]) -> list[str] | None:
-    """Run a magic; `{expression}` and `$name` are filled in if they mean something among names, the cell's."""
+    """Run a magic; `{expression}` and `$name` are replaced if the cell's names define them."""
 
     def value(found: re.Match[str]) -> str:
         try:

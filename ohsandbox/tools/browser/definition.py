@@ -1,4 +1,4 @@
-"""What the model is told of `browser`, and what it may say."""
+"""The interface of `browser`: its description for the model, its arguments and its results."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ TOOL_NAME = "browser"
 HINT = CallHint(sign="@", kind="browser", subject="code")
 
 MAX_TREE_CHARS = 20_000
-"""About 5,000 tokens: a page of a shop or a manual; what is longer loses what is not in view first."""
+"""Limit of the tree: about 5,000 tokens, a page of a shop or a manual. A longer tree first loses what is not in
+view."""
 
 PROBE_S = 30.0
-"""A cold start of Python and Playwright takes two."""
+"""Limit for finding a browser; a cold start of Python and Playwright takes two seconds."""
 
 BUDGET_S = 120.0
-"""For all calls of one `code`: as long as a command may take when nothing is said."""
+"""Limit for all calls of one `code`, the same as a command's default timeout."""
 
 INTERPRETERS = ("/opt/ohsandbox-browser/bin/python", "python3")
-"""That of images/browser, separate from the agent's own; and one that a host may have."""
+"""Python interpreters to try: that of images/browser, separate from the agent's own, and one that a host may have."""
 EXECUTABLES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-"""As the program in the sandbox looks for them."""
+"""Names of Chromium that the program in the sandbox looks for."""
 _PROBE = f"""
 import glob, os, playwright, shutil, sys
 bundled = os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or os.path.expanduser("~/.cache/ms-playwright")
@@ -79,7 +80,7 @@ class BrowseInteractiveAction(Action):
 
     @property
     def browser_actions(self) -> str:
-        """The code, by its second name `browser_actions`."""
+        """The code, under its second name `browser_actions`."""
         return self.code
 
 
@@ -89,24 +90,24 @@ class BrowserObservation(Observation):
     text: str
     """URL, title, tabs, error, notes and the accessibility tree."""
     images: tuple[str, ...] = ()
-    """The screenshot as a `data:` URL; empty where none could be made."""
+    """The screenshot as a `data:` URL; empty if none could be made."""
     failed: bool = False
     """One of the calls could not be done."""
 
     @property
     def is_error(self) -> bool:
-        """Whether a call failed; the page is shown all the same."""
+        """Whether a call failed; the page is shown in this case, too."""
         return self.failed
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """The text, then the screenshot."""
+        """Return the text, then the screenshot."""
         text = TextContent(text=self.text)
         return [text, ImageContent(image_urls=self.images)] if self.images else [text]
 
 
 def find_browser(runtime: Runtime) -> bool:
-    """Whether the sandbox has Chromium and a Python that can drive it; nothing is started but that Python.
+    """Whether the sandbox has Chromium and a Python that can drive it; starts only that Python.
 
     Raises:
         SandboxUnavailable: the sandbox is gone.
@@ -121,7 +122,7 @@ class BrowserTool(ToolDefinition[BrowseInteractiveAction, BrowserObservation]):
 
     @classmethod
     def create(cls, *, conv_state: ConversationState) -> Sequence[BrowserTool]:
-        """One tool; the browser is started by its first call.
+        """Create the tool; its first call starts the browser.
 
         Raises:
             UsageError: the conversation has no runtime.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MAX_CODE_CHARS = 50_000
-"""Enough for a long text in a `fill`; `upload_file` takes files."""
+"""Limit of `code`: enough for a long text in a `fill`; `upload_file` takes files."""
 MAX_CALLS = 50
 _MAX_WAIT_MS = 30_000
 _MAX_SCROLL_PX = 1_000_000
@@ -29,9 +29,9 @@ class _Kind(NamedTuple):
 
     adapter: TypeAdapter[Any]
     wanted: str
-    """For messages."""
+    """The type's name in messages."""
     hint: str = ""
-    """For the description, if the name does not say it."""
+    """Text for the description, if the parameter's name does not explain it."""
 
 
 def _encodable(text: str) -> str:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _OVERHEAD_S = 120.0
 """Time beyond BUDGET_S to start Chromium (0.6 s idle) and to read a page, if every wait times out."""
 END_S = 5.0
-"""Chromium exits within 0.1 s on request."""
+"""Limit for ending Chromium, which exits within 0.1 s on request."""
 MAX_IMAGE_BYTES = 3 * 1024 * 1024
 _MAX_HEAD_CHARS = 6_000
 """Limit of the text above the tree."""

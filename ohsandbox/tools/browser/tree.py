@@ -16,7 +16,7 @@ MAX_NAME_CHARS = 500
 MAX_VALUE_CHARS = 8000
 """Limit of one element's text: a file shown as text is one element. A cut is stated."""
 MAX_LINES = 200_000
-"""More lines than any tree from the program; parsed in 2 s."""
+"""Limit of lines, more than any tree from the program has; parsed in 2 s."""
 MAX_DEPTH = 200
 """Deeper elements become siblings; Chromium itself nests to 512."""
 VIEW_WIDTH, VIEW_HEIGHT = 1280, 720
@@ -50,15 +50,15 @@ class Node:
 
     @property
     def line(self) -> str:
-        """Its text with its id, indented."""
+        """The line's text with its id, indented."""
         depth = sum(1 for parent in self.parents if not parent.bare)
         return "  " * min(depth, 20) + (f"[{self.ref}] " if self.ref else "") + self.text
 
 
 def render(snapshot: str, *, limit_chars: int) -> tuple[str, str]:
-    """The tree as text, and the line of the focused element or an empty text.
+    """Return the tree as text, and the line of the focused element or an empty text.
 
-    Over limit_chars, elements out of view go first, except fields, links and buttons; a last line states how much.
+    Over limit_chars, elements out of view go first, except fields, links and buttons; a last line states how many.
     """
     nodes = [node for node in _nodes(snapshot) if not node.bare]
     focused = next((node.text for node in reversed(nodes) if node.focused), "")
@@ -171,6 +171,6 @@ def _plain(value: str) -> str:
 
 
 def clean_line(text: str, *, limit_chars: int = MAX_VALUE_CHARS) -> str:
-    """One line without control and invisible characters, bounded."""
+    """Return one line of limited length, without control and invisible characters."""
     line = " ".join(sanitize_for_terminal(text.encode("utf-8", "replace").decode()).split())
     return line if len(line) <= limit_chars else f"{line[:limit_chars]}... ({len(line)} characters)"

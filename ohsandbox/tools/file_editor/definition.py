@@ -1,4 +1,4 @@
-"""What the model is told of `file_editor`, what it may say, and what it is answered."""
+"""The interface of `file_editor`: its description for the model, its arguments and its results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 TOOL_NAME = "file_editor"
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""A file past this is data; `sed`, `awk` and Python change it without moving it to the host and back."""
+"""Limit of a file; larger ones are data, which `sed`, `awk` and Python change without moving it to the host and
+back."""
 MAX_IMAGE_BYTES = 5 * 1024 * 1024 * 3 // 4 - 64
-"""As a data URL it is a third longer, and 5 MiB is what Anthropic's API takes (docs, "Vision", 2025)."""
+"""Limit of an image: as a data URL it is a third longer, and Anthropic's API accepts 5 MiB (docs, "Vision", 2025)."""
 
 Command = Literal["view", "create", "str_replace", "insert", "undo_edit"]
 
@@ -94,13 +95,13 @@ class FileEditAction(Action):
 
     @property
     def impl_source(self) -> FileEditSource | FileReadSource:
-        """What does it."""
+        """The editor that reads or changes the file."""
         return FileEditSource.OH_ACI
 
     @model_validator(mode="before")
     @classmethod
     def _as_models_say_it(cls, given: Any) -> Any:
-        """A view_range that is empty or not for a view, and `insert_text`, as some models were taught to call it."""
+        """Drop a view_range that is empty or not for a view; accept `insert_text`, which some models use."""
         if not isinstance(given, dict):
             return given
         fields = dict(given)
@@ -131,7 +132,7 @@ class FileViewAction(FileReadAction, FileEditAction):
 
     @property
     def impl_source(self) -> FileReadSource:
-        """The editor, reading."""
+        """The source of a view: the editor."""
         return FileReadSource.OH_ACI
 
 
@@ -145,23 +146,23 @@ class FileEditObservation(Observation):
     images: tuple[str, ...] = ()
     """Data URLs."""
     old_lines: int | None = None
-    """Lines of the file before an edit; None where there was no file, or no edit."""
+    """Lines of the file before an edit; None if there was no file, or no edit."""
     new_lines: int | None = None
-    """Lines of the file afterwards; None where there is none, or it was not counted."""
+    """Lines of the file afterwards; None if there is no file, or they were not counted."""
     first_line: int | None = None
-    """The number of the first line that an edit changed; None where there was no edit, or of the whole file."""
+    """The number of the first line that an edit changed; None if there was no edit, or it changed the whole file."""
     diff: str = ""
-    """The change for a person's eyes: lines that begin with `@`, `-`, `+` or a blank; bounded."""
+    """The change for a user: lines that begin with `@`, `-`, `+` or a blank; limited in length."""
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """The text, and the image where there is one."""
+        """Return the text, and the image if there is one."""
         images = [ImageContent(image_urls=self.images)] if self.images else []
         return [TextContent(text=self.text), *images]
 
     @property
     def visualize(self) -> Text:
-        """An edit as a coloured diff; anything else as the model sees it."""
+        """Return an edit as a coloured diff; anything else as the model sees it."""
         if not self.diff:
             return super().visualize
         shown = Text(f"{self.command} {self.path}\n", style="bold")
@@ -174,7 +175,7 @@ _COLOURS: Mapping[str, str] = {"-": "red", "+": "green", "@": "cyan"}
 
 
 def hint(arguments: Mapping[str, Any]) -> CallHint:
-    """The file, and what is done to it."""
+    """Return the file and what is done to it."""
     command = str(arguments.get("command"))
     if command == "view":
         return CallHint(sign="<", kind="read", subject="path", writes=False)
@@ -193,7 +194,7 @@ class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
 
     @classmethod
     def create(cls, *, conv_state: ConversationState) -> Sequence[FileEditorTool]:
-        """One tool, with the conversation's own memory of files and edits.
+        """Create the tool, with the conversation's own memory of files and edits.
 
         Raises:
             UsageError: the conversation has no runtime.

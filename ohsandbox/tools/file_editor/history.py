@@ -143,5 +143,5 @@ def digest(data: bytes) -> str:
 
 
 def _key(path: str) -> str:
-    """One name for `/a/b`, `/a/./b` and `//a/b`. Two files that share one through a symlink differ in their digests."""
+    """Return one name for `/a/b`, `/a/./b` and `//a/b`. Files that share a name through a symlink differ in digest."""
     return posixpath.normpath("/" + path.lstrip("/"))

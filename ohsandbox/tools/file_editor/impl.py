@@ -49,7 +49,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
     def __init__(
         self, runtime: Runtime, *, directory: Path | None = None, limits: OutputLimits = DEFAULT_LIMITS
     ) -> None:
-        """Directory, on the host, stores the history for a resumed conversation; None keeps it in this process."""
+        """directory, on the host, stores the history for a resumed conversation; None keeps it in this process."""
         self._runtime, self._limits = runtime, limits
         self._history = EditHistory(directory)
         self._guard = threading.Lock()

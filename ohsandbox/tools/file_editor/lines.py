@@ -25,7 +25,7 @@ _MAX_SNIPPET_CHARS = 6_000
 _MAX_WINDOW_CHARS = 400
 """The shown part of a long changed line on either side of the change's start."""
 MAX_DIFF_LINES = 400
-"""For the user; a longer diff shows the file, not the change. difflib takes at most 20 ms for these."""
+"""Limit of a diff for the user; a longer one shows the file, not the change. difflib takes at most 20 ms for these."""
 
 _END = re.compile("\r?\n")
 

@@ -1,7 +1,7 @@
 """Glob patterns: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any directories; `pathspec` translates them.
 
-A translated pattern backtracks: `*a*a*a*b` takes years on a name of 255 characters. So all matches of a search share a
-time limit, and `regex` runs the patterns, since its matches can be stopped.
+A translated pattern backtracks: `*a*a*a*b` takes years on a name of 255 characters. Therefore all matches of a search
+share a time limit, and `regex` runs the patterns, since its matches can be stopped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _MAX_ALTERNATIVES = 200
 """Total brace alternatives: more than needed in practice, and `find` gets one test for each."""
 
 _MATCHING_LIMIT_S = 5.0
-"""Limit for all matches of one search on the host, and no other part of it; 20,000 paths take 0.1 s. Matching holds the
-GIL."""
+"""Limit for all matches of one search on the host, and for no other part of it; 20,000 paths take 0.1 s. Matching holds
+the GIL."""
 
 _WILDCARD = re.compile(r"[*?\[\\]")
 _BRACES = re.compile(r"(?<!\\)\{([^{},]*+(?:,[^{},]*+)++)\}")
 _NOT_PLAIN = re.compile(r"\\.|[^A-Za-z0-9._+@=, -]", re.DOTALL)
-"""In a name: what `find -name` and the globs of `rg --type-add` may read differently, bytes above ASCII among it."""
+"""Parts of a name that `find -name` and the globs of `rg --type-add` may read differently, such as bytes above
+ASCII."""
 _EVERYTHING = {".": ".+", "(?:/)": ".+/"}
 """pathspec's translations of `*` and `*/`: it searches for them anywhere."""
 
@@ -118,7 +119,7 @@ class Glob:
 
 
 def compile_glob(pattern: str, *, hidden: bool) -> Glob:
-    """The pattern, relative to some directory. A wildcard matches no leading dot unless hidden.
+    """Compile a pattern that is relative to some directory. A wildcard matches a leading dot only if hidden is set.
 
     Raises:
         ToolError: it has more than MAX_ALTERNATIVES, is empty or malformed, or has `..` after a wildcard.
@@ -144,7 +145,7 @@ def compile_glob(pattern: str, *, hidden: bool) -> Glob:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """`a{b,c}` is `ab` and `ac`; braces nest, and those without a comma or a partner stand for themselves.
+    """Expand `a{b,c}` to `ab` and `ac`; braces nest, and those without a comma or a partner stand for themselves.
 
     Raises:
         ToolError: more than MAX_ALTERNATIVES.
@@ -165,7 +166,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def translate(pattern: str) -> tuple[str, bool] | None:
-    """A rule of .gitignore as a regex for a path, which ends in `/` if it is a directory, and whether it excludes.
+    """Translate a rule of .gitignore to a regex for paths (directories end in `/`), and whether it excludes.
 
     None for a comment, an empty line and a malformed rule. The whole path must match, so `a/**` has to be `a/**/*`.
     """
@@ -202,7 +203,7 @@ def _compiled(pattern: str, globs: list[str]) -> regex.Pattern[str]:
 
 
 def _components(path: str) -> tuple[str, ...]:
-    """Without empty ones and `.`, and with runs of `**` as one; a `**` at the end is `**/*`."""
+    """Split a path without empty parts and `.`; runs of `**` become one, and a `**` at the end becomes `**/*`."""
     parts: list[str] = []
     for part in path.split("/"):
         if part not in ("", ".") and not (part == "**" and parts[-1:] == ["**"]):

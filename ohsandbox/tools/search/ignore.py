@@ -27,7 +27,7 @@ class _IgnoreRule(NamedTuple):
     """One line of an ignore file."""
 
     name: str
-    """Without `!` and the slashes at both ends."""
+    """The rule without `!` and the slashes at both ends."""
     excludes: bool
     anchored: bool
     """It matches the path below the ignore file's directory, else only the name."""
@@ -95,13 +95,13 @@ class IgnoreTree:
         """
         self._root = _bytes_as_characters(root.rstrip("/"))
         self.rules = {path[: -len(NAME) - 1]: rules for path, text in texts.items() if (rules := parse(text))}
-        """By the directories of the ignore files."""
+        """The rules by the directories of their ignore files."""
         self._files = {
             _bytes_as_characters(directory): _IgnoreFile(rules, budget) for directory, rules in self.rules.items()
         }
         self._places: dict[str, list[tuple[_IgnoreFile, int]] | None] = {"": self._above()}
-        """By directory, relative to root: the ignore files that count in it, the nearest first, and how long the path
-        of each one's directory is; None where the directory is excluded."""
+        """By directory, relative to root: the ignore files that apply in it, the nearest first, each with the length of
+        its own directory's path; None if the directory is excluded."""
 
     def kept(self, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Filter pairs of any value and a file's path, relative to root: drops ignored files.
@@ -155,8 +155,8 @@ def _bytes_as_characters(text: str) -> str:
 def prunes(rules: Mapping[str, list[_IgnoreRule]], root: str) -> list[tuple[str, ...]]:
     """Tests of `find .` in root, each true only of directories that are certainly ignored.
 
-    rules: those of the ignore files known so far, by the absolute directory of each. One that is met later can still
-    take a directory back with `!`: compare what this returns then.
+    rules: those of the ignore files known so far, by the absolute directory of each. A file found later can still
+    re-include a directory with `!`: compare what this returns then.
     """
     taken_back = {rule.name.rpartition("/")[2] for each in rules.values() for rule in each if not rule.excludes}
     if not all(_PLAIN.fullmatch(name) for name in taken_back):

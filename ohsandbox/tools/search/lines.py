@@ -66,7 +66,7 @@ def read_matches(
     only_counts: bool = False,
     limit_s: float = LIMIT_S,
 ) -> Matches:
-    """The matching lines of files given by their absolute paths.
+    """Return the matching lines of files given by their absolute paths.
 
     Raises:
         ToolError: as `call`.
@@ -110,12 +110,12 @@ def _counts(text: str, paths: list[str]) -> dict[str, int]:
 
 
 def _size(text: str) -> int:
-    """In bytes; exact only where it may reach MAX_LINES_BYTES."""
+    """Return the size in bytes; exact only if it may reach MAX_LINES_BYTES."""
     return len(text.encode("utf-8", "surrogateescape")) if len(text) * 4 >= MAX_LINES_BYTES else len(text)
 
 
 def _lines(text: str, paths: list[str]) -> dict[str, list[Line]]:
-    """By file. A name is told from what follows it since the files, and their order, are known."""
+    """Return the lines by file. The files and their order are known, so each name can be told from what follows it."""
     found: dict[str, list[Line]] = {}
     at = current = 0
     while at < len(text):

@@ -61,7 +61,7 @@ class Regex(NamedTuple):
         return token
 
     def _posix_class(self, token: str) -> str:
-        """In brackets POSIX escapes nothing: `]` stands first, `^` not first, `-` last."""
+        """Rewrite a bracket expression for POSIX, which has no escapes: `]` first, `^` not first, `-` last."""
         negation = "^" if token[1] == "^" else ""
         items, moved = "", ""
         for item in _IN_CLASS.findall(token[1 + len(negation) : -1]):

@@ -39,7 +39,7 @@ STOPPED = 143
 UNREADABLE = 2
 """The exit code of grep and rg if they could not read a file."""
 KILLED = 137
-"""128 + SIGKILL: the kernel killed it for its memory use."""
+"""The exit code of a program that the kernel killed for its memory use: 128 + SIGKILL."""
 NOT_EXECUTABLE, MISSING = 126, 127
 _PROGRAMS = "find, grep, xargs, stat, tr, cut, head"
 
@@ -51,7 +51,7 @@ RG_OPTIONS = (
 and NULs end lines: with `--text` a sparse file of 5 GB is one line, held in memory."""
 
 _NO_MEMORY = re.compile("terminated by signal 9|out of memory|memory exhausted|memory allocation")
-"""The messages of xargs, busybox, GNU grep and rg in that case."""
+"""Messages of xargs, busybox, GNU grep and rg about exhausted memory."""
 
 _PROBE = """\
 rg "$@" --files /dev/null >/dev/null 2>&1; test $? -lt 2 && echo rg

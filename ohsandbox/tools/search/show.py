@@ -19,7 +19,7 @@ _BINARY = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def shown_path(path: str) -> str:
-    """The path, or, where it holds a control or a byte that is not UTF-8, a `$'...'` word that bash reads as it."""
+    """Return the path; with controls or bytes that are not UTF-8, a `$'...'` word that bash reads as the path."""
     if not _UNPRINTABLE.search(path):
         return path
     quoted = path.replace("\\", "\\\\").replace("'", "\\'")
@@ -32,9 +32,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def shown_file(file: FileLines, *, only_count: bool = False) -> list[str]:
-    """The path, then `12: a line that matches`, `13- one beside it`, and `--` where lines were passed over.
+    """Return the path, then `12: a line that matches`, `13- one beside it`, and `--` where lines are omitted.
 
-    One line with their number if only_count, or if a matching line contains binary data.
+    Return one line with the number of matches if only_count is set, or if a matching line contains binary data.
     """
     name = shown_path(file.path)
     if only_count:
@@ -51,7 +51,7 @@ def shown_file(file: FileLines, *, only_count: bool = False) -> list[str]:
 
 
 def is_binary(file: FileLines) -> bool:
-    """Whether a matching line holds what text does not."""
+    """Whether a matching line contains characters that text does not."""
     return any(_BINARY.search(line.text) for line in file.lines if line.matches)
 
 
@@ -68,7 +68,7 @@ def _text(line: Line) -> str:
 
 
 def fitting(lines: list[str], limits: OutputLimits) -> list[str]:
-    """As many of the first lines as fit in max_chars, each with its newline."""
+    """Return as many of the first lines as fit in max_chars, each with its newline."""
     room = limits.max_chars
     for number, line in enumerate(lines):
         room -= len(line) + 1
@@ -78,14 +78,14 @@ def fitting(lines: list[str], limits: OutputLimits) -> list[str]:
 
 
 def left_out(*, hidden: bool, ignored: bool) -> str:
-    """Names the files that a search without results did not visit."""
+    """Name the files that a search without results did not visit."""
     kinds = [] if hidden else ["hidden files (`hidden`: true)"]
     kinds += [] if ignored else ["files that .gitignore excludes (`ignored`: true)"]
     return f" Not looked at: {', '.join(kinds)}." if kinds else ""
 
 
 def warnings(listing: Listing, limit_s: float) -> list[str]:
-    """Reasons why the answer may be incomplete, one per line."""
+    """Return reasons why the answer may be incomplete, one per line."""
     told = []
     if listing.stopped:
         told.append(f"[Stopped after {limit_s:g} s: this is what was found until then. Search a smaller `path`.]")

@@ -31,7 +31,7 @@ for file do
     printf '%sm%s %s\\n\\0' "$token" "$(stat -c %y "$file")" "$file" >&3
   fi
 done"""
-"""For names with a newline, which the output of `grep -l` cannot represent."""
+"""Shell code for names with a newline, which the output of `grep -l` cannot represent."""
 
 _REFUSALS = {
     101: (2, "No such file or directory"),
@@ -91,7 +91,7 @@ Found = tuple[str, str]
 
 
 def absolute(workdir: str, path: str) -> str:
-    """The path, from workdir, without `.` and doubled slashes; `..` stays, since a symlink may precede it."""
+    """Return the path, from workdir, without `.` and doubled slashes; `..` stays, since a symlink may precede it."""
     parts = posixpath.join(workdir, path).split("/")
     return "/" + "/".join(part for part in parts if part not in ("", "."))
 
@@ -197,7 +197,7 @@ def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _contents(reply: ScriptReply, text: str) -> dict[str, bytes]:
-    """Names, each with a NUL, a token, and then every line of each after its name and a colon, in that order."""
+    """Parse text: names that end in NUL, a token, then every line of each file after its name and a colon."""
     names, _, lines = text.partition(reply.token)
     paths = names.split("\0")[:-1]
     found = dict.fromkeys(paths, b"")

@@ -1,8 +1,8 @@
 """A separate program: HTML on stdin, Markdown on stdout. Its arguments: the page's address, the library's directory.
 
-Without the latter the standard library's parser makes readable text: headings, paragraphs, items, links.
-It runs separately so that a page that exhausts a parser exhausts a process that can be killed. Exit code 0 is
-success; with any other there is no usable Markdown.
+Without the library, the standard library's parser makes readable text: headings, paragraphs, items, links. It runs
+separately so that a page that exhausts a parser exhausts a process that can be killed. Exit code 0 is success; with any
+other there is no usable Markdown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the model is told of `web_read`, and what it may say."""
+"""The interface of `web_read`: its description for the model, and its arguments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 TOOL_NAME = "web_read"
 HINT = CallHint(sign="@", kind="url", subject="url", writes=False)
 CONVERTER = "html_to_markdown"
-"""Makes Markdown of HTML; only those who read pages need its 22 MB. Without it a page is plain text."""
+"""The library that converts HTML to Markdown; only users who read pages need its 22 MB. Without it a page is plain
+text."""
 MAX_PAGE_BYTES = 5 * 1024 * 1024
-"""Longer pages are data; `curl -o` puts those into a file."""
+"""Limit of a page: longer ones are data, which `curl -o` puts into a file."""
 MAX_URL_CHARS = 8_000
-"""Servers take no longer ones."""
+"""Limit of an address; servers accept no longer ones."""
 FETCH_TIMEOUT_S = 60.0
-"""From the first byte asked for to the last one read."""
+"""Limit of a fetch, from the request to the last byte."""
 MAX_REDIRECTS = 5
 DESCRIPTION = f"""\
 Read a web page and return it as Markdown, with the targets of its links absolute. Plain text, JSON and the like come
@@ -42,7 +43,7 @@ class WebReadAction(Action):
 
 
 def make_web_read_tool(*, conv_state: ConversationState) -> ToolDefinition[WebReadAction, TextObservation]:
-    """The page reader.
+    """Create the tool `web_read`.
 
     Raises:
         UsageError: the conversation has no runtime.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 _CACHED_PAGES = 4
-"""Pages whose rest can be read without another fetch."""
+"""Number of pages whose rest can be read without another fetch."""
 CONNECT_TIMEOUT_S = 15
 """A reachable server answers within a second; a network that drops packets never does."""
 _USER_AGENT = "Mozilla/5.0 (compatible; ohsandbox)"
@@ -145,7 +145,7 @@ def fetch(runtime: Runtime, url: str, stop: threading.Event) -> Fetched:
 
 
 def _run_script(runtime: Runtime, url: str, stop: threading.Event) -> Streams:
-    """Run it to the end of both streams, or to the limit of size or time."""
+    """Run the script to the end of both streams, or to the limit of size or time."""
     out, err = bytearray(), bytearray()
     deadline = time.monotonic() + FETCH_TIMEOUT_S
     argv = ["sh", "-c", SCRIPT, "sh", url, str(CONNECT_TIMEOUT_S), str(MAX_REDIRECTS), _USER_AGENT]
@@ -223,7 +223,7 @@ def joined(base: str, target: str) -> str:
 
 
 def notes_of(streams: Streams, body_bytes: int) -> list[str]:
-    """What the reader must know of an incomplete or unchecked page."""
+    """Return what the reader must know about an incomplete or unchecked page."""
     notes = []
     if streams.ended == "long" or body_bytes > MAX_PAGE_BYTES:
         notes.append(f"the page is longer than {MAX_PAGE_BYTES // 1024 // 1024} MiB and was cut there")

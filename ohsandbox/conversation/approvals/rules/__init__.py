@@ -1,4 +1,4 @@
-"""`Finding`: one risk that a rule found; `names` and `names_by_program` read the tables, which are texts of words."""
+"""`Finding`: one risk that a rule found; `names` and `names_by_program` parse the tables, which are lists of words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Finding(NamedTuple):
 
 
 MAX_QUOTED_CHARS = 80
-"""Enough to recognise a path."""
+"""Limit of a quoted text: enough to recognise a path."""
 
 
 def quoted(text: str) -> str:
@@ -30,7 +30,7 @@ def names(text: str) -> frozenset[str]:
 
 
 def names_by_program(rows: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """The words of each program, of rows that name several programs and their words."""
+    """Return the words of each program, from rows that name several programs and their words."""
     found: dict[str, frozenset[str]] = {}
     for programs, words in rows.items():
         for program in programs.split():

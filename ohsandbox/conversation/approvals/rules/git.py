@@ -1,4 +1,4 @@
-"""Rules for git: what its global options and its settings do. Its subcommands stand in the table of `programs`."""
+"""Rules for git: the effects of its global options and settings. Its subcommands are in the table of `programs`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SUBCOMMANDS = names(
     stripspace fetch pull clone push clean filter-branch
     """
 )
-"""The others may be aliases."""
+"""Git's own subcommands; any other may be an alias."""
 
 _TAKES_WORD = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--super-prefix"})
 
@@ -38,20 +38,20 @@ _PLAIN_KEY = re.compile(
     r"feature\.\w+|maintenance\.\w+|core\.(?:pager|editor)=(?:cat|true|:|)|diff\.context|blame\.\w+|grep\.\w+)",
     re.IGNORECASE,
 )
-"""Configuration keys of git that name no program, file or URL."""
+"""Git's configuration keys that do not name a program, a file or a URL."""
 
 _READS_SETTINGS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "--get-urlmatch", "--show-origin"})
 
 
 def subcommand(command: SimpleCommand) -> SimpleCommand:
-    """The command after git's own options, as a command of the program `git NAME`; `git` where there is none."""
+    """Return the command after git's own options, as a command of the program `git NAME`; `git` if there is none."""
     at = _after_options(command)
     name = " ".join(["git", *command.arguments[at : at + 1]])
     return command._replace(program=name, arguments=command.arguments[at + 1 :])
 
 
 def git_findings(command: SimpleCommand, _workdir: str) -> Iterator[Finding]:
-    """Findings in a git command, but for those of its subcommand alone."""
+    """Findings in a git command, except those of its subcommand alone."""
     part, at = subcommand(command), _after_options(command)
     name = part.program.removeprefix("git").strip()
     for option, value in command.pairs[:at]:

@@ -1,4 +1,4 @@
-"""Programs that the rules know. A program in none of the tables is MEDIUM: its effect is unknown."""
+"""Programs that the rules know. A program in no table is MEDIUM: its effect is unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ HARMLESS = names(
     zgrep zip unzip zipinfo tar bzip2 bunzip2 zstd unzstd chmod chown chgrp dd
     """
 )
-"""Programs of the shell and the base system: they read, print, or write where their words say, and rules check it."""
+"""Programs of the shell and the base system: they read, print, or write where their arguments say, which rules
+check."""
 
 DEVELOPMENT = names(
     """
@@ -33,7 +34,7 @@ DEVELOPMENT = names(
     indent cppcheck valgrind gcov lcov flutter dart bazel just task
     """
 )
-"""They build and test the workspace by its own files: only its own code is run."""
+"""Programs that build and test the workspace by its own files: they run only the workspace's code."""
 
 READING_SUBCOMMANDS = names_by_program({
     "npm": "test t run run-script start ls list outdated view version why explain root prefix bin help audit pack",
@@ -68,4 +69,4 @@ READING_SUBCOMMANDS = names_by_program({
     "gem": "list info search",
     "gh": "view list status diff checks",
 })  # fmt: skip
-"""Programs with subcommands, and those subcommands that only read or run only the workspace's own code."""
+"""Programs with subcommands, and those of their subcommands that only read or run only the workspace's code."""

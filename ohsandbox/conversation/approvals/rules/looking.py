@@ -1,9 +1,9 @@
-"""Which shell texts only look, for plan mode: programs that write nothing, with options that keep them so.
+"""Recognises shell texts that only read, for plan mode: programs that write nothing, with harmless options.
 
-And which lose files for good, where nothing is kept.
+Also recognises texts that lose files permanently, for sandboxes without checkpoints.
 
-What is in no table here does not only look, whatever it does. It is a net, not a wall: a shell that was given another
-`ls` before runs that one.
+A program in no table counts as one that writes. This is not a security boundary: if an earlier command replaced `ls`,
+the shell runs the replacement.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PLAIN = names(
     "hexdump id ls md5sum nl nproc od paste printenv pwd readlink realpath seq sha1sum sha256sum stat strings "
     "tac tail tr true type uname wc whereis which whoami"
 )
-"""They write nothing, whatever their options."""
+"""Programs that write nothing, whatever their options."""
 
 
 class _Use(NamedTuple):
-    """What a use of a program must not say."""
+    """Arguments that a use of a program must not have."""
 
     options: str = ""
     """Long options, which may be abbreviated, and words such as `-delete`."""
@@ -56,11 +56,11 @@ _USES: Mapping[str, _Use] = {
                  "rev-parse", "shortlog", "show", "show-ref", "status", "grep")
 }  # fmt: skip
 _GIT_OPTIONS = frozenset({"-C", "--no-pager", "-P"})
-"""Of git itself: the others change its settings, which can name programs."""
+"""Options of git itself that are harmless: others change its settings, which can name programs."""
 _SED = re.compile(r"(?:\d+|\$)(?:,(?:\d+|\$))?p(?:;(?:\d+|\$)(?:,(?:\d+|\$))?p)*")
-"""`sed -n 10,20p`: lines are printed, and nothing else is done."""
+"""Matches `sed -n 10,20p`, which prints lines and does nothing else."""
 _ARITHMETIC = re.compile(r"\[\[|\(\(|\blet\b")
-"""There the shell runs what stands in brackets, as in `[[ 'a[$(rm x)]' -eq 0 ]]`, quoted or not."""
+"""Arithmetic, in which the shell runs what stands in brackets, as in `[[ 'a[$(rm x)]' -eq 0 ]]`, quoted or not."""
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 
 
@@ -112,7 +112,7 @@ _LOSES = ("Deletes ", "Throws away ")
 
 
 def lasting(findings: list[Finding], text: str, *, workdir: str) -> list[Finding]:
-    """Findings where nothing is kept that could bring files back: what loses some is HIGH, a plain `rm` among it."""
+    """Return findings for a sandbox without checkpoints: losing files, even by a plain `rm`, is HIGH."""
     found = [one._replace(risk="HIGH") if one.what.startswith(_LOSES) else one for one in findings]
     try:
         removes = any(command.program in _REMOVES for command in read(text, cwd=workdir).commands)

@@ -1,4 +1,4 @@
-"""Rules for network programs and URLs: what is sent, and what data a request may carry."""
+"""Rules for network programs and URLs: what is sent, and which data a request may carry."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _ELSEWHERE = frozenset(
     {"-x", "--proxy", "--preproxy", "--connect-to", "--resolve", "-K", "--config", "-i", "--input-file", "--socks5",
      "--socks4", "--socks5-hostname", "-L", "--location", "--doh-url"}
 )  # fmt: skip
-"""Options that send a request to another place than its URL says."""
+"""Options that send a request to another address than its URL."""
 
 _TAKES_WORD = re.compile(
     r"-[a-zA-Z]*[XHdowmAbcuF]|--(?:request|header|data(?:-\w+)?|json|output|write-out|max-time|connect-timeout|retry|form|"
     r"retry-delay|user-agent|cookie|timeout|tries|header|post-data|post-file|method|body-data)"
 )
-"""Options of curl and wget that take the next word, which is then no URL."""
+"""Options of curl and wget that take the next word, which is then not a URL."""
 
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,20}:[^\s'\"]+")
 _LONG_WORD = re.compile(r"[A-Za-z0-9+/_=%-]{60,}")
@@ -45,7 +45,7 @@ _MAX_QUERY_CHARS = 256
 
 
 def address_findings(command: SimpleCommand) -> Iterator[Finding]:
-    """Findings in a network program: what it sends, and where."""
+    """Findings in a network program: what it sends, and where to."""
     name, words = command.program, command.arguments
     computed = _COMPUTED.search(" ".join(words)) is not None
     sends = command.has(*_SENDS) or (

@@ -29,7 +29,7 @@ _RUN_BY_THEMSELVES = re.compile(
     r"^/etc/(?:cron|profile|rc\.|init|systemd|sudoers|ld\.so|pam\.d|passwd|group|hosts)|^/var/spool/cron|"
     r"^/(?:lib|usr/lib)/systemd/"
 )
-"""In addition to `runs_when_opened`: files of a home directory, of git and of the system."""
+"""Files of a home directory, of git and of the system, in addition to `runs_when_opened`."""
 
 _GIT = re.compile(r"(?:^|/)\.git/")
 _LISTED_BY_GIT = re.compile(r"(?:^|/)\.(?:gitmodules|gitattributes|github/workflows/.*|gitlab-ci\.yml)$")

@@ -1,4 +1,4 @@
-"""Rules for single commands: a table of programs and arguments, and a function for those whose targets decide."""
+"""Rules for single commands: a table of programs and arguments, and functions where targets decide the risk."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 
 class Rule(NamedTuple):
-    """A finding in any of its programs, by themselves or, where there are conditions, when one of these holds."""
+    """A finding for any of its programs; if the rule has conditions, only when one of them holds."""
 
     programs: str
-    """Names without what follows a dot; `git NAME` is a subcommand of git."""
+    """Program names without what follows a dot; `git NAME` is a subcommand of git."""
     risk: Literal["MEDIUM", "HIGH"]
     what: str
-    """`{name}` is the program, `{command}` the program with its first two operands, quoted."""
+    """The finding's text: `{name}` is the program, `{command}` the program with its first two operands, quoted."""
     options: str = ""
-    """One of these is an argument; long options may be abbreviated."""
+    """Condition: one of these is an argument; long options may be abbreviated."""
     letters: str = ""
-    """One of these is a short option."""
+    """Condition: one of these is a short option."""
     words: str = ""
-    """One of these is among the first four operands: a use of the program that the rules know."""
+    """Condition: one of these is among the first four operands. Also marks a use of the program that the rules know."""
     text: re.Pattern[str] | None = None
-    """This is found in the arguments and the text of stdin, with a NUL before each and after the last."""
+    """Condition: this matches the arguments and the text of stdin, with a NUL before each and after the last."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has no condition."""
+        """Whether the rule has no condition."""
         return not (self.options or self.letters or self.words or self.text)
 
     def holds(self, command: SimpleCommand) -> bool:
-        """Whether the command does what the rule is about."""
+        """Whether the rule applies to the command."""
         return (
             self.is_plain
             or (self.options != "" and command.has(*self.options.split()))
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
         )
 
     def finding(self, command: SimpleCommand) -> Finding:
-        """What it says of the command."""
+        """Create the rule's finding for the command."""
         words = quoted(" ".join([command.program, *command.operands[:2]]))
         return Finding(self.risk, self.what.format(name=command.program, command=words))
 
@@ -223,7 +223,7 @@ def is_known(command: SimpleCommand) -> bool:
 
 
 def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
-    """Findings in one command by itself."""
+    """Findings in one command, regardless of other commands."""
     name = command.program
     part = subcommand(command) if name == "git" else command
     yield from (rule.finding(part) for rule in _rules_of(part.program) if rule.holds(part))
@@ -241,7 +241,7 @@ def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding
 
 
 def _rules_of(program: str) -> list[Rule]:
-    """Those of the program; of `mkfs.ext4` the ones that `mkfs` has without a condition."""
+    """Return the program's rules; `mkfs.ext4`, which has none, gets the unconditional HIGH rules of `mkfs`."""
     stem = [rule for rule in _BY_PROGRAM.get(program.split(".", 1)[0], ()) if rule.is_plain and rule.risk == "HIGH"]
     return _BY_PROGRAM.get(program, stem)
 
@@ -251,7 +251,7 @@ def _text(command: SimpleCommand) -> str:
 
 
 def _written(command: SimpleCommand) -> Iterator[str]:
-    """Paths that the command writes to: of its redirections, operands and options."""
+    """Paths that the command writes to, from its redirections, operands and options."""
     yield from command.written
     if command.program in _WRITERS:
         targets = command.operands[-1:] if command.program in _LAST_OPERAND_ONLY else command.operands

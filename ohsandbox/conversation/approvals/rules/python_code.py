@@ -21,7 +21,7 @@ _RUNS = frozenset(
      "startfile"}
 )  # fmt: skip
 _RUNS_ALWAYS = _RUNS - {"run", "call", "spawn", "magic", "fork"}
-"""Names that always mean this, on any object."""
+"""Names that always run commands, on any object."""
 
 _RUNNERS = frozenset(
     {"os", "subprocess", "pty", "commands", "posix", "asyncio", "sh", "plumbum", "fabric", "invoke", "pexpect"}

@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 MAX_CHARS = 64 * 1024
-"""Limit of a text. Its syntax tree is up to 600 times as long; any 64 KiB took under 4 s on a loaded machine."""
+"""Limit of a text. Its syntax tree is up to 600 times as long; parsing any 64 KiB took under 4 s on a loaded
+machine."""
 
 _PARSE_S = 10.0
 
 MAX_COMMANDS = 5_000
-"""Limit of a text; a command counts once more for each value of its variables that is tried. Each takes 0.2 ms."""
+"""Limit of commands in a text; each counts once more for each value of its variables that is tried. Each takes 0.2
+ms."""
 
 _MAX_WORDS = 5_000
-"""Limit of one command, its redirections included."""
+"""Limit of words in one command, its redirections included."""
 
 _MAX_CANDIDATES = 8
-"""Values of a variable that are tried."""
+"""Limit of the values of a variable that are tried."""
 
 _MAX_FED = 32
 _MAX_DIRECTORY_CHARS = 512
@@ -41,7 +43,7 @@ _MAX_DIRECTORY_CHARS = 512
 _MAX_BRACES = 64
 
 _OPEN, _CLOSE, _COMMA, _SPLIT = "\ue000", "\ue001", "\ue002", "\ue003"
-"""Stand for `{`, `}`, `,` outside quotes, and for a place where the shell splits a word; no result contains them."""
+"""Placeholders for `{`, `}`, `,` outside quotes, and for a place where the shell splits a word; no result has them."""
 
 _SENTINELS = str.maketrans({_OPEN: "{", _CLOSE: "}", _COMMA: ",", _SPLIT: " "})
 _BRACES = str.maketrans({"{": _OPEN, "}": _CLOSE, ",": _COMMA})
@@ -54,7 +56,7 @@ _OUTPUT = frozenset({">", ">>", ">|", ">!", ">>!", "&>", "&>>", "<>", ">&"})
 _PIPES = frozenset({"|", "|&"})
 
 COMPUTED = "$(...)"
-"""Stands for a command substitution in a word."""
+"""Placeholder for a command substitution in a word."""
 
 
 class UnreadableError(ValueError):
@@ -65,20 +67,20 @@ class SimpleCommand(NamedTuple):
     """One command: its words after quote removal; expansions stay as `$NAME` or `$(...)`."""
 
     program: str
-    """Without its directory; "" if there are only assignments or redirections."""
+    """The program's name without its directory; "" if there are only assignments or redirections."""
     arguments: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
-    """Targets of its output redirections."""
+    """Targets of the command's output redirections."""
     assigned: tuple[tuple[str, str], ...] = ()
-    """Variables set before it, or by it."""
+    """Variables set before the command, or by it."""
     cwd: str = ""
-    """Its working directory; "" if unknown."""
+    """The command's working directory; "" if unknown."""
     fed: frozenset[str] = frozenset()
-    """Programs whose output it reads through a pipe."""
+    """Programs whose output the command reads through a pipe."""
     stdin: str | None = None
-    """Its standard input, if the text contains it."""
+    """The command's standard input, if the text contains it."""
     consumer: str = ""
-    """The program that receives its output as a word."""
+    """The program that receives the command's output as a word."""
     wrapped_by: tuple[str, ...] = ()
     path: str = ""
     """The program as written."""
@@ -137,7 +139,7 @@ class Reading(NamedTuple):
 
 
 def read(text: str, *, cwd: str, variables: Mapping[str, str] | None = None) -> Reading:
-    """The commands of a text, in order; if the text contains values of their variables, also once with each value.
+    """Parse the commands of a text, in order; if it contains values of their variables, also once with each value.
 
     Raises:
         UnreadableError: it is not a shell text, too long, too deep, or has more than MAX_COMMANDS commands.
@@ -179,10 +181,10 @@ def _syntax_tree(text: str) -> Any:
 
 @functools.cache
 def _shfmt() -> str:
-    """The shfmt of the package `shfmt-py`, otherwise of PATH.
+    """Return the path of shfmt: that of the package `shfmt-py`, otherwise of PATH.
 
     Raises:
-        UnreadableError: neither has one.
+        UnreadableError: neither has shfmt.
     """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("shfmt-py") or []:

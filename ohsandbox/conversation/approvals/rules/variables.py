@@ -1,4 +1,4 @@
-"""Rules for the variables that a command sets: those by which programs run code that no command names."""
+"""Rules for variables that a command sets and by which programs run code that no command names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ _STEERING_VALUES = {
     "MAVEN_OPTS": re.compile(r"agent"),
     "GRADLE_OPTS": re.compile(r"agent"),
 }
-"""Variables that make a workspace tool run code from outside it: `_STEERING` with any value, these with a match."""
+"""Variables that make a workspace tool run code from outside it: those of `_STEERING` with any value, these if their
+value matches."""
 
 _RUNS_IN_NODE = re.compile(r"-r\b|--(?:require|import|eval|loader)")
 _USUAL_PATHS = ("$PATH", "${PATH", "/usr/", "/opt/", "/root/", "/home/", "$HOME/", "~/")

@@ -1,4 +1,4 @@
-"""Programs that run other programs: the argv or text that they run."""
+"""Programs that run other programs: which argv or text they run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _ARGV = {
 """Programs followed by an argv: their options that take a word, and the number of operands before the argv."""
 
 _RUNS = {"poetry", "uv", "pipenv", "pdm", "hatch", "rye", "bundle", "conda", "micromamba", "mise", "rustup"}
-"""Programs of which only `run`, `exec`, `x` and `--` run what follows."""
+"""Programs that run what follows `run`, `exec`, `x` or `--`, and nothing else."""
 
 _TEXT = frozenset({"watch", "parallel", "hyperfine", "entr", "tmux", "screen", "at", "batch", "nix-shell", "script"})
 """Programs whose operands, joined or single, are shell commands."""

@@ -23,7 +23,7 @@ from ohsandbox.tools.browser._in_sandbox.tabs import (
 
 VIEWPORT = {"width": 1280, "height": 720}
 ACTION_MS = 5_000
-"""An element that cannot be acted on for so long is hidden, covered or disabled."""
+"""Timeout of an action: an element that cannot be acted on for this long is hidden, covered or disabled."""
 NAVIGATION_MS = 30_000
 MEANINGS = {
     "ERR_INTERNET_DISCONNECTED": "the sandbox has no network",
@@ -35,9 +35,9 @@ MEANINGS = {
 ELEMENT_METHODS = frozenset({"fill", "click", "dblclick", "hover", "focus", "clear"})
 """Actions that are Playwright's own methods of an element."""
 SCROLL_S = 0.2
-"""The page scrolls in frames of its own, after the event."""
+"""Pause after scrolling: the page scrolls in frames of its own, after the event."""
 OPTION_MS = 1_000
-"""An option that is not there may still come, but seldom does."""
+"""Time to wait for a missing option: it may still appear, but seldom does."""
 STOP_S = 2.0
 GO_TRIES = 3
 HTTP_ERROR = 400
@@ -65,7 +65,7 @@ def check_readable(path: str) -> None:
 
 
 class Actions(Tabs):
-    """What can be done in the shown tab."""
+    """The actions on the shown tab."""
 
     context: Any = None
 
@@ -73,8 +73,8 @@ class Actions(Tabs):
         """Do one action.
 
         Raises:
-            Refusal: it cannot be done.
-            Exception: Playwright's own.
+            Refusal: the action cannot be done.
+            Exception: any error of Playwright.
         """
         if name in ELEMENT_METHODS:
             element = await self.element(arguments.pop("bid"))
@@ -90,7 +90,7 @@ class Actions(Tabs):
         return self.shown
 
     async def element(self, bid: str) -> Any:
-        """The element of the newest tree."""
+        """Return the element of this id in the newest tree."""
         found = self.tab.page.locator(f"aria-ref={bid}")
         # of a frame that has gone Playwright says that the selector is wrong
         if not await within(ACTION_MS / 1000, found.count(), 0):
@@ -115,7 +115,7 @@ class Actions(Tabs):
             await self._refuse_navigation(url, error)
 
     async def _navigate(self, go: Callable[..., Awaitable[Any]], *arguments: str) -> Any:
-        """Go until the page begins; return its response."""
+        """Navigate until the page begins to load; return its response."""
         for _ in range(GO_TRIES):
             try:
                 response = await go(*arguments, wait_until="commit", timeout=NAVIGATION_MS)
@@ -161,7 +161,7 @@ class Actions(Tabs):
         await asyncio.sleep(wait_ms / 1000)
 
     async def do_scroll(self, delta_x: float, delta_y: float) -> None:
-        """Turn the wheel at the mouse, which begins in the middle."""
+        """Turn the mouse wheel at the mouse's position, which is initially the middle."""
         mouse = self.tab.page.mouse
         if not self.tab.has_mouse:
             await mouse.move(VIEWPORT["width"] / 2, VIEWPORT["height"] / 2)
@@ -219,7 +219,7 @@ class Actions(Tabs):
         await self.tab.page.bring_to_front()
 
     async def do_tab_close(self) -> None:
-        """Close the shown tab; an empty one follows the last."""
+        """Close the shown tab; if it was the last one, open an empty tab."""
         tab = self.tab
         await tab.page.close()
         self.forget(tab)

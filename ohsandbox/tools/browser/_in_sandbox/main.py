@@ -1,4 +1,4 @@
-"""The browser's life, and one request: do the actions, wait until the page is quiet, look."""
+"""The browser's process, and one request: do the actions, wait until the page is quiet, read it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ohsandbox.tools.browser._in_sandbox.actions import ACTION_MS, VIEWPORT, Act
 from ohsandbox.tools.browser._in_sandbox.tabs import MAX_NOTE_CHARS, Refusal, Tab, explain, in_background, within
 
 USER = "ohsandbox-browser"
-"""Made by images/browser: runs pages, and owns nothing of the agent's."""
+"""The user that images/browser creates: it runs pages, and owns none of the agent's files."""
 EXECUTABLES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 QUIET = ("--disable-gpu", "--disable-quic", "--disable-sync")
-"""On top of Playwright's own, which keep Chromium off the network and out of /dev/shm.
+"""Options in addition to Playwright's own, which keep Chromium off the network and out of /dev/shm.
 
 Not `--disable-crashpad-for-testing`: with it Chromium 150 restarts its network process for ever.
 """
@@ -26,19 +26,20 @@ LOAD_S = 10.0
 """Time for a page to load before it is shown as it is."""
 QUIET_S = 0.1
 BUSY_S = 1.5
-"""Time for requests that go on behind a loaded page."""
+"""Time to wait for requests that continue after a page has loaded."""
 DOWNLOAD_S = 5.0
 LOOK_S = 8.0
-"""For the tree, and for the screenshot."""
+"""Limit for reading the tree, and for taking the screenshot."""
 TITLE_S = 2.0
 PDF_S = 1.0
-"""Chromium's PDF viewer draws about 0.4 s after it has loaded, and there is no event for it."""
+"""Pause for a PDF: Chromium's viewer draws about 0.4 s after it has loaded, and there is no event for it."""
 MAX_TREE_CHARS = 8_000_000
 MAX_IMAGE_CHARS = 2_000_000
-"""Of a PNG in base64; a page of photographs is smaller as JPEG."""
+"""Limit of a PNG in base64; a page of photographs is smaller as JPEG."""
 MAX_ELEMENTS = 60_000
 MAX_TEXT_CHARS = 5_000_000
-"""A tree of 100,000 elements takes 9 s and 1.2 GiB of Chromium's memory, one of 200,000 more than a sandbox has."""
+"""Limit of a page's text: a tree of 100,000 elements takes 9 s and 1.2 GiB of Chromium's memory, one of 200,000 more
+than a sandbox has."""
 PROBE_S = 3.0
 PROBE = """() => {
   const e = document.scrollingElement || document.documentElement;
@@ -60,7 +61,7 @@ class Browser(Actions):
         self.sandboxed = True
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do the actions up to the first that fails, and look."""
+        """Do the actions up to the first that fails, then read the page."""
         try:
             await asyncio.wait_for(self._ensure(), START_S)
         except (Unavailable, asyncio.TimeoutError) as late:  # noqa: UP041 - two classes before Python 3.11
@@ -80,7 +81,7 @@ class Browser(Actions):
         return {"done": done, "error": error, "sandboxed": self.sandboxed, **seen, "notes": self.take_notes()}
 
     async def _act(self, action: dict[str, Any], deadline: float) -> str:
-        """Do one; return why it could not be done, or an empty text."""
+        """Do one action; return why it could not be done, or an empty text."""
 
         async def act() -> None:
             if self.tab.crashed:
@@ -101,7 +102,7 @@ class Browser(Actions):
     # --- life ---------------------------------------------------------------------------------
 
     async def _ensure(self) -> None:
-        """Ensure a browser that lives, with a tab that lives."""
+        """Ensure that the browser runs and shows a tab that works."""
         # the news that Chromium was killed may still be on the way
         if self.browser is not None and not (
             self.browser.is_connected() and await within(LOOK_S, self.context.cookies([]), None) is not None
@@ -120,7 +121,7 @@ class Browser(Actions):
         """Start Chromium, with its own sandbox if it can have one.
 
         Raises:
-            Unavailable: there is none, or it does not start.
+            Unavailable: there is no Chromium, or it does not start.
         """
         if self.playwright is None:
             try:
@@ -180,7 +181,7 @@ class Browser(Actions):
             self.note("A download is still going on; noop(5000) waits on.")
 
     async def _look(self, *, again: bool = True) -> dict[str, Any]:
-        """The tabs, and the shown one's size, tree and screenshot; once again if a tab opened meanwhile."""
+        """Return the tabs, and the shown tab's size, tree and screenshot; read again if a tab opened meanwhile."""
         if self.shown is None and self.browser.is_connected():
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self.do_new_tab(), LOOK_S)
@@ -232,7 +233,7 @@ class Browser(Actions):
         seen["tree"] = await self._tree(tab)
 
     async def _tree(self, tab: Tab) -> str | None:
-        """The accessibility tree as Playwright writes it, with boxes; None if the page does not answer."""
+        """Return the accessibility tree as Playwright writes it, with boxes; None if the page does not answer."""
         why = ""
         for _ in range(2):  # a navigation in between takes the first one's page away
             try:
@@ -251,7 +252,7 @@ class Browser(Actions):
         return None
 
     async def _screenshot(self, tab: Tab) -> str | None:
-        """A PNG in base64, or a JPEG if that is too large; None if the page does not draw itself."""
+        """Return a PNG in base64, or a JPEG if that is too large; None if the page does not draw itself."""
         # not Playwright's: that waits for every font to load
         for options in ({"format": "png"}, {"format": "jpeg", "quality": 70}):
             shot = await within(LOOK_S, tab.cdp("Page.captureScreenshot", **options), None)
@@ -265,7 +266,7 @@ class Browser(Actions):
 
 
 def become_nobody() -> None:
-    """As root: give up the rights of the agent for those of USER, if it exists."""
+    """If this runs as root, change to USER, which lacks the agent's rights, if that user exists."""
     if os.geteuid() == 0:
         with contextlib.suppress(KeyError):
             user = pwd.getpwnam(USER)

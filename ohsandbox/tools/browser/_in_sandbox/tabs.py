@@ -16,7 +16,7 @@ MAX_NOTE_CHARS = 500
 MAX_SHORT_CHARS = 200
 
 FOLLOWED = frozenset({"document", "stylesheet", "script", "image", "font", "xhr", "fetch"})
-"""Requests that delay the look at a page; media, sockets and event streams go on for ever."""
+"""Requests that delay reading a page; media, sockets and event streams never end."""
 REASONS = re.compile(
     r"intercepts pointer|not visible|not enabled|not editable|not stable|outside of the viewport|did not find"
 )
@@ -31,7 +31,7 @@ class Refusal(Exception):  # noqa: N818 - says what happens
 
 
 async def within(seconds: float, awaitable: Awaitable[T], otherwise: T) -> T:
-    """The result, or otherwise if it fails or takes longer."""
+    """Return the result, or `otherwise` if the awaitable fails or takes longer."""
     try:
         return await asyncio.wait_for(awaitable, seconds)
     except Exception:  # noqa: BLE001 - whatever a page makes of it
@@ -45,13 +45,13 @@ def in_background(awaitable: Awaitable[Any]) -> None:
 
 
 def short(text: object) -> str:
-    """One line of at most MAX_SHORT_CHARS."""
+    """Shorten to one line of at most MAX_SHORT_CHARS."""
     line = " ".join(str(text).split())
     return line if len(line) <= MAX_SHORT_CHARS else line[:MAX_SHORT_CHARS] + "..."
 
 
 def explain(error: BaseException) -> str:
-    """An error of Playwright in a line: what was not done, and the last reasons of its log."""
+    """Describe an error of Playwright in one line: what was not done, and the last reasons of its log."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     first, _, log = text.partition("Call log:")
     first = re.sub(r"^\w+\.\w+: ", "", first.strip()).rstrip(".") or type(error).__name__
@@ -77,7 +77,7 @@ class Tab:
         page.on("load", self._on_load)
 
     async def cdp(self, method: str, **parameters: Any) -> Any:
-        """A call of the DevTools protocol, for what Playwright lacks or does with long waits."""
+        """Call the DevTools protocol, for what Playwright lacks or does with long waits."""
         if self._session is None:
             self._session = await self.page.context.new_cdp_session(self.page)
         return await self._session.send(method, parameters)
@@ -119,15 +119,15 @@ class Tabs:
         self.shown: Tab | None = None
         self.notes: dict[str, int] = {}
         self.opening = False
-        """The next new tab is ours."""
+        """True while an action opens a tab."""
         self.choosing = False
-        """The next file chooser is ours."""
+        """True while an action waits for a file chooser."""
         self.dialog_answer: tuple[bool, str] | None = None
         self.downloads: Path | None = None
         self.saving: set[asyncio.Future[None]] = set()
 
     def note(self, text: str) -> None:
-        """Add to the next answer; equal notes are counted."""
+        """Add a note to the next answer; equal notes are counted."""
         line = " ".join(text[: 4 * MAX_NOTE_CHARS].split())
         line = line if len(line) <= MAX_NOTE_CHARS else line[:MAX_NOTE_CHARS] + "..."
         if line not in self.notes and len(self.notes) >= MAX_NOTES:
@@ -139,7 +139,7 @@ class Tabs:
         return [line if count == 1 else f"{line} ({count} times)" for line, count in notes.items()]
 
     def adopt(self, page: Any) -> None:
-        """Show a tab that was opened, by us or by a page."""
+        """Show a tab that we or a page opened."""
         if len(self.tabs) >= MAX_TABS:
             self.note(f"A page tried to open more than {MAX_TABS} tabs; the new ones were closed.")
             in_background(page.close())
@@ -167,7 +167,7 @@ class Tabs:
         self.note("The tab crashed (out of memory, or a fault of Chromium); the next call begins with an empty one.")
 
     async def _on_dialog(self, dialog: Any) -> None:
-        """A page stands still until its dialog is answered, so it is answered at once."""
+        """Answer a dialog at once, since its page stands still until then."""
         asked = dialog.type in ("confirm", "prompt")
         accept, text = self.dialog_answer if asked and self.dialog_answer else (not asked, "")
         if asked:
