@@ -253,7 +253,7 @@ class LLM:
         timer.daemon = True
         with self._lock:
             self._calls.add(canceled)
-        deadline = self._clock.now() + self.config.total_timeout_s  # before the timer: what it cuts off is late
+        deadline = self._clock.now() + self.config.total_timeout_s  # before the timer starts: what it cuts off is late
         timer.start()
         try:
             yield _Sending(canceled, deadline, emit, extra_body)

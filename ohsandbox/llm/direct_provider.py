@@ -110,7 +110,7 @@ class DirectProvider:
                 pieces = response.iter_raw()
                 fields = yield from self._stream(pieces)
                 _read_out(response, pieces)
-            else:  # some servers answer as a whole whatever they are asked for
+            else:  # some servers never stream, even if a stream is requested
                 fields = self._format.answer(json.loads(response.read()))
                 if stream and (text := content_text(fields["choices"][0]["message"].get("content"))):
                     yield text
@@ -144,7 +144,7 @@ def direct_provider(config: LLMConfig) -> DirectProvider | None:
         return None
     first, slash, rest = config.model.partition("/")
     provider = config.custom_llm_provider or (first if slash else "")
-    if not provider and config.base_url is None:  # a bare name, which the list may know
+    if not provider and config.base_url is None:  # a name without provider, which the list may know
         provider = next((name for name in _FORMATS if entry_of(config.model, name)), "")
     if provider not in _FORMATS:
         return None

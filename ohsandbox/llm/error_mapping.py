@@ -296,9 +296,9 @@ def kind_of(error: BaseException, *, status: int | None = None, asked: bool = Fa
         other = _REDIRECT if status < _REFUSED else REQUEST if status < _SERVER_ERRORS else SERVER
         return unfit or _refine(_BY_STATUS.get(status, other), by_class, text)
     if status is not None and by_class in {None, _CONNECTION, SERVER}:
-        return UNREADABLE  # answered 2xx, and litellm stumbled over the body
+        return UNREADABLE  # the status was 2xx, but litellm could not read the body
     if asked and status is None and by_class in {None, SERVER}:
-        return _CONNECTION  # litellm makes an InternalServerError of a refused connection
+        return _CONNECTION  # litellm reports a refused connection as InternalServerError
     return _refine(by_class, by_class, text) if by_class else CLIENT
 
 
@@ -330,7 +330,7 @@ def _refine(kind: ErrorKind, by_class: ErrorKind | None, text: str) -> ErrorKind
         return by_class
     if kind is REQUEST and _AGAINST_POLICY.search(text):
         return POLICY
-    if kind in {REQUEST, CUT}:  # in the middle of a stream, litellm names every error alike
+    if kind in {REQUEST, CUT}:  # within a stream, litellm uses one class for every error
         if _NO_PROVIDER in text:
             return NO_PROVIDER
         if _TOO_LONG.search(text):

@@ -93,7 +93,7 @@ class LiteLLMProvider:
             settings["allowed_openai_params"] = [
                 "tools",
                 "tool_choice",
-            ]  # litellm drops what its list says is not taken
+            ]  # litellm drops parameters that its list does not support
         received = litellm.completion(**settings, client=self._client(provider, key=key, base_url=base_url))
         answer = (yield from _read(received)) if stream else received.model_dump()
         return Answer(answer, _cost_usd(answer, model=model, provider=provider))

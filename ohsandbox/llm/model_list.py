@@ -23,7 +23,7 @@ _TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens")
 @functools.cache
 def model_list() -> Mapping[str, Mapping[str, Any]]:
     """Return each model's entry by its name; empty if litellm has no such file."""
-    spec = importlib.util.find_spec("litellm")  # of a top-level package this imports nothing
+    spec = importlib.util.find_spec("litellm")  # `find_spec` of a top-level package imports nothing
     if spec is None or spec.origin is None:
         return {}
     try:

@@ -130,7 +130,7 @@ class CallFilter:
     def __call__(self, event: LLMEvent) -> None:
         """Pass the event on; of text, only what can be shown now."""
         if isinstance(event, RetryEvent):
-            self._held, self._is_call = [], False  # what came of that attempt is void
+            self._held, self._is_call = [], False  # the text of that attempt is void
         if not isinstance(event, DeltaEvent):
             self._emit(event)
         elif self._is_call:

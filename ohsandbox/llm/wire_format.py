@@ -67,7 +67,7 @@ def server_events(pieces: Iterable[bytes]) -> Iterator[str]:
         elif not line and data:
             yield "\n".join(data)
             data = []
-    if data:  # some servers leave the last blank line out
+    if data:  # some servers omit the last blank line
         yield "\n".join(data)
 
 

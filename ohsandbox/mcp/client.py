@@ -266,7 +266,7 @@ class MCPClient(Client[ClientTransport]):
         seconds = timeout_s or self.timeouts.call_s
         try:
             calling = self.session.call_tool(tool, arguments, seconds, on_progress)
-            if isinstance(self.transport, SandboxTransport):  # its end ends every call: no watch task
+            if isinstance(self.transport, SandboxTransport):  # when it ends, so does every call: no task watches it
                 with self.transport.checked():
                     return await calling
             return await self._await_with_session_monitoring(calling)

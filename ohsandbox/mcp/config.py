@@ -307,7 +307,7 @@ def server_of(name: str, entry: Any) -> ServerConfig:
     if not isinstance(entry, dict):
         _refuse(f"MCP server {name!r} must be an object.")
     known = {key: value for key, value in entry.items() if key not in _ACCEPTED}
-    if "type" in known:  # an alias of transport
+    if "type" in known:  # `type` is an alias of `transport`
         known.setdefault("transport", known.pop("type"))
     for key in ("include", "exclude", "args"):
         if isinstance(known.get(key), list):

@@ -276,7 +276,7 @@ class ServerProcess:
     def end(self) -> None:
         """Close the server's input, wait, kill it and its remaining children. Blocks slightly longer than GRACE_S."""
         family = b""
-        with contextlib.suppress(OhsandboxError):  # first: we cannot identify an orphan that has not our marks
+        with contextlib.suppress(OhsandboxError):  # first: an orphan without our marks cannot be identified later
             said = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
             family = b" ".join(re.findall(rb"\b\d+:\d+", said))
         self._to_write.put(None)

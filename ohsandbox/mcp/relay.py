@@ -125,7 +125,7 @@ class ConnectionRelay:
         with self._guard:
             spare, self._spare = self._spare, None
         if spare is not None:
-            with contextlib.suppress(OhsandboxError, BrokenPipeError, _DiedSilentlyError):  # killed meanwhile
+            with contextlib.suppress(OhsandboxError, BrokenPipeError, _DiedSilentlyError):  # the spare was killed
                 spare.connect(asked)
                 return spare
         connector = self._start()
@@ -164,7 +164,7 @@ class ConnectionRelay:
         for connector in live:
             connector.end()
         for connector in live:
-            if not connector.ended.wait(2 * GRACE_S):  # its remote end accepts no data
+            if not connector.ended.wait(2 * GRACE_S):  # the remote end accepts no data
                 connector.kill()
 
     def _note(self, host: str, port: int, why: str) -> None:
@@ -395,5 +395,5 @@ def _translated(late: type[Exception], broken: type[Exception]) -> Iterator[None
         yield
     except TimeoutError as error:
         raise late(str(error)) from None
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # ssl.SSLError is an OSError
         raise broken(str(error)) from None

@@ -255,7 +255,7 @@ class MCPServer:
             if self._client is not None:
                 self._note_end(self._client, MCPServerGoneError(await self._client.how_it_ended()))
             if self.state is ServerState.ENDED:
-                self._what_follows()  # perhaps off
+                self._what_follows()  # this may disable the server
             if self.state is not ServerState.ENDED:
                 raise MCPServerGoneError(f"MCP server {self.name!r} is {self.state.value}. {self.reason}")
             await self._restart()

@@ -172,7 +172,7 @@ class MCPServers:
 
     async def _start_all(self) -> None:
         self._starting = asyncio.current_task()
-        # slow: in a thread that nobody waits for
+        # slow, so it runs in a thread that nobody waits for
         await asyncio.get_running_loop().run_in_executor(None, import_module, "ohsandbox.mcp.client")
         await asyncio.gather(*(server.start() for server in self._servers.values()))
 
@@ -286,7 +286,7 @@ class MCPServers:
                 f"The call of {tool!r} of MCP server {server!r} was interrupted. Its outcome is unknown."
             ) from None
         finally:
-            waiting.cancel()  # Ctrl-C: cancels at the server, too
+            waiting.cancel()  # after Ctrl-C this cancels the call at the server, too
             calls.discard(waiting)
 
     def interrupt(self, server: str, tool: str) -> None:

@@ -156,7 +156,7 @@ class Pins:
                     yield pins
                     data = json.dumps(pins, indent=1, sort_keys=True).encode()
                     write_atomically(self._path, data, durable=False)
-                    self._pins = pins  # not before: what cannot be kept is not trusted
+                    self._pins = pins  # only now, because a pin that cannot be stored is not trusted
             except OSError as error:
                 raise MCPConfigError(
                     f"The fingerprints of MCP tools cannot be kept in {str(self._path)!r}: {error.strerror}. "

@@ -113,7 +113,7 @@ def listening(address: ListenAddress) -> Iterator[tuple[socket.socket, ListenAdd
         raise UsageError(
             f"Nothing can listen on {address.host}:{address.port}: {error.strerror or error}. Name another address."
         ) from None
-    with contextlib.suppress(AttributeError, OSError):  # Linux has it
+    with contextlib.suppress(AttributeError, OSError):  # Linux has this option
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_UNHEARD_S * 1000))
     with listener:
         yield listener, ListenAddress(address.host, listener.getsockname()[1])
@@ -316,7 +316,7 @@ class HttpSessions:
                 if away is not None and away.away_s >= SPARED_S and none_is_ending:
                     await self._end(away)
                 elif none_is_ending and not (away and away.away_s):
-                    return  # all are in use
+                    return  # all places are in use
                 with anyio.move_on_after(LOOK_S):
                     await self._freed.wait()
 

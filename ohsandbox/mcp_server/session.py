@@ -65,7 +65,7 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     Cancelling the future does not end the work; nor does cancelling a wait for it with `asyncio.wait`.
     """
     future = asyncio.ensure_future(loop.in_thread(work, "ohsandbox-mcp-server"))
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())  # not logged if nobody asks
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, so not logged by asyncio
     return future
 
 
@@ -169,7 +169,7 @@ class SandboxSession:
             if self._runtime is None:
                 runtime = self._place.make(tell) if self._place.take is None else self._place.take()
                 keeper = CheckpointTools(runtime)
-                self._stack.callback(keeper.close)  # after the sandbox has gone
+                self._stack.callback(keeper.close)  # runs after the sandbox has gone
                 try:
                     self._stack.enter_context(self._place.start(runtime))
                 except BaseException:
@@ -182,7 +182,7 @@ class SandboxSession:
     def lose(self, tool: AnyTool) -> None:
         """Drop the sandbox of the tool; the next call creates another."""
         with self._guard:
-            if self._tools.get(tool.name) is tool:  # not the new tool of a concurrent call
+            if self._tools.get(tool.name) is tool:  # a concurrent call may have a new tool already
                 self._let_go()
 
     def end_shells(self) -> None:

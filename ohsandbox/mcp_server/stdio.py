@@ -57,7 +57,7 @@ async def serve_stdio(server: Server[Any]) -> None:
                 if message is not None:
                     await received.send(SessionMessage(message))
                 elif line.strip():
-                    with contextlib.suppress(anyio.WouldBlock):  # nobody reads
+                    with contextlib.suppress(anyio.WouldBlock):  # nobody reads the output
                         outgoing.send_nowait(SessionMessage(INVALID))
                 line, message = await in_thread(read_message)
             if len(line) >= MAX_LINE_BYTES:

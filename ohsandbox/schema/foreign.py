@@ -332,7 +332,7 @@ def _details(arguments: Any, fault: Fault) -> Iterator[InitErrorDetails]:
         for name in facts["unexpected"]:
             yield InitErrorDetails(type="extra_forbidden", loc=(*place, name), input=given.get(name))
     elif kind == "type" and isinstance(given, str) and {"array", "object"}.intersection(facts["types"]):
-        name = "list_type" if "array" in facts["types"] else "dict_type"  # it may be JSON text: `parse_action` looks
+        name = "list_type" if "array" in facts["types"] else "dict_type"  # perhaps JSON text, see `parse_action`
         yield InitErrorDetails(type=name, loc=place, input=given)
     else:
         error = PydanticCustomError("json_schema", "{message}", {"message": _message(kind, facts, fault.message)})

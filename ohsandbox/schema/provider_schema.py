@@ -224,7 +224,7 @@ class _Merge:
             made = [self.of(branch) for branch in branches if branch is not False and "object" in _types(branch)]
             for name, schema in (pair for branch in made for pair in branch["properties"].items()):
                 known = properties.setdefault(name, schema)
-                if known != schema:  # accept either, unless both are demanded
+                if known != schema:  # accept either one, unless both are required
                     properties[name] = {"allOf" if kind == "allOf" else "anyOf": [known, schema]}
             demanded = [branch["required"] for branch in made]
             common = set[str]().union(*demanded)

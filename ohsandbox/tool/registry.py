@@ -245,7 +245,7 @@ def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) ->
     """
     try:
         parameters = inspect.signature(factory).parameters
-    except ValueError:  # of a builtin
+    except ValueError:  # a builtin has no readable signature
         return True
     if name in parameters:
         return (any_name or name != _STATE_PARAMETER) and parameters[name].kind in BY_NAME

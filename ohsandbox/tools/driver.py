@@ -304,7 +304,7 @@ class _Process:
         """Send bytes, until deadline; a program that stops reading is detected by its missing answer."""
 
         def send() -> None:
-            with contextlib.suppress(OSError, SandboxUnavailable):  # it ended: the reader reports how
+            with contextlib.suppress(OSError, SandboxUnavailable):  # the program ended: the reader reports how
                 self._channel.write(data)
 
         writer = threading.Thread(target=send, name="ohsandbox-driver-write", daemon=True)
@@ -384,7 +384,7 @@ class _Process:
         """Let an idle program end by itself, at the end of its requests."""
         if self.pending is not None:
             return
-        self.pending = -1  # so that its exit is looked for
+        self.pending = -1  # so that the reader checks for its exit
         with contextlib.suppress(OSError, SandboxUnavailable):
             self._channel.close_stdin()
         with self._changed:

@@ -318,7 +318,7 @@ def _unified_diff(path: str, edited: Edited) -> str:
     rows = difflib.unified_diff(_LINE.findall(was), _LINE.findall(now), path, path, n=CONTEXT_LINES, lineterm="")
     shown = [next(rows), next(rows)]
     for row in rows:
-        if found := _HUNK.fullmatch(row):  # its numbers count from the window's first line
+        if found := _HUNK.fullmatch(row):  # the numbers count from the window's first line
             shown.append(f"@@ -{int(found[1]) + first - 1}{found[2]} +{int(found[3]) + first - 1}{found[4]} @@")
         else:
             shown.append(row.removesuffix("\n").removesuffix("\r"))

@@ -24,7 +24,7 @@ def hint(arguments: Mapping[str, Any]) -> CallHint:
     """The command, or the input for the running one."""
     try:
         is_input = _BOOL.validate_python(arguments.get("is_input") or False)
-    except ValidationError:  # such a call is refused
+    except ValidationError:  # a call with such an is_input is refused
         is_input = True
     note = "" if arguments.get("command") else "(waiting on)"
     if is_input:

@@ -96,7 +96,7 @@ class _CommandRules:
         if hint.kind == "edit":
             return _Assessment(LOW, ("A file of the workspace.",)) if assessed.risk is UNKNOWN else assessed
         if assessed.risk is MEDIUM and AnnotationRules().assess(call).risk is UNKNOWN:
-            return _Assessment(UNKNOWN, assessed.why)  # a path with a fault is not better than a path without
+            return _Assessment(UNKNOWN, assessed.why)  # a path with a finding must not lower the risk
         return assessed
 
 

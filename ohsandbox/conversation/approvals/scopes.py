@@ -216,7 +216,7 @@ def check_scope(scope: AnyScope) -> None:
     """
     expect("scope", scope, (ExactCall, AnyCall, EditsUnder, StartServers), optional=False)
     if isinstance(scope, StartServers):
-        return  # what is hidden in a definition was refused before; the directory is the person's
+        return  # definitions with hidden characters were refused before; the directory is the user's
     if isinstance(scope, EditsUnder):
         directory = scope.directory
         if not directory.startswith("/") or _normal(directory) != directory or conceals("", directory):

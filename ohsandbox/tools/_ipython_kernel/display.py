@@ -193,7 +193,7 @@ class MagicError(Exception):
 
 def print_error(error: BaseException) -> None:
     """Print the traceback from the cell's own first line on, without the frames of this kernel and of IPython."""
-    if isinstance(error, KeyboardInterrupt):  # only where it found the cell: the inside of a library does not matter
+    if isinstance(error, KeyboardInterrupt):  # show where it hit the cell, not the inside of a library
         frames = getattr(error, AWAITED_IN, None) or [*traceback.walk_tb(error.__traceback__)]
         stack = traceback.StackSummary.extract(iter(frames))
         lines = traceback.format_list([frame for frame in stack if frame.filename.startswith(CELL)][-MAX_FRAMES:])

@@ -103,7 +103,7 @@ def _shell_class() -> Any:
 
         def showtraceback(self, exc_tuple: Any = None, *args: Any, **options: Any) -> None:
             error = (exc_tuple or sys.exc_info())[1]
-            if error is not None and not isinstance(error.__context__, KeyboardInterrupt):  # told as the interrupt
+            if error is not None and not isinstance(error.__context__, KeyboardInterrupt):  # reported as the interrupt
                 print_error(error)
 
         def showsyntaxerror(self, *args: Any, **options: Any) -> None:

@@ -29,7 +29,7 @@ HEED_S = 0.5
 class CellStopped(BaseException):
     """Ends a cell that catches KeyboardInterrupt and continues."""
 
-    __module__ = "builtins"  # a traceback names it without ours
+    __module__ = "builtins"  # tracebacks then name it without our module
 
 
 def refuse_input(_: object = "") -> NoReturn:
@@ -127,7 +127,7 @@ def run_cell(shell: IPythonShell | PlainShell, code: str) -> BaseException | Non
             ignore_interrupts()
     except (KeyboardInterrupt, CellStopped) as interrupt:
         error = interrupt
-    if os.getpid() != pid:  # a fork that came out of its cell: there is one kernel only
+    if os.getpid() != pid:  # a forked child that left its cell ends: there is only one kernel
         os._exit(0 if error is None else 1)
     return error
 

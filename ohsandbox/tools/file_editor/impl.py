@@ -117,7 +117,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
             raise ToolError("old_str and new_str are the same; there is nothing to change.")
         document, encoding = self._opened(action)
         if document.guessed and not old.isascii() and not is_in(document, old):
-            for other in decodings(document.data):  # one that contains old is proven
+            for other in decodings(document.data):  # an encoding in which old occurs is certain
                 if is_in(other, old):
                     document, encoding = other, other.encoding
                     break
@@ -149,7 +149,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         data = self._read(path)
         state = digest(data)
         edit = edits.pop()
-        while state == edit.before != edit.after and edits:  # it was recorded, but could not be made
+        while state == edit.before != edit.after and edits:  # the edit was recorded, but could not be made
             self._history.drop(edit)
             edit = edits.pop()
         if state != edit.after:

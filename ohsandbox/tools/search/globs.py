@@ -188,7 +188,7 @@ def _is_valid(pattern: str) -> bool:
 
     try:
         regex.compile(pattern)
-    except regex.error:  # [z-a]
+    except regex.error:  # a malformed range such as [z-a]
         return False
     return True
 

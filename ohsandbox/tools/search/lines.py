@@ -86,7 +86,7 @@ def read_matches(
         reply = None if only_counts else ask(group, MAX_LINES_BYTES)
         lines = _lines(reply.stdout, group) if reply else {}
         if reply is None or UNREADABLE in reply.statuses.values() or _size(reply.stdout) >= MAX_LINES_BYTES:
-            reply = ask(group, 0)  # counts; a refused pattern is told by it, too
+            reply = ask(group, 0)  # lists the counts; it also reports a refused pattern
             totals = _counts(reply.stdout, group)
         else:
             totals = {path: sum(line.matches for line in each) for path, each in lines.items()}

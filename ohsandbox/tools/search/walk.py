@@ -136,7 +136,7 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
             return Listing([], is_file=reply.exit_code == IS_FILE)
         base = root.rstrip("/")
         met = [path for text in reply.texts("i") if (path := f"{base}/{text[2:]}") not in texts]
-        if met:  # the unreadable ones stay empty
+        if met:  # unreadable files stay empty
             contents = call(runtime, "contents", *met)
             texts |= dict.fromkeys(met, b"") | _contents(contents, contents.stdout)
         tree = IgnoreTree(root, texts, budget)

@@ -78,7 +78,7 @@ def readable(html: str, url: str) -> str:
 def _joined(url: str, target: str) -> str:
     try:
         return urljoin(url, target)
-    except ValueError:  # such as http://[
+    except ValueError:  # for example http://[
         return target
 
 

@@ -151,7 +151,7 @@ def _decoded(body: bytes, content_type: str, *, is_html: bool) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        cut = len(body) >= MAX_PAGE_BYTES and error.start > len(body) - 4  # in the middle of a character
+        cut = len(body) >= MAX_PAGE_BYTES and error.start > len(body) - 4  # the text ends in the middle of a character
         return body.decode("utf-8" if cut else "cp1252", "replace")
 
 

@@ -79,7 +79,7 @@ def _looks(command: SimpleCommand) -> bool:
     if command.assigned or not set(command.written) <= _HARMLESS_TARGETS or command.path != command.program:
         return False
     if not command.program:
-        return bool(command.written)  # a redirection around several, which are looked at themselves
+        return bool(command.written)  # a redirection around several commands, which are checked separately
     return command.program in _PLAIN or _prints_lines(command) or _is_harmless_use(command)
 
 
@@ -91,7 +91,7 @@ def _prints_lines(command: SimpleCommand) -> bool:
 
 def _is_harmless_use(command: SimpleCommand) -> bool:
     if any(set(word) & set("$`") for word in command.arguments):
-        return False  # what it computes may be an option
+        return False  # the computed word may be an option
     if command.program == "git":
         part = subcommand(command)
         own = command.arguments[: len(command.arguments) - len(part.arguments) - 1]
@@ -116,6 +116,6 @@ def lasting(findings: list[Finding], text: str, *, workdir: str) -> list[Finding
     found = [one._replace(risk="HIGH") if one.what.startswith(_LOSES) else one for one in findings]
     try:
         removes = any(command.program in _REMOVES for command in read(text, cwd=workdir).commands)
-    except UnreadableError:  # which the findings say
+    except UnreadableError:  # the findings report it
         removes = False
     return [*found, Finding("HIGH", "Deletes files, and nothing here brings them back.")] if removes else found

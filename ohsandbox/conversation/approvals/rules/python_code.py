@@ -121,7 +121,7 @@ def read_python(code: str) -> CodeReading:
     """Read the effects that Python code names literally; computed names are MEDIUM."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in its strings
+            warnings.simplefilter("ignore")  # warnings about escapes in strings
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return CodeReading([Finding("MEDIUM", f"Code that the rules cannot read ({type(error).__name__}).")], [])

@@ -92,7 +92,7 @@ class Actions(Tabs):
     async def element(self, bid: str) -> Any:
         """Return the element of this id in the newest tree."""
         found = self.tab.page.locator(f"aria-ref={bid}")
-        # of a frame that has gone Playwright says that the selector is wrong
+        # if a frame has gone, Playwright says that the selector is wrong
         if not await within(ACTION_MS / 1000, found.count(), 0):
             raise Refusal(f"there is no element {bid} now; take the id from the newest tree")
         self.tab.has_mouse = True
@@ -132,7 +132,7 @@ class Actions(Tabs):
     async def _refuse_navigation(self, url: str, error: Exception) -> None:
         text = str(error)
         if "Download is starting" in text:
-            return  # it is noted by itself
+            return  # another note reports it
         if "Timeout" in text:
             self.tab.loading = False
             await within(STOP_S, self.tab.cdp("Page.stopLoading"), None)

@@ -103,7 +103,7 @@ class Browser(Actions):
 
     async def _ensure(self) -> None:
         """Ensure that the browser runs and shows a tab that works."""
-        # the news that Chromium was killed may still be on the way
+        # the event that Chromium was killed may not have arrived yet
         if self.browser is not None and not (
             self.browser.is_connected() and await within(LOOK_S, self.context.cookies([]), None) is not None
         ):
@@ -212,7 +212,7 @@ class Browser(Actions):
         """Add the page's scroll position and size, and its tree unless that is too large to read."""
         try:
             sizes = await asyncio.wait_for(tab.page.evaluate(PROBE), PROBE_S)
-            top, height, elements, chars = (min(int(size), 1 << 40) for size in sizes)  # of the page's own making
+            top, height, elements, chars = (min(int(size), 1 << 40) for size in sizes)  # the page made these values
             seen["scroll"] = [top, height]
         except asyncio.TimeoutError:  # noqa: UP041 - two classes before Python 3.11
             tab.stuck = True

@@ -183,7 +183,7 @@ class Tabs:
 
     def _on_console(self, message: Any) -> None:
         where = message.location.get("url", "")
-        if message.type == "error" and not where.endswith("/favicon.ico"):  # asked for by Chromium, not by the page
+        if message.type == "error" and not where.endswith("/favicon.ico"):  # Chromium requested it, not the page
             self.note(f"Console error: {message.text}")
 
     def _on_download(self, download: Any) -> None:
