@@ -92,7 +92,7 @@ class LLM:
         return self._provider().model_info().priced
 
     def preload(self) -> None:
-        """Import the model's client in a thread, while the container starts: 0.1 s, or 2-4 s where it is litellm."""
+        """Import the model's client in a thread, while the container starts: 0.1 s, or 2-4 s for litellm."""
         threading.Thread(target=self._provider, name="ohsandbox-llm-preload", daemon=True).start()
 
     def cancel(self) -> None:

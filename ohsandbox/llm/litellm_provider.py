@@ -38,7 +38,7 @@ logging.getLogger("LiteLLM").setLevel(logging.ERROR)
 _CONNECT_TIMEOUT_S = 20.0
 """A host that does not accept a connection within this time is unreachable; timeout_s is for one that thinks."""
 _NO_KEY = "none"
-"""For local servers, which need no key while the client insists on one."""
+"""The key for local servers, which need none, while the client requires one."""
 _HTTP_PROVIDERS = {"anthropic", "azure_ai", "deepseek", "fireworks_ai", "gemini", "groq", "hosted_vllm", "mistral"} | {
     *("ollama", "ollama_chat", "openrouter", "together_ai", "xai")
 }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _ADDRESS = "https://api.openai.com/v1"
 _NO_KEY = "none"
-"""For self-hosted servers, which need no key."""
+"""The key for self-hosted servers, which need none."""
 _LITELLM_ONLY = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ORGANIZATION", "OPENAI_CUSTOM_HEADERS")
 """Variables from which OpenAI's client makes headers."""
 _ORDINARY = re.compile(r"gpt-(?:3\.5|4|[56])(?!.*(?:audio|search|chat|cyber|instruct))")

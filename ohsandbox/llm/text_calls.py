@@ -62,7 +62,7 @@ _OPEN_ARG = re.compile(rf"""<arg\s+name{_ATTRIBUTE}\s*(type\s*=\s*["']?json["']?
 _CLOSE_ARG = re.compile(r"</arg\s*>(?=\s*(?:<arg\s|</call\b|<call\s|<result\s|\Z))\s*")
 """A tag that ends an argument: the next argument follows, or what can follow a call. Other tags belong to the value."""
 _END_OF_CALL = re.compile(r"</call\s*>|(?=<call\s|<result\s)|\Z")
-"""Also matches if the model does not close the call and continues with an invented result."""
+"""The end of a call. Also matches if the model does not close it and continues with an invented result."""
 _BLANKS_BEFORE_CLOSING = re.compile(r"\n[ \t]*\Z")
 _CLOSING = re.compile(r"<(\\*)/(arg|call)")
 _ESCAPED_CLOSING = re.compile(r"<\\(\\*)/(arg|call)")

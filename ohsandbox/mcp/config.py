@@ -21,7 +21,7 @@ _MAX_CONFIG_BYTES = 1_000_000
 """People write configurations by hand; a larger file is the wrong file."""
 
 _MIN_MASKED_CHARS = 8
-"""A shorter value occurs by chance in ordinary text."""
+"""Shortest value that is masked; a shorter one occurs by chance in ordinary text."""
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -50,7 +50,7 @@ def printable(text: str) -> str:
 
 
 def visible(text: str, *, limit_chars: int) -> str:
-    """As `printable`; also remove characters that hide or reorder text, and truncate with a note."""
+    """Do what `printable` does, remove characters that hide or reorder text, and truncate with a note."""
     shown = _HIDDEN.sub("", printable(text)).strip()
     if len(shown) <= limit_chars:
         return shown
@@ -58,7 +58,7 @@ def visible(text: str, *, limit_chars: int) -> str:
 
 
 def one_line(text: str, *, limit_chars: int) -> str:
-    """As `visible`, on one line."""
+    """Do what `visible` does, and put the text on one line."""
     return visible(" ".join(printable(text).split()), limit_chars=limit_chars)
 
 

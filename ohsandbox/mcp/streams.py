@@ -119,7 +119,7 @@ _END_BYTES = 512
 
 _ID = re.compile(rb'"id"\s*:\s*"?(\d{1,18})"?\s*[,}]')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""Linear for any input: no backtracking, and each match begins where the last one ended."""
+"""A JSON string. Takes linear time: no backtracking, and each match begins where the last one ended."""
 
 
 def parse_message(line: bytes) -> JSONRPCMessage | None:

@@ -35,14 +35,14 @@ class ChangedTool(NamedTuple):
     """A changed tool that waits for the user's approval."""
 
     server: str
-    """Its name in the configuration."""
+    """The server's name in the configuration."""
     tool: str
     description: str
-    """Its current description, cleaned."""
+    """The tool's current description, cleaned."""
     before: str = ""
-    """Its definition when it was trusted; empty if an older version pinned it. Not cleaned."""
+    """The tool's definition when it was trusted; empty if an older version pinned it. Not cleaned."""
     now: str = ""
-    """Its current definition, in the form of `before`."""
+    """The tool's current definition, in the form of `before`."""
 
 
 class Pins:

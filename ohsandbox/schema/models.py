@@ -51,7 +51,7 @@ class Schema(BaseModel):
         return plain_schema(cls)
 
     def to_arguments(self) -> dict[str, Any]:
-        """Only the fields that were given, by their original names."""
+        """Return only the fields that were given, by their original names."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 

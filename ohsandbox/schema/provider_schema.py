@@ -29,7 +29,7 @@ MAX_CHARS = 128 * 1024
 """All names and texts together: some 30,000 tokens in every request."""
 
 _MAX_ENUM = 1_000
-"""A longer enum is dropped, its type stays."""
+"""Limit of the values of an enum; a longer one is dropped, but its type is kept."""
 
 _MAX_HOPS = 32
 """Limit of references that only lead to further references; more are a cycle."""
@@ -50,7 +50,7 @@ _SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 """Copied last, so that an excess of them does not displace arguments."""
 _SCHEMA_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
-"""Their keys are names, not keywords."""
+"""Keywords whose values are maps from names to schemas."""
 
 
 def _is_number(value: Any) -> bool:

@@ -59,7 +59,7 @@ class ToolRegistry:
     """
 
     def __init__(self, plugins: Plugins | None = None) -> None:
-        """Without plugins, it has only registered tools."""
+        """Create a registry; without plugins it has only registered tools."""
         self._entries: dict[str, Registrable] = {}
         self._built_in: set[str] = set()
         self._guard = threading.Lock()
@@ -106,7 +106,7 @@ class ToolRegistry:
         return sorted(loaded.union(fnmatch.filter(registered, pattern)))
 
     def matching(self, pattern: str) -> list[str]:
-        """As `names`, with one name for each tool, in the order of registration."""
+        """Return the names as `names` does, but one for each tool, in the order of registration."""
         names = self.names(pattern)
         with self._guard:
             entries = dict(self._entries)

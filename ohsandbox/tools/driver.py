@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 _START_TIMEOUT_S = 60.0
-"""From the program's start to its first message; IPython takes 0.5 s on an idle machine."""
+"""Limit from the program's start to its first message; IPython takes 0.5 s on an idle machine."""
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Twice the size of eight large images in base64."""
+"""Limit of a message: twice the size of eight large images in base64."""
 TICK_S = 0.5
 """The delay in noticing a death while a child of the program holds its streams open."""
 _SETTLE_S = 2.0
@@ -277,11 +277,11 @@ class _Process:
         """The number of the request in progress; 0 is its start."""
         self.alive = True
         self.status: int | None = None
-        """Its violation of the protocol, if any."""
+        """The program's exit code, once it has one."""
         self._failure: SandboxUnavailable | None = None
         """The error that broke the connection to it."""
         self._complaint = ""
-        """How it broke the protocol."""
+        """How the program broke the protocol; empty if it did not."""
         self._tail = b""
         self._answered: dict[str, Any] | None = None
         self._runtime, self._on_stderr = runtime, on_stderr

@@ -37,7 +37,7 @@ HINT = CallHint(sign="%", kind="python", subject="code")
 DEFAULT_TIMEOUT_S = 120.0
 """The same limit as for a shell command."""
 MAX_TIMEOUT_S = 3600.0
-"""An hour: longer work belongs in the background, where it can be polled."""
+"""Limit of a cell's `timeout`: longer work belongs in the background, where it can be polled."""
 MAX_IMAGES = 8
 """Limit per cell; each image costs a model some 1,500 tokens."""
 DESCRIPTION = f"""\

@@ -99,9 +99,9 @@ class GrepMatch(NamedTuple):
     path: FoundPath
     """Absolute, as the sandbox has it; undecodable bytes as surrogate escapes."""
     line: int
-    """Its number, from 1."""
+    """The line's number, from 1."""
     text: str
-    """Without its line end; undecodable bytes as U+FFFD, and of a long line about the first 500 characters."""
+    """The line without its end; undecodable bytes as U+FFFD; of a long line about the first 500 characters."""
 
 
 class GrepObservation(TextObservation):

@@ -16,7 +16,7 @@ MAX_LINES_BYTES = 8 * 1024 * 1024
 MAX_LINE_CHARS = 500
 """Limit of a shown line."""
 _CUT_BYTES = 4 * MAX_LINE_CHARS + 64
-"""Enough for MAX_LINE_CHARS of any UTF-8, a number, and a truncation mark."""
+"""Length at which lines are cut: enough for MAX_LINE_CHARS of any UTF-8, a number, and a truncation mark."""
 
 _AMBIGUOUS = re.compile(r"[:-][0-9]+[:-]|:[0-9]+\n|\n")
 """Parts of a name that could be mistaken for its end in `name:12:text`."""
@@ -50,7 +50,7 @@ class Matches(NamedTuple):
     """The matches in some files."""
 
     files: list[FileLines]
-    """In the requested order, without files that have no match."""
+    """The files in the requested order, without those that have no match."""
     stopped: bool
     """The time limit was reached: counts may be too low."""
     unreadable: bool

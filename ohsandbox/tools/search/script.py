@@ -32,7 +32,7 @@ LIMIT_S = 30.0
 GRACE_S = 5.0
 """Time for the work after the limited programs: reading the times of the files found."""
 MAX_LIST_BYTES = 64 * 1024 * 1024
-"""Some 600,000 files."""
+"""Limit of a list of files: some 600,000 of them."""
 
 STOPPED = 143
 """The exit code of a program that the script ended after its limit: 128 + SIGTERM."""
@@ -86,7 +86,7 @@ class ScriptReply:
     token: str
     """The prefix of each record in stdout."""
     records: tuple[str, ...]
-    """Of stderr: a letter for the kind, and a text."""
+    """The records of stderr: a letter for the kind, and a text."""
     truncated: bool
 
     @cached_property

@@ -50,9 +50,9 @@ class Query(NamedTuple):
     """An absolute directory."""
     glob: Glob
     hidden: bool = False
-    """Also hidden files; `.git` never."""
+    """Whether to include hidden files, except `.git`, which is never searched."""
     ignored: bool = False
-    """Also files that .gitignore excludes."""
+    """Whether to include files that .gitignore excludes."""
     regex: Regex | None = None
     """A line of the file must match it; None selects every file."""
 

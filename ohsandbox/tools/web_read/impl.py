@@ -31,7 +31,7 @@ _CACHED_PAGES = 4
 CONNECT_TIMEOUT_S = 15
 """A reachable server answers within a second; a network that drops packets never does."""
 _USER_AGENT = "Mozilla/5.0 (compatible; ohsandbox)"
-"""Some servers refuse agents without this prefix."""
+"""The User-Agent header; some servers refuse clients whose header lacks this prefix."""
 _MAX_HEADER_BYTES = 256 * 1024
 """Limit for all hops; curl itself accepts no more from one."""
 SCRIPT = files("ohsandbox.tools.web_read").joinpath("fetch.sh").read_text("utf-8")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONVERT_TIMEOUT_S = 10.0
 """5 MiB of the worst HTML we know takes 3 s."""
 _MAX_KIND_CHARS = 100
-"""A longer media type is invalid."""
+"""Limit of a media type; a longer one is invalid."""
 HEAD_BYTES = 4096
 """The part that may declare a page's encoding and type (HTML standard: the first 1024)."""
 _PROGRAM = Path(__file__).with_name("convert.py")

@@ -38,7 +38,7 @@ _MAX_CANDIDATES = 8
 
 _MAX_FED = 32
 _MAX_DIRECTORY_CHARS = 512
-"""A longer directory is not tracked: rules on paths would take longer with each `cd`."""
+"""Limit of a tracked directory: rules on paths would take longer with each `cd`."""
 
 _MAX_BRACES = 64
 
@@ -306,7 +306,7 @@ class _Pipe:
 
 
 class _Context(NamedTuple):
-    """Where in the text a node stands."""
+    """The context of a node in the text."""
 
     directory: list[str]
     """One item, which `cd` replaces for all commands of the same shell."""

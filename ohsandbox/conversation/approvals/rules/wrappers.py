@@ -103,7 +103,7 @@ _LONG_TEXT_OPTION = frozenset(
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _FD_RUNS = frozenset({"-x", "-X", "--exec", "--exec-batch"})
 _MAX_START_CHARS = 512
-"""A longer start directory of `find` is not put into its commands: it may occur there thousands of times."""
+"""Limit of a start directory of `find` that is put into its commands, where it may occur thousands of times."""
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
