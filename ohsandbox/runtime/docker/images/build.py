@@ -1,7 +1,8 @@
-"""Images built from a Dockerfile: once per content, by the engine, outside every limit of a sandbox.
+"""Building images from a Dockerfile: once per content, by the engine, outside all limits of a sandbox.
 
-The tag is a hash of what is sent, so an unchanged context needs no build. A record in the state directory says when the
-image was last used; `gc` removes images that were not used for UNUSED_S, and no image without a record here.
+The tag is a hash of what is sent to the engine, so an unchanged context needs no build. A record in the state directory
+says when the image was last used; `gc` removes images that were not used for UNUSED_S, and no image without a record
+here.
 """
 
 from __future__ import annotations
@@ -41,38 +42,41 @@ log = logging.getLogger(__name__)
 
 REPOSITORY = "ohsandbox-build"
 UNUSED_S = 14 * 24 * 3600.0
-"""Building again costs minutes, keeping costs disk: two weeks outlast a holiday."""
+"""Seconds after which an unused image is removed. Rebuilding costs minutes and keeping costs disk space; two weeks
+outlast a holiday."""
 
 
 class Build(NamedTuple):
-    """What an image is built from."""
+    """The inputs from which an image is built."""
 
     context: str | os.PathLike[str]
     """A directory of this machine; its `.dockerignore` is honoured."""
     dockerfile: str = "Dockerfile"
-    """Its path in the context."""
+    """Path of the Dockerfile in the context."""
     args: Mapping[str, str] = {}
     """Values of the Dockerfile's ARG. They are recorded in the image's history, so do not put secrets in them."""
     target: str | None = None
-    """The stage to build; None is the last."""
+    """The stage to build; None means the last one."""
     secrets: Mapping[str, str] = {}
-    """For `RUN --mount=type=secret,id=...`: `env:NAME` or `file:PATH` by id. They are in no layer, need BuildKit, and
-    make no other image: what they say may not matter to what is built."""
+    """Secrets for `RUN --mount=type=secret,id=...`: `env:NAME` or `file:PATH` by id. They need BuildKit and are stored
+    in no layer. They do not enter the image's tag, so the built files must not depend on their values.
+    """
     base: str | Mapping[str, Any] | None = None
-    """An image, or the fields of another `Build`, that is obtained first. The Dockerfile's ARG `BASE` is then its name,
-    `BASE_ID` its id and `BASE_USER` its user."""
+    """An image, or the fields of another `Build`, which is pulled or built first. The Dockerfile's ARG `BASE` is then
+    its name, `BASE_ID` its id and `BASE_USER` its user.
+    """
 
 
 class BuiltImage(NamedTuple):
-    """An image of a Dockerfile, and where its commands run."""
+    """An image built from a Dockerfile, and the working directory of its commands."""
 
     name: str
     workdir: str
-    """Its WORKDIR; the root directory if it has none, since that is where `COPY file .` puts the file."""
+    """The image's WORKDIR; the root directory if it has none, because `COPY file .` then puts files there."""
 
 
 def checked(build: Build | str | os.PathLike[str]) -> Build:
-    """The build with its context as an absolute path.
+    """Return the build with its context as an absolute path.
 
     Raises:
         UsageError: the directory or its Dockerfile does not exist, or the Dockerfile is not in it.
@@ -107,11 +111,12 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
 
 
 _trusted: dict[str, str] = {}
-"""The digest of each build that a project's file asks for, as this process compared it with what a person trusts."""
+"""Digests of builds that a project's file asks for, as this process compared them with the digests that the user
+trusts."""
 
 
 def digest_to_trust(build: Build) -> str:
-    """The digest of a build's files; from now on this process builds nothing else from it.
+    """Return the digest of a build's files; from now on this process refuses to build from other content.
 
     Raises:
         OSError, UsageError: as `BuildContext`.
@@ -127,18 +132,18 @@ def ensure(
     progress: Callable[[PullProgress], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> str:
-    """The name of the build's image, which is built first if it is not there.
+    """Return the name of the build's image, building it first if it does not exist.
 
-    One builder at a time for each content, over all threads and processes of this state directory: the others wait,
-    and find the image.
+    Each content is built by one thread at a time among all processes with this state directory; the others wait and
+    then find the image.
 
     Raises:
-        UsageError: a step fails, the Dockerfile is invalid, with the step and its last output; or the directory cannot
-            be read, or changes while it is.
-        ImageUnavailable: an image that it begins with cannot be had, or a step could not reach a host; what may pass
-            was tried again.
+        UsageError: a step fails or the Dockerfile is invalid (the message has the step and its last output); or the
+            directory cannot be read, or changes while it is read.
+        ImageUnavailable: a base image cannot be obtained, or a step could not reach a host; temporary failures were
+            retried.
         SandboxUnavailable: the engine failed.
-        CallCancelledError: cancel was set; the build has been ended.
+        CallCancelledError: cancel was set; the build was stopped.
     """
     shown = f"{build.context}/{build.dockerfile}"
 
@@ -173,7 +178,7 @@ def ensure(
 def _on_base(
     engine: Engine, build: Build, progress: Callable[[PullProgress], None] | None, cancel: threading.Event | None
 ) -> Build:
-    """The build with its base, which is had first, among its arguments."""
+    """Return the build with its base, which is obtained first, added to its arguments."""
     if build.base is None:
         return build
     name = build.base
@@ -191,16 +196,16 @@ def build_image(
     progress: Callable[[PullProgress], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> BuiltImage:
-    """Build an image, unless one of the same content is here: what `DockerRuntime(build=...)` does at its start.
+    """Build an image unless one with the same content exists, as `DockerRuntime(build=...)` does when it starts.
 
     build is a `Build`, a directory with a Dockerfile, or a Dockerfile, whose directory is then the context. Any number
-    of threads and processes may ask for the same content at once: it is built once. progress is told of each step;
-    once cancel is set the build ends. `ohsandbox gc` removes an image that was not used for two weeks.
+    of threads and processes may ask for the same content at once: it is built once. progress is called with each step;
+    setting cancel stops the build. `ohsandbox gc` removes an image that was not used for two weeks.
 
     Raises:
         UsageError: there is no such Dockerfile, it is invalid, or a step of it fails.
         EngineUnavailable: no engine answers.
-        ImageUnavailable: an image that it begins with cannot be had, or a step could not reach a host.
+        ImageUnavailable: a base image cannot be obtained, or a step could not reach a host.
         SandboxUnavailable: the engine failed.
         CallCancelledError: cancel was set.
     """
@@ -234,16 +239,16 @@ def _build(engine: Engine, job: builders.BuildJob, tell: Callable[[PullProgress]
     report.check()
 
 
-# --- images that nobody has used for long, or that take too much ---
+# --- removing images that were unused for long, or that take too much space ---
 
 
 def note_pulled(engine: Engine, image: str) -> None:
-    """Note that we, and nobody else, are about to pull an image; `trim` may remove it one day."""
+    """Record that we are about to pull an image that was absent, so that `trim` may remove it later."""
     write_atomically(_pull_record(image), f"{engine.address.url}\n{image}".encode(), durable=False)
 
 
 def note_used(engine: Engine, image: str) -> None:
-    """Note that an image is used now, if it is one of ours."""
+    """Record that an image is used now, if it is one of ours."""
     for record, name in _records(engine):
         if name == image:
             with contextlib.suppress(FileNotFoundError):
@@ -251,17 +256,17 @@ def note_used(engine: Engine, image: str) -> None:
 
 
 def trim(engine: Engine, budget_bytes: int, *, keep: Collection[str]) -> set[str]:
-    """Remove images that we built or noted as pulled, the least recently used first, until the others fit.
+    """Remove images that we built or recorded as pulled, least recently used first, until the rest fit the budget.
 
-    What an image shares with others does not count, nor is it freed by a removal. keep names images that stay; one of
-    which there is a container stays, too. Returns the names of those that were removed.
+    Layers that an image shares with others do not count, since removing the image does not free them. Images named in
+    keep, and images that a container uses, stay. Returns the names of the removed images.
     """
     if not _records(engine):
         return set()
     try:
         with engine_errors("measuring images"):
             usage = engine.api.df()
-    except SandboxUnavailable as error:  # "a disk usage operation is already running", another process's, say
+    except SandboxUnavailable as error:  # for example "a disk usage operation is already running", of another process
         log.warning("no image is removed this time: %s", error)
         return set()
     own_bytes = {
@@ -286,7 +291,7 @@ def _tagged(name: str) -> str:
 
 
 def _remove(engine: Engine, name: str) -> bool:
-    """Whether the image is gone; not where there is a container of it."""
+    """Remove an image that no container uses; return whether it is gone."""
     with engine_errors(f"removing image {name}"):
         is_used = bool(engine.api.containers(all=True, filters={"ancestor": name}))
         if not is_used:
@@ -299,7 +304,7 @@ def _pull_record(image: str) -> Path:
 
 
 def _records(engine: Engine) -> list[tuple[Path, str]]:
-    """The records of this engine's images that we built or pulled, and their names."""
+    """Return the records of the images of this engine that we built or pulled, each with the image's name."""
     found = []
     for record in (*subdirectory("builds").iterdir(), *subdirectory("pulled").iterdir()):
         with contextlib.suppress(OSError):
@@ -310,12 +315,12 @@ def _records(engine: Engine) -> list[tuple[Path, str]]:
 
 
 def unused(engine: Engine) -> list[str]:
-    """Names of the images that `collect` would remove."""
+    """Return the names of the images that `collect` would remove."""
     return [f"{REPOSITORY}:{record.name}" for record in _unused_records(engine)]
 
 
 def collect(engine: Engine) -> list[GcResult]:
-    """Remove images of ours that were not used for UNUSED_S; one that a container uses stays."""
+    """Remove our images that were not used for UNUSED_S, except those that a container uses."""
     why = f"no sandbox was made from it for {UNUSED_S / 86400:.0f} days"
     return [
         one

@@ -1,7 +1,8 @@
-"""The files that an image is built from: their hash, and the archive that a builder gets.
+"""The files from which an image is built: their hash, and the archive that is sent to the builder.
 
-What can write the directory may change it meanwhile, a sandbox too. So a file is opened by descriptor, through no
-symlink; a FIFO is not waited for; and no more is read than a file had when it was opened.
+A process that can write to the directory, such as a sandbox, may change it during the build. Therefore files are opened
+relative to directory descriptors without following symlinks, opening a FIFO does not block, and no more bytes are read
+than a file had when it was opened.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.images.build import Build
 
 MAX_IGNORE_BYTES = 1 << 16
-"""Of a `.dockerignore`; each of its patterns is tried on each path."""
+"""Maximum size of a `.dockerignore`, since each of its patterns is tried on each path."""
 MAX_CONTEXT_BYTES = 16 << 30
-"""Twice the largest images of agents; a forgotten data set is told before it is copied twice."""
+"""Twice the size of the largest agent images; a data set left in the directory by mistake is reported before it is
+copied twice."""
 DIGEST_CHARS = 32
 _READ_BYTES = 1 << 20
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class BuildContext:
-    """The files of a build, whose context is an absolute path without symlinks.
+    """The files of a build whose context is an absolute path without symlinks.
 
     Raises:
         OSError: the directory cannot be read.
-        UsageError: its `.dockerignore` is not a regular file, or over MAX_IGNORE_BYTES.
+        UsageError: its `.dockerignore` is not a regular file, or is larger than MAX_IGNORE_BYTES.
     """
 
     def __init__(self, build: Build) -> None:
@@ -46,24 +48,24 @@ class BuildContext:
         self._paths = sorted(kept_paths(self._root, [*self._ignored(), *needed]))
 
     def digest(self) -> str:
-        """The hash of all that decides what the image holds: names, modes and contents, but no times and owners.
+        """Return a hash of all that determines the image's content: names, modes and contents, but not times or owners.
 
         Raises:
-            OSError: a file cannot be read, or changed its kind or became shorter meanwhile.
-            UsageError: the files are over MAX_CONTEXT_BYTES together.
+            OSError: a file cannot be read, or changed its type or became shorter while it was read.
+            UsageError: the files together are larger than MAX_CONTEXT_BYTES.
         """
         return self._read(None)
 
     def archive(self, target: IO[bytes]) -> str:
-        """Write the files to target as tar; the hash of what was written. Raises as `digest`."""
+        """Write the files to target as a tar archive; return the hash of what was written. Raises as `digest`."""
         with tarfile.open(fileobj=target, mode="w") as archive:
-            root = tarfile.TarInfo("./")  # of one block: by the first one, docker's client tells an archive
+            root = tarfile.TarInfo("./")  # docker's client recognizes an archive by its first block
             root.type, root.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(root)
             return self._read(archive)
 
     def _ignored(self) -> list[str]:
-        """The patterns of the Dockerfile's own `.dockerignore`, or else of the directory's."""
+        """Return the patterns of the Dockerfile's own `.dockerignore`, or else of the directory's."""
         for path in (f"{self._build.dockerfile}.dockerignore", ".dockerignore"):
             with (
                 _told(self._root / path),
@@ -125,7 +127,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 class _Hashed:
-    """A file of which exactly `left` bytes are read, and hashed on the way."""
+    """A file from which exactly `left` bytes are read and hashed."""
 
     def __init__(self, opened: IO[bytes], left: int) -> None:
         self._opened, self._left = opened, left
@@ -139,7 +141,7 @@ class _Hashed:
 
 
 def _copy(opened: IO[bytes], entry: tarfile.TarInfo, archive: tarfile.TarFile | None) -> bytes:
-    """Read the file, into the archive where there is one; the hash of its content."""
+    """Read the file, adding it to archive unless that is None; return the hash of its content."""
     source = _Hashed(opened, entry.size)
     if archive is not None:
         archive.addfile(entry, source)  # type: ignore[arg-type]  # it only reads
@@ -154,7 +156,7 @@ def _copy(opened: IO[bytes], entry: tarfile.TarInfo, archive: tarfile.TarFile | 
 
 @contextlib.contextmanager
 def _parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
-    """A descriptor of the directory that path is in, reached through no symlink, and the last name."""
+    """Yield a descriptor of the directory that contains path, opened without following symlinks, and the last name."""
     *above, name = path.split("/")
     here = os.open(root, DIRECTORY)
     try:
@@ -169,7 +171,7 @@ def _parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def _opened(name: str, parent: int) -> Iterator[tuple[IO[bytes], os.stat_result]]:
-    """A regular file and its facts; OSError for anything else, which is not waited for."""
+    """Open a regular file and yield it with its stat result; raise OSError for other types, without blocking."""
     with os.fdopen(os.open(name, _FILE, dir_fd=parent), "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode):

@@ -1,7 +1,7 @@
-"""Which files of a build's directory its `.dockerignore` leaves out.
+"""Which files of a build's directory are excluded by its `.dockerignore`.
 
-Whoever wrote the directory wrote the patterns, too, so a path takes a time that grows with the patterns' length and no
-faster: docker-py's own matcher turns `a*a*a*b` into a regular expression that backtracks for hours.
+The patterns are untrusted, like the directory. Matching a path therefore takes time linear in the patterns' length:
+docker-py's own matcher turns `a*a*a*b` into a regular expression that backtracks for hours.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _ANY_DEPTH = "**"
 
 
 class _IgnorePattern(NamedTuple):
-    """A line of the file, to be followed one name of a path after the other."""
+    """A line of the file, matched one path component at a time."""
 
     leaves_out: bool
     parts: Sequence[Callable[[str], object] | None]
-    """A test of one name each; None is `**`, any number of names."""
+    """A test for one path component each; None is `**`, which matches any number of components."""
 
     @classmethod
     def of(cls, line: str) -> _IgnorePattern:
-        """The pattern of a line; without parts where it names nothing. `..` takes the part before it along."""
+        """Return the pattern of a line, without parts if it names nothing. `..` removes the part before it."""
         kept: list[str] = []
         for part in line.removeprefix("!").strip().split("/"):
             if part == "..":
@@ -37,7 +37,7 @@ class _IgnorePattern(NamedTuple):
         return cls(not line.startswith("!"), [None if part == _ANY_DEPTH else _test_of(part) for part in kept])
 
     def skipped(self, places: Collection[int]) -> Collection[int]:
-        """The places, and those behind each `**` at them, which may stand for nothing unless it is the last part."""
+        """Add the positions after each `**` at the given ones: unless it is the last part, it may match nothing."""
         reached = set(places)
         for place in sorted(places):
             behind = place
@@ -47,7 +47,7 @@ class _IgnorePattern(NamedTuple):
         return reached
 
     def after(self, places: Collection[int], name: str) -> Collection[int]:
-        """The places in parts that a path is at after one more name; all of them passed: it is named, or lies below."""
+        """Return the positions in parts after one more component; the position after the last part means a match."""
         end = len(self.parts)
         if end in places:
             return (end,)
@@ -66,7 +66,7 @@ def _test_of(part: str) -> Callable[[str], object]:
 
 
 def kept_paths(root: Path, lines: Sequence[str]) -> Iterator[str]:
-    """The paths below root that are sent, relative to it; of a link the link. The last pattern that names one decides.
+    """Yield the relative paths below root that are sent, links as links. The last pattern that matches a path decides.
 
     Raises:
         OSError: a directory cannot be read.

@@ -1,6 +1,6 @@
-"""The two builders of an engine: BuildKit by the docker client where it has `buildx`, else the engine's own by its API.
+"""The two builders of an engine: BuildKit through the docker client if it has `buildx`, else the engine's own API.
 
-Both get the same archive, tell the same progress, and fail with the same errors.
+Both take the same archive, report the same progress, and raise the same errors.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BUILD_LABEL = "ohsandbox.build"
-"""For a person's `docker images --filter label=...`; which image `gc` may remove says a record of ours."""
+"""Label for a user's `docker images --filter label=...`. Which images `gc` may remove is decided by our own records,
+not by it."""
 LAST_LINES = 5
-"""Of a failed step's output: a compiler or a package manager says in these what is wrong."""
+"""Lines of a failed step's output to show: a compiler or a package manager states the cause in its last lines."""
 _CLIENT_S = 20.0
-"""For a question to the docker client; it answers in 0.1 s."""
+"""Time limit for a query to the docker client, which answers in 0.1 s."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-"""The engine makes standard error red."""
+"""Colour sequences: the engine colours standard error red."""
 _CLASSIC_STEP = re.compile(r"Step (\d+)/(\d+) : (.*)")
 _OF_THE_CLASSIC_BUILDER = ("--->", "Removing intermediate container")
 _VERTEX = re.compile(
@@ -47,30 +48,30 @@ _BASE_MISSING = re.compile(
     r"|manifest (?:for \S+ )?(?:unknown|not found)|(?:Head|Get) \"https?://[^\"]*/v2/|repository does not exist",
     re.IGNORECASE,
 )
-"""The image of a FROM cannot be had: BuildKit's words, then the engine's."""
+"""The image of a FROM cannot be obtained: BuildKit's wording, then the engine's."""
 _NO_DOWNLOAD = re.compile(
     r"temporary failure (?:in name resolution|resolving)|could not resolve|no such host|network is unreachable"
     r"|connection (?:timed out|refused|reset)|failed to establish a new connection|tls handshake timeout",
     re.IGNORECASE,
 )
-"""A step could not reach a host: words of apt, curl, pip, npm and git."""
+"""A step could not reach a host: the wording of apt, curl, pip, npm and git."""
 _NO_ENGINE = re.compile(r"cannot connect to the docker daemon|error during connect", re.IGNORECASE)
 
 
 class BuildJob(NamedTuple):
-    """What a builder is asked for."""
+    """A request to a builder."""
 
     build: Build
     archive: IO[bytes]
     """The files, as `BuildContext.archive` writes them."""
     name: str
-    """Of the image."""
+    """Name of the image."""
     cancel: threading.Event | None = None
-    """Once it is set, the build is ended."""
+    """Event that stops the build once it is set."""
 
 
 class BuildReport:
-    """What a builder said: steps are told as they begin, and the last lines are kept for an error."""
+    """A builder's output: steps are reported as they begin, and the last lines are kept for an error message."""
 
     def __init__(self, build: Build, tell: Callable[[PullProgress], None]) -> None:
         self._build, self._tell = build, tell
@@ -80,7 +81,7 @@ class BuildReport:
         self._failed = self.error = ""
 
     def begin(self, key: str, done: int, total: int, text: str) -> None:
-        """A step, under the builder's own name for it."""
+        """Report the beginning of a step; key is the builder's own name for it."""
         step = PullProgress("", "building", layers_done=done, layers_total=total, detail=one_line(text))
         if key not in self._steps:
             self._steps[key] = self._now = step
@@ -88,20 +89,20 @@ class BuildReport:
             self._tell(step)
 
     def say(self, key: str, text: str) -> None:
-        """A line of output, of a step or of the builder itself."""
+        """Add a line of output, of a step or of the builder itself."""
         self._last[key].append(text)
         self._tell(self._steps.get(key, self._now)._replace(detail=one_line(text)))
 
     def fail(self, key: str, error: str) -> None:
-        """The first error is the cause."""
+        """Record an error; only the first one is kept, since it is the cause."""
         if not self.error:
             self._failed, self.error = key, error
 
     def check(self) -> None:
-        """Pass if nothing failed.
+        """Raise the recorded failure, if any.
 
         Raises:
-            ImageUnavailable: an image that it begins with cannot be had.
+            ImageUnavailable: a base image cannot be obtained.
             SandboxUnavailable: the engine does not answer.
             UsageError: a step failed, or the Dockerfile is invalid.
         """
@@ -132,11 +133,11 @@ class BuildReport:
 
 
 def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
-    """Build the image, with BuildKit where it can be had. What fails is in the report.
+    """Build the image, with BuildKit if it is available. Failures are recorded in the report.
 
     Raises:
         SandboxUnavailable: the engine failed.
-        CallCancelledError: cancel was set; the build has been ended.
+        CallCancelledError: cancel was set; the build was stopped.
     """
     job.archive.seek(0)
     with_buildkit = buildkit_command(engine)
@@ -156,9 +157,10 @@ def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
 
 
 def buildkit_command(engine: Engine) -> list[str] | None:
-    """The words of the docker client that build with the BuildKit of this engine; None where it cannot.
+    """Return the docker client's command that builds with this engine's BuildKit; None if it cannot.
 
-    Podman has none. A builder in a container of its own would not see the engine's images.
+    Podman has no BuildKit. A builder that runs in its own container does not count: it would not see the engine's
+    images.
     """
     if engine.is_podman:
         return None
@@ -194,11 +196,11 @@ def _secrets(build: Build) -> list[str]:
 
 
 def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
-    environment = os.environ | {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}  # which make a list of images of one
+    environment = os.environ | {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}  # they would make a list of one image
     with (
         subprocess.Popen(
             words, stdin=job.archive, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # Ctrl-C must reach only this process
         ) as client,
         _ended(client, job.cancel),
     ):  # fmt: skip
@@ -216,7 +218,7 @@ def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
 
 @contextlib.contextmanager
 def _ended(client: subprocess.Popen[bytes], cancel: threading.Event | None) -> Iterator[None]:
-    """The client ends, and its build with it, once cancel is set or the block fails."""
+    """Context that kills the client, and with it the build, once cancel is set or the block fails."""
     try:
         with once_cancelled(cancel, client.terminate):
             yield
@@ -250,18 +252,18 @@ def _run_classic(engine: Engine, job: BuildJob, report: BuildReport) -> None:
             decode=True, buildargs=dict(build.args), target=build.target, labels={BUILD_LABEL: "1"},
         )  # fmt: skip
         key = ""
-        for line in stream:  # to its end: docker-py leaves a stream open that is not read
+        for line in stream:  # read to the end: docker-py leaves open a stream that is not read completely
             key = _follow_classic(line, key, report)
 
 
 def _follow_classic(line: dict[str, Any], key: str, report: BuildReport) -> str:
-    """Report a line of the stream; the step that it belongs to."""
+    """Report a line of the stream; return the step to which it belongs."""
     if error := line.get("error"):
         report.fail(key, str(error))
         return key
     text = _COLOUR.sub("", str(line.get("stream") or line.get("status") or "")).strip()
     if found := _CLASSIC_STEP.fullmatch(text):
-        if not found[3].startswith(f"LABEL {BUILD_LABEL}="):  # the last one is ours
+        if not found[3].startswith(f"LABEL {BUILD_LABEL}="):  # the last step is our own LABEL
             report.begin(found[1], int(found[1]), int(found[2]) - 1, found[3])
         return found[1]
     for one in text.splitlines():

@@ -1,8 +1,9 @@
-"""Caches of package tools: a volume of the engine for each project, image and user, at CACHE_DIR in their sandboxes.
+"""Caches of package tools: an engine volume per project, image and user, mounted at CACHE_DIR in their sandboxes.
 
-What a sandbox leaves in its cache runs in the next sandbox that has it: tools do not verify what they once unpacked. So
-a cache is shared by sandboxes that could change each other's files anyway. The volume's name is a keyed hash of all
-that they must have in common; no option, image or file of a sandbox can name another's.
+Files that a sandbox leaves in its cache run in the next sandbox that mounts it: tools do not verify what they have
+unpacked before. Therefore only sandboxes that could change each other's files anyway share a cache. The volume's name
+is a keyed hash of everything that they must have in common; no option, image or file of a sandbox can name the cache of
+another.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.inventory import GcResult
 
 PROJECT = "project"
-"""The cache of the directory that the sandbox works in; any other word is the name of a cache."""
+"""The cache of the directory in which the sandbox works; any other word is the name of a cache."""
 ENVIRONMENT = {
     "PIP_CACHE_DIR": f"{CACHE_DIR}/pip",
     "UV_CACHE_DIR": f"{CACHE_DIR}/uv",
     "UV_LINK_MODE": "copy",
     "NPM_CONFIG_CACHE": f"{CACHE_DIR}/npm",
 }
-"""uv warns in each command where it cannot make hard links, as from another file system. apt has its configuration
-file, cargo (whose variable would move its programs as well) links in its directory: SET_UP."""
+"""uv warns in each command if it cannot create hard links, for example from another file system. apt gets a
+configuration file and cargo (whose variable would also move its programs) gets links in its directory: see SET_UP."""
 SET_UP = """
 cache=$1 apt=$2 bundle=$3 home=${4:-$HOME} own=${2%/*}/apt-archives
 umask 0
@@ -69,8 +70,8 @@ mkdir -p "$own/partial" && printf %s "$5" >"$apt.share" && {
     echo "DPkg::Post-Invoke { \\"$share </dev/null\\"; }; APT::Update::Post-Invoke { \\"$share </dev/null\\"; };"
 } >"$apt" && $share </dev/null
 """
-"""Runs as root in the sandbox. mkdir makes a directory or nothing: what a sandbox before left in the place of one, a
-link too, is neither followed nor changed."""
+"""Runs as root in the sandbox. mkdir creates a directory or fails: what an earlier sandbox left in its place, even a
+link, is neither followed nor changed."""
 SHARE_APT = """
 {
 cd "$1/apt" && [ "$(pwd -P)" = "$(cd "$1" && pwd -P)/apt" ] || exit 0
@@ -82,42 +83,43 @@ rm -f "$2/*.deb"
 exit 0
 } 2>/dev/null
 """
-"""Called by apt with the packages that it is about to install, and where nothing is. apt locks the directory that it
-downloads to, and fails where that is locked (2.6): so each sandbox has its own, with links to what the cache holds, and
-what it has fetched is put there. Where it holds nothing, the pattern itself is linked."""
+"""Called by apt with the packages that it is about to install on standard input, and after its other steps with empty
+input. apt locks its download directory and fails if it is locked (2.6). So each sandbox has its own directory, with
+links to the cached packages; packages that it downloads are copied to the cache. If the cache is empty, `ln` makes a
+link of the pattern itself, which is removed."""
 UNUSED_S = 30 * 24 * 3600.0
-"""`gc` removes a cache that no sandbox had for so long: filling one again costs minutes, keeping one a few GiB."""
+"""Seconds after which `gc` removes an unused cache: refilling it costs minutes, keeping it a few GiB."""
 _PREFIX = "ohsandbox-cache-"
 _LABEL = "ohsandbox.cache"
 _STATE_LABEL = "ohsandbox.cache-state"
-"""Of whom a volume is, in JSON: `_State`."""
+"""Label with the state directory that owns a volume, as the JSON of `_State`."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _KEY_NAME = "key"
 _RECORD_SUFFIX = ".json"
 
 
 class CacheRecord(BaseModel):
-    """What is known of a volume; the file's modification time is when a sandbox last got it."""
+    """Our record of a volume; the file's modification time is when a sandbox last mounted it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     volume: str
     engine: str
     scope: str
-    """A directory's path, or the name of a cache."""
+    """Path of a directory, or the name of a cache."""
     is_project: bool
     image: str
     user: str
 
 
 class _State(NamedTuple):
-    """A state directory, which has the record of a volume as long as it lives."""
+    """A state directory. It has the record of a volume as long as it exists."""
 
     uid: int
     host: str
     home: str
     key: str
-    """A hash of its key: a directory of that name that was made anew is another one."""
+    """Hash of the state directory's secret key; it tells a recreated directory of the same name apart."""
 
     @classmethod
     def here(cls) -> Self:
@@ -125,7 +127,7 @@ class _State(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was on this machine, and a directory of this user, and is not there any more."""
+        """Whether the state directory was on this machine, belonged to this user, and no longer exists."""
         if (self.uid, self.host) != (os.getuid(), socket.gethostname()):
             return False
         try:
@@ -141,10 +143,10 @@ def _digest(key: bytes) -> str:
 
 
 def check(name: str | None) -> None:
-    """Refuse what is not a name of a cache.
+    """Refuse an invalid cache name.
 
     Raises:
-        UsageError: it is none.
+        UsageError: name is not a valid name of a cache.
     """
     if name is not None and (not _NAME.fullmatch(name) or name == "none"):
         raise UsageError(
@@ -153,12 +155,12 @@ def check(name: str | None) -> None:
 
 
 def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> ContainerConfig:
-    """Return the configuration with the volume of the options' cache, which is made if it is not there.
+    """Return the configuration with the volume of the options' cache, which is created if missing.
 
     Raises:
-        SandboxRefused: a volume of its name is none of ours.
-        UsageError: the OCI runtime has a kernel of its own.
-        SandboxUnavailable: the engine cannot make it.
+        SandboxRefused: a volume of that name exists and is not ours.
+        UsageError: the OCI runtime gives sandboxes a kernel of their own.
+        SandboxUnavailable: the engine cannot create the volume.
     """
     if options.cache is None:
         return config
@@ -181,14 +183,14 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
 
 
 def _record(engine: Engine, options: DockerOptions, config: ContainerConfig) -> CacheRecord:
-    """Name the volume by all that its sandboxes must have in common."""
+    """Return the record whose volume name covers everything that the volume's sandboxes must have in common."""
     project = options.workspace or options.copy_of
     is_project = options.cache == PROJECT and project is not None
     scope = str(project) if is_project else str(options.cache)
     build = options.build
     image = options.image if build is None else f"{build.context}/{build.dockerfile} {build.target or ''}".rstrip()
     user = "0" if is_root(config.user) else config.user
-    # a directory that was removed and made anew may be another project
+    # a directory that was removed and recreated may be another project
     inode = Path(scope).stat().st_ino if is_project else 0
     parts = (os.getuid(), is_project, scope, inode, image, config.architecture, user, options.hardening)
     digest = hmac.new(_key(), repr(parts).encode(errors="surrogateescape"), hashlib.sha256).hexdigest()
@@ -199,7 +201,7 @@ def _record(engine: Engine, options: DockerOptions, config: ContainerConfig) -> 
 
 
 def _key() -> bytes:
-    """A secret of this state directory: on an engine that several machines use, paths and ids of users may be equal."""
+    """Return a secret of this state directory: on an engine shared by machines, paths and user ids may coincide."""
     path = subdirectory("caches") / _KEY_NAME
     with contextlib.suppress(FileNotFoundError):
         return path.read_bytes()
@@ -214,16 +216,16 @@ def _path(volume: str) -> Path:
 
 
 def volume_of(found: Mapping[str, Any]) -> str:
-    """The volume at CACHE_DIR in the engine's description of a container; empty without one."""
+    """Return the volume at CACHE_DIR in the engine's description of a container; empty without one."""
     mounts = found.get("Mounts") or []
     return next((str(one.get("Name")) for one in mounts if one.get("Destination") == CACHE_DIR), "")
 
 
-# --- what there is, and what of it goes -------------------------------------------------------------
+# --- listing and removing ------------------------------------------------------------------------------
 
 
 def _records(engine: Engine) -> Iterator[tuple[CacheRecord, float]]:
-    """Yield our caches in this engine, each with the time when a sandbox last got it."""
+    """Yield our caches in this engine, each with the time when a sandbox last mounted it."""
     for path in sorted(subdirectory("caches").glob(f"{_PREFIX}*{_RECORD_SUFFIX}")):
         with contextlib.suppress(OSError, ValidationError):
             record, used_at = CacheRecord.model_validate_json(path.read_bytes()), path.stat().st_mtime
@@ -232,7 +234,7 @@ def _records(engine: Engine) -> Iterator[tuple[CacheRecord, float]]:
 
 
 def _orphans(engine: Engine) -> dict[str, _State]:
-    """The volumes of this user's state directories that are gone, of which nobody else has a record."""
+    """Return the volumes whose state directory, one of this user's, is gone, so that no record of them is left."""
     with engine_errors("listing the package caches"):
         listed = engine.api.volumes(filters={"label": _STATE_LABEL}).get("Volumes") or []
     found = {}
@@ -245,7 +247,7 @@ def _orphans(engine: Engine) -> dict[str, _State]:
 
 
 def infos(engine: Engine) -> list[CacheInfo]:
-    """Return our caches in this engine, the largest first; the engine measures all its volumes and images for that."""
+    """Return our caches in this engine, the largest first; for this the engine measures all its volumes and images."""
     records = {record.volume: (record, datetime.fromtimestamp(at, UTC)) for record, at in _records(engine)}
     found = []
     for one in _measured(engine, records):
@@ -255,7 +257,7 @@ def infos(engine: Engine) -> list[CacheInfo]:
 
 
 def orphan_infos(engine: Engine) -> list[CacheInfo]:
-    """The same of volumes whose state directory is gone; what is known of them stands on the volume."""
+    """Return the caches whose state directory is gone, with what their labels say of them."""
     orphans = _orphans(engine)
     return [
         _info(one, f"state directory {orphans[one['Name']].home!r}, gone", datetime.fromisoformat(one["CreatedAt"]))
@@ -277,10 +279,10 @@ def _info(volume: Mapping[str, Any], scope: str, used_at: datetime, *, image: st
 
 
 def remove(engine: Engine, volume: str) -> bool:
-    """Remove one of our caches; False if a container has it.
+    """Remove one of our caches; return False if a container uses it.
 
     Raises:
-        UsageError: it is none of ours.
+        UsageError: the volume is not ours.
         SandboxUnavailable: the engine failed.
     """
     from docker.errors import APIError, NotFound  # noqa: PLC0415 - slow import, needed only with an engine
@@ -301,7 +303,7 @@ def remove(engine: Engine, volume: str) -> bool:
 
 
 def unused(engine: Engine) -> list[tuple[str, str]]:
-    """Return what `collect` removes unless a container has it: volumes, each with the reason."""
+    """Return the volumes that `collect` removes unless a container uses them, each with the reason."""
     now = time.time()
     found = []
     for record, used_at in _records(engine):
@@ -313,6 +315,6 @@ def unused(engine: Engine) -> list[tuple[str, str]]:
 
 
 def collect(engine: Engine) -> list[GcResult]:
-    """Remove caches that nobody needs."""
+    """Remove caches that are no longer needed."""
     found = unused(engine)
     return [one for volume, why in found for one in removal(volume, volume, why, partial(remove, engine, volume))]

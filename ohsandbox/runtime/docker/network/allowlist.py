@@ -1,6 +1,6 @@
-"""The allowlist of one sandbox: policy, log and proxy in this process; inside is only the connector.
+"""The allowlist of one sandbox: this process holds policy, log and proxy; the sandbox runs only the connector.
 
-Imported at first use: what it needs costs a start 40 ms.
+This module is imported at first use, because its imports take 40 ms.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READY_S = 5.0
-"""How long the first process waits for the connector; it starts beside that process, and takes some 0.1 s."""
+"""Seconds that the first process waits for the connector, which starts at the same time and takes about 0.1 s."""
 PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
-"""Before the connector is started again where it could not be, the first time and at most."""
+"""Pause in seconds before another attempt to start the connector: after the first failure, and the maximum."""
 
 
 class Allowlist:
-    """What one sandbox may reach. This process decides everything: without it, nothing is reached."""
+    """The hosts that one sandbox may reach, as decided by this process: without it, nothing is reachable."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class Allowlist:
         listener: Callable[[NetworkDecision], None],
         interceptor: Interceptor | None = None,
     ) -> None:
-        """Begin nothing yet.
+        """Create the allowlist without starting anything.
 
         Args:
             rules: see `NetworkPolicy`.
-            name: of the file of decisions: the conversation's id, or the container's name.
-            listener: is told of each decision, in the thread of the proxy.
-            interceptor: adds credentials to requests to their hosts.
+            name: name of the decision log file: the conversation's id, or the container's name.
+            listener: called with each decision, in the proxy's thread.
+            interceptor: adds credentials to requests to the hosts that they belong to.
 
         Raises:
-            UsageError: a rule is none.
+            UsageError: a rule is invalid.
         """
         self.policy = NetworkPolicy(rules)
         self._listener = listener
@@ -64,35 +64,35 @@ class Allowlist:
         self._listening: Future[None] | None = None
         self._over = asyncio.Event()
         self._tried = threading.Event()
-        """Set once the connector listens, or was tried to."""
+        """Set once the connector listens or an attempt to start it has failed."""
         self._proxies: list[Proxy] = []
         self.record_as(name)
 
     def record_as(self, name: str) -> None:
-        """From now on decisions are kept under this name; those about connections that are open, under the old one."""
+        """Log new decisions under this name; decisions on connections that are already open keep the old name."""
         self.audit = AuditLog(name)
         self.audit.on_decision(self._listener)
         self._proxies.append(Proxy(self.policy, self.audit, interceptor=self._interceptor))
 
     def begin(self, tunnel: Tunnel) -> None:
-        """Have the connector listen inside, in the background. Twice is fine."""
+        """Start the connector in the sandbox, in the background. Calling it twice is fine."""
         if tunnel is self._tunnel:
             return
         self._tunnel = tunnel
         self._listening = asyncio.run_coroutine_threadsafe(self._listen(tunnel), get_loop())
 
     async def _listen(self, tunnel: Tunnel) -> None:
-        """Listen, at the first attempt or a later one: a sandbox may be paused just now, as for a checkpoint."""
+        """Start the connector, with retries: the sandbox may be paused at this moment, for a checkpoint for example."""
         pause_s = PAUSE_S
         while tunnel is self._tunnel:
-            is_paused = False  # nothing runs inside meanwhile, so whoever waits for us may wait on
+            is_paused = False  # nothing runs in a paused sandbox, so callers of `wait` can keep waiting
             try:
                 await tunnel.listen(PROXY_PORT, self._serve)
             except (OhsandboxError, OSError) as error:
                 is_paused = isinstance(error, SandboxPaused)
                 log.info("the allowlist is not served in the sandbox yet: %s", error)
             else:
-                if tunnel is not self._tunnel:  # ended meanwhile
+                if tunnel is not self._tunnel:  # the tunnel was replaced or closed meanwhile
                     await tunnel.unlisten(PROXY_PORT)
                 return
             finally:
@@ -103,7 +103,7 @@ class Allowlist:
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     def restart(self) -> None:
-        """The connector was killed, as with all processes: who starts a program from now on waits for it again."""
+        """Start the connector again after all processes were killed; programs started from now on wait for it."""
         if self._tunnel is not None and self.was_tried:
             self._tried.clear()
             asyncio.run_coroutine_threadsafe(self._restart(self._tunnel), get_loop())
@@ -120,7 +120,7 @@ class Allowlist:
         await self._proxies[-1].serve(reader, writer)
 
     def connect(self) -> socket.socket:
-        """A connection to the proxy for a program of this process that asks in the sandbox's name."""
+        """Return a connection to the proxy for code of this process that makes requests on behalf of the sandbox."""
         near, far = socket.socketpair()
         asyncio.run_coroutine_threadsafe(self._serve_socket(far), get_loop())
         return near
@@ -130,20 +130,20 @@ class Allowlist:
 
     @property
     def is_beginning(self) -> bool:
-        """The connector is being started for the first time."""
+        """Whether the connector is being started for the first time."""
         return self._tunnel is not None and not self.was_tried
 
     @property
     def was_tried(self) -> bool:
-        """The connector listens, or cannot now."""
+        """Whether the connector listens, or could not be started."""
         return self._tried.is_set()
 
     def wait(self) -> None:
-        """Return once the connector listens, or cannot now: programs inside are refused a connection then."""
+        """Wait until the connector listens, or could not be started and connections inside are refused."""
         self._tried.wait(_READY_S)
 
     def close(self) -> None:
-        """Serve nothing more, and end every connection."""
+        """Stop serving, and end every connection."""
         run(self._end())
         self.audit.close()
 
@@ -151,7 +151,7 @@ class Allowlist:
         tunnel, self._tunnel = self._tunnel, None
         self._over.set()
         if tunnel is not None and self._listening is not None:
-            # the connector may be starting just now: whoever listens next finds the port free
+            # the connector may be starting just now: its port must be free for the next one
             await asyncio.wait({asyncio.wrap_future(self._listening)}, timeout=_READY_S)
             await tunnel.unlisten(PROXY_PORT)
         for proxy in self._proxies:

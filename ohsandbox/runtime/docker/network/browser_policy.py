@@ -9,16 +9,18 @@ POLICY_PATHS = tuple(
     f"/etc/{product}/policies/managed/ohsandbox.json"
     for product in ("chromium", "opt/chrome", "opt/chrome_for_testing")
 )
-"""Of Chromium, Google Chrome, and Chrome for Testing, which Playwright and Puppeteer download. Their headless shell
-(`chrome-headless-shell`) reads none."""
+"""Policy files of Chromium, Google Chrome, and Chrome for Testing, which Playwright and Puppeteer download. Their
+headless shell (`chrome-headless-shell`) reads no policy file."""
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]+)-----END CERTIFICATE-----")
 
 
 def browser_policy(authorities: bytes = b"") -> bytes:
-    """The file's content. The proxy refuses an encrypted ClientHello, and Chromium sends the extension to every server.
+    """Return the policy file's content.
+
+    It turns off the encrypted ClientHello, which the proxy refuses and Chromium otherwise sends to every server.
 
     Args:
-        authorities: PEM; to trust besides the browser's own.
+        authorities: PEM certificates that the browser trusts in addition to its own.
     """
     policy: dict[str, object] = {"EncryptedClientHelloEnabled": False}
     if found := [b"".join(one.split()).decode() for one in _CERTIFICATE.findall(authorities)]:
