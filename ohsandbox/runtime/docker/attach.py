@@ -24,7 +24,7 @@ _ALWAYS_UNSET = (
     "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS",
     "PS0", "PS1", "PS2", "PS4", "IFS", "CDPATH", "GLOBIGNORE", "TMOUT", "INPUTRC",
 )  # fmt: skip
-"""Cleared for each process in an attached container, whose image was not inspected."""
+"""Variables removed from each process in an attached container, whose image was not inspected."""
 SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock", "dockershim.sock", "buildkitd.sock")
 """Write access to one of these is root access to the engine's machine."""
 _SOCKET_PLACES = ("/run", "/var/run", "/var", "/")

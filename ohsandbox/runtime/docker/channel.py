@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.wire import Wire
 
 HELLO_TIMEOUT_S = 20.0
-"""From the exec's start to its hello: 32 ms when idle, 3.7 s behind an exec whose pipe a background job held open."""
+"""Seconds from the exec's start to its hello: measured 32 ms when idle, 3.7 s behind an exec whose pipe a background
+job held open."""
 _HELLO_LIMIT_BYTES = 64 * 1024
-"""More output before the hello comes from an image whose shell prints; runc's longest message was 400 bytes."""
+"""An image whose shell prints at its start sends output before the hello; runc's longest message was 400 bytes."""
 _MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """One argv string without its NUL (Linux MAX_ARG_STRLEN)."""
 BUFFER_BYTES = 1024 * 1024
-"""Size of one read: the engine sends frames of up to 32 KiB, so up to 32 frames a call."""
+"""Size of one read: the engine sends frames of up to 32 KiB, so one call reads up to 32 full frames."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
 
 _ENTER_SCRIPT = """
@@ -51,22 +52,23 @@ cd -- "$1" 2>/dev/null || {
 unset OLDPWD
 shift 2
 """
-"""Enters the working directory from inside the container. The OCI runtime starts every process in `/`: an agent can
-replace any other directory by a link to a descriptor that the runtime has open (CVE-2024-21626), and no process would
-start there any more."""
+"""Enters the working directory from inside the container. The OCI runtime itself starts every process in `/`: an agent
+can replace any other directory by a link to a descriptor that the runtime has open (CVE-2024-21626), after which no
+process could start there."""
 
 _HELLO_SCRIPT = 'printf "%s %s%s\\n" NONCE $$ "$f"\nGO unset f go\nexec "$@"'
-"""Prints nothing before our first write: docker-py loses bytes that arrive together with the HTTP header."""
+"""Prints nothing before we write: docker-py loses bytes that arrive together with the HTTP header."""
 
 _CHECK_SCRIPT = _ENTER_SCRIPT.replace(
     "cd -- ", '[ -z "$2" ] || [ -e "$1" ] || mkdir -p -- "$1" 2>/dev/null\ncd -- '
 ) + files("ohsandbox.runtime").joinpath("scripts/selfcheck.sh").read_text("utf-8")
-"""ENTER_SCRIPT that also creates a missing working directory, and reports the kernel's facts of the process and its
+"""_ENTER_SCRIPT that also creates a missing working directory, and reports the kernel's facts about the process and its
 sandbox, in 5 ms."""
 
 _WAIT_FOR_GO = "read -r go;"
-"""Without a terminal the process waits for a second newline: the engine copies its two streams in two threads, so that
-standard error written after the hello was seen to arrive before it. A terminal has one stream, and would echo."""
+"""Without a terminal the process waits for a second newline: the engine copies its two streams in two threads, so
+standard error written after the hello was seen to arrive before it. A terminal has one stream, and would echo the
+newline."""
 
 _KILL_SCRIPT = 'kill -9 "-$1" 2>/dev/null||kill -9 "$1" 2>/dev/null;:'
 """busybox's kill accepts no `--`, so the negative number stands alone; dash and bash accept that after a signal."""
@@ -79,15 +81,15 @@ class ProcessRequest(NamedTuple):
     tty: bool = False
     env: Mapping[str, str] = {}
     user: str | None = None
-    """None: the container's."""
+    """User of the process; None means the container's."""
     workdir: str | None = None
-    """None: the root directory."""
+    """Working directory; None means the root directory."""
     elsewhere: bool = False
     """Start in the root directory if workdir cannot be entered."""
     unset: Sequence[str] = ()
     """Variables of the container to remove from the process."""
     check: bool = False
-    """Report the facts of CHECK_SCRIPT."""
+    """Report the facts that _CHECK_SCRIPT prints."""
 
 
 class DockerChannel(Channel):
@@ -95,11 +97,12 @@ class DockerChannel(Channel):
 
     Raises:
         UsageError: an argument cannot be passed, or the user or the working directory does not exist.
-        SandboxUnavailable: paused, stopped, removed, no shell in the image, no hello within 20 s, engine gone.
+        SandboxUnavailable: the container is paused, stopped or removed, its image has no shell, no hello arrives within
+            20 s, or the engine is gone.
     """
 
     facts: dict[str, str]
-    """What the script reported before it executed the program."""
+    """Facts that the script reported before it executed the program."""
 
     def __init__(self, container: Container, request: ProcessRequest) -> None:
         _refuse_impossible(request)
@@ -131,7 +134,7 @@ class DockerChannel(Channel):
 
     @contextlib.contextmanager
     def _engine_errors(self, doing: str) -> Iterator[None]:
-        """Translate errors as `engine_errors` does; the container's loss, if any, says more."""
+        """Translate errors as `engine_errors` does; if the container was lost, raise that loss instead."""
         try:
             with engine_errors(doing):
                 yield
@@ -142,7 +145,7 @@ class DockerChannel(Channel):
     def _create(self, argv: Sequence[str], *, stdin: bool) -> str:
         request = self._request
         environment = [f"{name}={value}" for name, value in request.env.items()]
-        environment += [name for name in request.unset if name not in request.env]  # a bare name unsets it
+        environment += [name for name in request.unset if name not in request.env]  # a bare name unsets the variable
         created = self._container.engine.api.exec_create(
             self._container.id, list(argv), stdin=stdin, tty=request.tty and stdin, user=request.user or "",
             environment=environment, workdir="/", detach_keys=_detach_keys() if request.tty else None,
@@ -150,7 +153,7 @@ class DockerChannel(Channel):
         return str(created["Id"])
 
     def _greet(self, nonce: str, raw: Any) -> tuple[int, dict[str, str]]:
-        """Write the newline that the script waits for and read its hello; earlier output is dropped."""
+        """Write the newline for which the script waits, and read its hello; earlier output is dropped."""
         deadline = time.monotonic() + HELLO_TIMEOUT_S
         # bytes after the hello stay in the socket for `poll`; without a terminal there are none
         buffer = memoryview(bytearray(1 if self._request.tty else 4096))
@@ -172,8 +175,8 @@ class DockerChannel(Channel):
                     words = [word.partition(":") for word in found[2].decode(errors="replace").split()]
                     return int(found[1]), {name: value for name, _, value in words}
         except OSError:
-            pass  # the engine reset the connection; what it sent before holds the reason
-        # the container's state first: anybody may have written the text
+            pass  # the engine reset the connection; what it sent before states the reason
+        # check the container's state first, since any process may have written this text
         text = (heard or swallowed(raw)[8:]).decode(errors="replace")
         raise self._container.loss() or self._start_error(text)
 
@@ -206,7 +209,7 @@ class DockerChannel(Channel):
             code = found.get("ExitCode")
             if found.get("Running") or not isinstance(code, int):
                 return None
-            # the engine reports 137 for every exec of a container that it removed or killed, too
+            # the engine also reports 137 for every exec of a container that it removed or killed
             if code == KILLED and (loss := self._container.loss()) is not None:
                 raise loss
             self._code = code
@@ -228,8 +231,8 @@ class DockerChannel(Channel):
         return []
 
     def _read_once(self, deadline: float | None) -> list[Chunk] | None:
-        """Receive once: None when deadline passed, [] at the end of the stream or for a read without payload."""
-        if self._buffer is None:  # a channel that only waits needs no buffer
+        """Receive once; return None when deadline passes, [] at the end of the stream or for a read without payload."""
+        if self._buffer is None:  # a channel that only waits for output needs no buffer
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
         try:
             if not self._wire.readable(deadline):
@@ -266,7 +269,7 @@ class DockerChannel(Channel):
             raise self._lost(f"writing failed: {error}") from error
 
     def _refuse_ended(self) -> None:
-        """The engine may leave the connection of an ended process open with 10 MB of input unread (observed)."""
+        """Raise if the process has ended: its connection may stay open with 10 MB of input unread (observed)."""
         if self._exit_code() is not None:
             raise BrokenPipeError
 
@@ -295,16 +298,17 @@ class DockerChannel(Channel):
         try:
             with self._engine_errors("resizing a terminal of the sandbox"):
                 self._container.engine.api.exec_resize(self._exec_id, height=rows, width=columns)
-        except SandboxUnavailable:  # engines refuse it for a process that has ended
+        except SandboxUnavailable:  # engines refuse to resize the terminal of a process that has ended
             if self._exit_code() is None:
                 raise
             return False
         return True
 
     def kill(self) -> None:
-        """See `Channel.kill`. From inside, as the same user: the engine's API cannot kill an exec.
+        """See `Channel.kill`. Kills from inside, as the same user: the engine's API cannot kill an exec.
 
-        Detached: while a child holds an ended exec's streams open, engine 20.10 blocks every attached exec.
+        The exec that kills is detached: while a child holds an ended exec's streams open, engine 20.10 blocks every
+        attached exec.
         """
         if self._exit_code() is not None:
             return
@@ -319,16 +323,16 @@ class DockerChannel(Channel):
 
 
 def _detach_keys() -> str:
-    """Keys that end a terminal's exec; the engine insists on some, by default Ctrl-P Ctrl-Q.
+    """Return the keys that detach from a terminal's exec; the engine requires some, by default Ctrl-P Ctrl-Q.
 
-    It holds the first one back until the next byte: so that is NUL, which sets the mark in editors. A number that
-    nobody knows follows.
+    The engine withholds the first key until the next byte arrives, so it is NUL, a key rarely typed (it sets the mark
+    in editors). An unguessable number follows.
     """
     return ",".join(["ctrl-@", *secrets.token_hex(16)])
 
 
 def _refuse_impossible(request: ProcessRequest) -> None:
-    """Refuse what the engine or the kernel would refuse with a less clear message."""
+    """Refuse arguments that the engine or the kernel would refuse with a less clear message."""
     argv, env = request.argv, request.env
     if not argv or not argv[0] or argv[0].startswith("-"):
         raise UsageError("The command's first word must name a program. Remedy: pass argv with a program first.")

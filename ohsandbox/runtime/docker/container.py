@@ -38,16 +38,16 @@ _USER_FILES = ("/etc/passwd", "/etc/group")
 """Engine 20.10 opens them on each start while it holds the container's lock: if one is a FIFO, neither inspect nor
 remove of that container ever returns."""
 _STAT = "X-Docker-Container-Path-Stat"
-"""Header of HEAD /containers/ID/archive: base64 of JSON, with a mode in Go's bits (os.FileMode)."""
+"""Header of the answer to HEAD /containers/ID/archive: base64 of JSON, with a mode in Go's bits (os.FileMode)."""
 _GO_LINK = 1 << 27
 _GO_WAITS = 1 << 25 | 1 << 26
-"""ModeNamedPipe, ModeDevice."""
+"""Go's ModeNamedPipe and ModeDevice: files whose opening may block."""
 _images_looked_at = set[str]()
-"""Ids of images whose `_USER_FILES` an engine can open; looking takes 5 ms a container."""
+"""Ids of images whose `_USER_FILES` an engine can open without blocking; the check takes 5 ms per container."""
 
 
 class Container:
-    """A container by id. `started`, the engine's start time, tells a restart apart."""
+    """A container by id. `started`, its start time by the engine, shows whether it was restarted."""
 
     def __init__(self, engine: Engine, container_id: str, *, name: str) -> None:
         self.engine = engine
@@ -57,22 +57,23 @@ class Container:
         self.found: dict[str, Any] = {}
         """The engine's inspect result after the last start."""
         self.allow: tuple[str, ...] = ()
-        """What an open network leads to besides the public addresses."""
+        """Addresses that an open network reaches in addition to the public ones."""
         self.ruled: tuple[str, tuple[str, ...]] | None = None
-        """The start after which the rules of an open network were set in its namespace, and `allow` then: a namespace
-        of its own forgets them with the next start, an owner's has "" here."""
+        """The start time and the `allow` for which the rules of an open network were last set in its namespace. A
+        namespace of its own loses the rules at the next start; with an owner's namespace the start time is "".
+        """
         self.before_joining: Callable[[], object] | None = None
-        """Called before it is connected to the open network."""
+        """Called before the container is connected to the open network."""
         self._starting = 0
         self._frozen = False
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Context in which an exec starts; entering waits while the container is paused by us.
+        """Context in which an exec starts; entering it waits while we have the container paused.
 
         An exec that starts in a container paused by a commit keeps the engine's lock of the container until it is
-        unpaused, and unpausing waits for that lock: engine 20.10 hangs for good, with commits and removals.
+        unpaused, and unpausing waits for that lock: engine 20.10 then hangs for good, and commits and removals with it.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._frozen)
@@ -86,9 +87,9 @@ class Container:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Context in which its processes are paused, if the engine can (a rootless one may not).
+        """Context in which the container's processes are paused, if the engine can pause (a rootless one may not).
 
-        Entering waits for execs that are starting; none starts inside.
+        Entering it waits for execs that are starting; no exec starts within it.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._frozen)
@@ -112,12 +113,12 @@ class Container:
                     self._changed.notify_all()
 
     def inspect(self) -> dict[str, Any]:
-        """Return the engine's description of the container; raises SandboxGone where it no longer exists."""
+        """Return the engine's description of the container; raise SandboxGone if it no longer exists."""
         with engine_errors(f"looking at sandbox {self.name!r}"):
             return as_we_name(dict(self.engine.api.inspect_container(self.id)), self.engine)
 
     def written_bytes(self) -> int:
-        """Bytes of a copy of its own layer: a sparse file counts with its full length, hard links count once."""
+        """Return the bytes of a copy of its own layer; sparse files count with their full length, hard links once."""
         api = self.engine.api
         with engine_errors(f"measuring sandbox {self.name!r}"):
             url = api._url("/containers/{0}/json", self.id)  # noqa: SLF001 - docker-py has no parameter for it
@@ -145,9 +146,9 @@ class Container:
         return None
 
     def start(self, *, image_id: str | None = None) -> None:
-        """Start the container; raises SandboxUnavailable where the engine or the image cannot.
+        """Start the container; raise SandboxUnavailable if the engine or the image cannot start it.
 
-        image_id is the image of a container that is new: its files are the image's, which are looked at once.
+        image_id is the image of a new container, whose files are still the image's: an image is checked only once.
         """
         if image_id is None or image_id not in _images_looked_at:
             for path in _USER_FILES:
@@ -163,7 +164,7 @@ class Container:
             self.join_open_network()
 
     def _is_kept_from_network(self) -> bool:
-        """See to it that no process begins without the rules of an open network; whether it is to be given back."""
+        """Disconnect the open network, so that no process starts before its rules are set; return if it was joined."""
         found = self.inspect()
         if owner := open_network.owner_of(found):
             open_network.revive_owner(self.engine, owner, self.allow)
@@ -174,7 +175,7 @@ class Container:
         return is_open
 
     def join_open_network(self) -> None:
-        """Connect it to the open network, once the rules stand in its namespace."""
+        """Connect the container to the open network, after setting the rules in its namespace."""
         owner = open_network.owner_of(self.found or self.inspect())
         since = "" if owner else str(self.inspect()["State"].get("StartedAt"))
         if self.ruled != (since, self.allow):
@@ -185,7 +186,7 @@ class Container:
         open_network.connect(self.engine, owner or self.id, self.allow)
 
     def leave_open_network(self) -> None:
-        """Take the open network away; the rules have to be set again before it comes back."""
+        """Disconnect the open network; its rules must be set again before it is reconnected."""
         self.ruled = None
         open_network.close(self.engine, open_network.owner_of(self.found or self.inspect()) or self.id)
 
@@ -201,7 +202,7 @@ class Container:
         except (ValueError, TypeError, KeyError):  # the path does not exist, or a proxy forbids the request
             return
         if mode & _GO_LINK and target not in ("", path):
-            self._refuse_waiting(target)  # the engine has resolved all links
+            self._refuse_waiting(target)  # the engine has already resolved all links
         elif mode & _GO_WAITS:
             raise SandboxUnavailable(
                 f"Sandbox {self.name!r} is not started: its {path} is a FIFO or a device, which the engine would wait "
@@ -222,7 +223,7 @@ class Container:
                     raise
 
     def note_start(self) -> None:
-        """Store the start time and the engine's description: 3 ms now, 50 ms while an exec starts."""
+        """Store the start time and the engine's description: takes 3 ms, or 50 ms while an exec starts."""
         self.found = self.inspect()
         self.started = str(self.found["State"].get("StartedAt", ""))
 
@@ -260,7 +261,7 @@ class Container:
             reason = "was restarted from outside"
             found = self.inspect()
             if open_network.NETWORK in (found["NetworkSettings"].get("Networks") or {}):
-                self.join_open_network()  # a start forgets the rules
+                self.join_open_network()  # the rules are lost with each start
         else:
             reason = how_it_ended(state)
             self.start()
@@ -273,16 +274,16 @@ class Container:
 
 
 _RLIMIT_REFUSED = "error setting rlimit type 7"
-"""Error of runc 1.1.5 under an engine that has a lower RLIMIT_NOFILE itself and lacks CAP_SYS_RESOURCE."""
+"""Error of runc 1.1.5 under an engine whose own RLIMIT_NOFILE is lower and which lacks CAP_SYS_RESOURCE."""
 
 
 def create(engine: Engine, config: ContainerConfig, *, image_id: str | None = None) -> Container:
-    """Create and start the container of config. On any failure, Ctrl-C included, it is removed.
+    """Create and start the container of config. On any failure, Ctrl-C included, the container is removed.
 
-    image_id is that of its image, where it is known.
+    image_id is the id of its image, if known.
 
     Raises:
-        UsageError: the name is taken, the runtime is unknown, a limit is refused.
+        UsageError: the name is taken, the runtime is unknown, or a limit is refused.
         ImageUnavailable: the image has no /bin/sh, or is for another architecture.
     """
     try:
@@ -316,7 +317,7 @@ def _create_once(engine: Engine, config: ContainerConfig, image_id: str | None) 
 
 
 def _heed(warnings: Sequence[str], config: ContainerConfig) -> None:
-    """Log the warnings of the create call; refuse one where a limit was discarded and limits.enforced is set."""
+    """Log the warnings of the create call; raise if a limit was discarded although limits.enforced is set."""
     for warning in warnings:
         if "discarded" in warning and config.limits.enforced:
             raise SandboxUnavailable(
@@ -339,7 +340,7 @@ def remove(engine: Engine, container: str) -> None:
 
 
 def how_it_ended(state: dict[str, Any]) -> str:
-    """Return a verb phrase: 'was killed (out of memory)', 'ended with exit code 1'."""
+    """Return a verb phrase such as 'was killed (out of memory)' or 'ended with exit code 1'."""
     if state.get("OOMKilled"):
         return "was killed because it ran out of memory"
     if state.get("Status") == "created":
@@ -354,7 +355,7 @@ def how_it_ended(state: dict[str, Any]) -> str:
 
 
 def ended_at_once(container: Container, platform: str) -> SandboxUnavailable | None:
-    """Return the error for an image whose first process could not start and whose container has ended; else None."""
+    """Return the error for a container that ended because its image's first process could not start; else None."""
     try:
         state = container.inspect()["State"]
     except SandboxUnavailable:

@@ -40,15 +40,16 @@ END_ALL = (
     b"ohs_i=0;while kill -KILL -1 2>/dev/null;ohs_n=0;for ohs_p in /proc/[0-9]*;do ohs_n=$((ohs_n+1));done;"
     b"[ $ohs_n -gt 3 ]&&[ $ohs_i -lt 2000 ];do ohs_i=$((ohs_i+1));done;:"
 )
-"""Also waits until they are gone, without a fork: PID 1 with its `sleep`, and this shell, remain. The 500 processes of
-a fork bomb held the limit for some time after their end on a busy machine, so that nothing could start."""
+"""Ends all processes and waits until they are gone, without a fork; PID 1 with its `sleep`, and this shell, remain. On
+a busy machine the 500 processes of a fork bomb counted against the limit for some time after their end, so that no
+process could start."""
 _ROOT = {"0", "root"}
 
 
 class ContainerRuntime(Runtime):
-    """A container, made or joined by `_begin`, in which processes start once the first one has been checked.
+    """A container, created or joined by `_begin`; processes start in it once the first one has been checked.
 
-    A subclass says what the container is: it sets the options, the network and the monitors.
+    A subclass decides which container it is: it sets the options, the network and the monitors.
     """
 
     _options: DockerOptions
@@ -59,9 +60,9 @@ class ContainerRuntime(Runtime):
     connector_user = CONNECTOR_UID
     _sandbox: Sandbox | None = None
     _known: Sandbox | None = None
-    """The same, kept after `close` for descriptions."""
+    """The same sandbox, kept after `close` for descriptions."""
     _unchecked = False
-    """The sandbox is new, or was started again: no process of it has been checked yet."""
+    """Whether the sandbox is new or was restarted, so that no process of it has been checked yet."""
     _left = False
     _unenforced: tuple[str, ...] = ()
     _networks: NetworkPool | None = None
@@ -79,7 +80,7 @@ class ContainerRuntime(Runtime):
 
     @property
     def name(self) -> str:
-        """The container's name, after `close` too; empty before `start`, unless given."""
+        """The container's name, also after `close`; empty before `start` unless given."""
         return self._known.container.name if self._known else self._options.name or ""
 
     @property
@@ -126,7 +127,7 @@ class ContainerRuntime(Runtime):
             self.while_starting()
 
     def _take(self, sandbox: Sandbox) -> None:
-        """Work in this sandbox from now on, with the egress that its options name."""
+        """Use this sandbox from now on, with the network that its options name."""
         self._options = sandbox.options
         self._sandbox = self._known = sandbox._replace(exec_env=self._network.environment(sandbox.exec_env))
         if sandbox.pod is not None:
@@ -144,13 +145,13 @@ class ContainerRuntime(Runtime):
             try:
                 self._sandbox = self._known = restored = provision.restore(before, checkpoint)
                 self._network.install_credentials(restored)
-            finally:  # a sandbox that stays as it was is monitored again, too
+            finally:  # a sandbox that stayed as it was must be monitored again, too
                 self._unchecked = before.config is not None
 
     def _close(self) -> None:
         """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.
 
-        If the engine is gone, this is only logged: the lease file stays, and `gc` removes the container later.
+        If the engine is gone, the failure is only logged: the lease file stays, and `gc` removes the container later.
         """
         self._monitors.stop()
         self._network.close()
@@ -172,7 +173,7 @@ class ContainerRuntime(Runtime):
         with self._life:
             if (ours := self._sandbox) is None or keep == self._options.keep:
                 return
-            if ours.lease is not None:  # first: killed from here on, the container stays where it is to stay
+            if ours.lease is not None:  # first: `gc` must heed it if we are killed
                 ours.lease.rewrite(keep=keep)
             self._options = self._options.model_copy(update={"keep": keep})
             self.ends_processes = not keep
@@ -183,7 +184,7 @@ class ContainerRuntime(Runtime):
             ours.lease.hold()
 
     def hand_over(self, conversation: str) -> None:
-        """See `Runtime.hand_over`: the lease says so; the container's label stays that of the first conversation."""
+        """See `Runtime.hand_over`: the lease names the new conversation, the container's label still the first one."""
         super().hand_over(conversation)
         with self._life:
             ours = self._the_sandbox()
@@ -193,7 +194,7 @@ class ContainerRuntime(Runtime):
             self._network.record_as(conversation)
 
     def leave(self, *, at_once: bool = False) -> None:
-        """See `Runtime.leave`: the container stays; processes that we started end, with a workspace all processes."""
+        """See `Runtime.leave`: the container stays. Our own processes are ended; with a bound workspace, all are."""
         self._left, self.ends_processes = True, False
         self.hold()
         if at_once and (ours := self._sandbox) is not None and ours.lease is not None:
@@ -225,7 +226,7 @@ class ContainerRuntime(Runtime):
         self._wait_for_network()
         name = None if user is None else str(user)
         request = ProcessRequest(argv, tty, env or {}, name, workdir)
-        with self._checking:  # no second process begins before the first has been checked and has made its workdir
+        with self._checking:  # no second process starts before the first has been checked and has created its workdir
             if self._unchecked and user is None:
                 return self._open_checked(request._replace(check=True))
             if self._unchecked:
@@ -238,11 +239,11 @@ class ContainerRuntime(Runtime):
         except UnknownUserError as error:
             if request.user is not None or not self._generation:
                 raise
-            # the sandbox's own user was there before it was brought back: its files are not mounted (`with_recovery`)
+            # the sandbox's own user existed before the restart: its files are not mounted (`with_recovery`)
             raise SandboxUnavailable(f"The process could not start: {error}") from error
         config = self._the_sandbox().config
         forgets_rules = config is not None and config.network == "open" and not config.network_owner
-        # a start from outside gives its namespace the interface, and no rules; the process has run nothing yet
+        # a container started from outside gets its interface without rules; this process has run nothing yet
         if forgets_rules and (loss := self._loss()) is not None:
             opened.close()
             raise loss
@@ -264,7 +265,7 @@ class ContainerRuntime(Runtime):
         return channel
 
     def _accept(self, channel: DockerChannel, made: ContainerConfig, found: Mapping[str, Any]) -> None:
-        """Check the sandbox by its first process's facts; a refused one is checked again at the next attempt."""
+        """Check the sandbox by its first process's facts; after a refusal, the next attempt checks it again."""
         try:
             selfcheck.refuse_weaker(channel.facts, made, found)
             self._monitors.begin(self._the_sandbox(), channel.facts, keep=self._options.keep)
@@ -274,7 +275,7 @@ class ContainerRuntime(Runtime):
             raise
         self._unenforced = tuple(selfcheck.unenforced(channel.facts, made))
 
-    # --- processes find their network from their first moment on ---
+    # --- processes find their network from the first moment ---
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
@@ -284,7 +285,7 @@ class ContainerRuntime(Runtime):
         self._wait_for_network()
 
     def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
-        """See `Backend.with_recovery`; the connector, which is started again and again, restarts no sandbox."""
+        """See `Backend.with_recovery`; the connector, which is retried repeatedly, never restarts a sandbox."""
         return attempt() if self._network.is_connecting else super().with_recovery(attempt, failing)
 
     def _begin_call(self, call: WorkerCall) -> Exchange | None:
@@ -295,7 +296,7 @@ class ContainerRuntime(Runtime):
         if call.is_program:
             self._wait_for_network()
             return super()._call_once(call, begun)
-        with self._network.starting():  # our own, as of a file
+        with self._network.starting():  # a process of our own, for example to read a file
             return super()._call_once(call, begun)
 
     def _worker_wait_s(self, call: WorkerCall) -> float:
@@ -311,9 +312,9 @@ class ContainerRuntime(Runtime):
         self._network.wait()
 
     def _check_before_network(self) -> None:
-        """Before a program: have a new sandbox's first process be a worker of ours, behind which the connector comes.
+        """Before a program starts in a new sandbox, make its first process a worker of ours, followed by the connector.
 
-        The engine takes twice as long for two first processes at a time, and who wants a file needs no connector.
+        The engine takes twice as long if two processes start at once, and access to files needs no connector.
         """
         if self._unchecked and self._network.is_awaited:
             self.snippet(b":")
@@ -338,14 +339,14 @@ class ContainerRuntime(Runtime):
         self._network.check_outside(secrets.environment())
         super().give_secrets(secrets)
 
-    # --- called by monitors, and the engine's connection ---
+    # --- called by monitors, and on reconnection to the engine ---
 
     def tell(self, notice: str) -> None:
         """Add a notice to the next result."""
         self._notices.append(notice)
 
     def end_processes(self) -> None:
-        """Kill every process of the sandbox except PID 1 and one shell of ours, and its services, which start again."""
+        """Kill all processes of the sandbox but PID 1 and one shell of ours; its services are killed and restarted."""
         target = self._the_sandbox()
         if target.pod is not None:
             target.pod.kill()
@@ -354,7 +355,7 @@ class ContainerRuntime(Runtime):
         self._network.restart()
 
     def _ends_all_from_inside(self, target: Sandbox) -> bool:
-        """Whether a call of a worker did it: kill(2) with -1 spares the caller, and no fork(2) escapes it; 0.2 ms."""
+        """Kill them by a worker's call; return whether that worked: kill(2) with -1 spares the caller, takes 0.2 ms."""
         if target.config is None or not target.config.capabilities:
             return False  # root lacks CAP_KILL
         try:
@@ -375,7 +376,7 @@ class ContainerRuntime(Runtime):
         notice = provision.revive(target)
         self._unchecked = target.config is not None
         if target.config is not None and target.config.hardening == "strict":
-            with contextlib.suppress(SandboxUnavailable):  # what comes next says why no process starts
+            with contextlib.suppress(SandboxUnavailable):  # the next call reports why no process starts
                 self._network.install_credentials(target)
         return " ".join([notice, *self._revive_services(target)])
 

@@ -69,16 +69,16 @@ while IFS=: read -r n x g rest; do [ "$g" = "$gid" ] && known=1; done </etc/grou
 [ "$known" ] || printf '%s:x:%s:\\n' "$name" "$gid" >>/etc/group
 mkdir -p "$home" && chmod 1777 "$home" || exit
 """
-"""Adds a passwd and group entry, so that `whoami` works, and a home that the user can write. Root without capabilities
-can still write files of uid 0. Mode 1777, since it cannot chown."""
+"""Adds a passwd and group entry, so that `whoami` works, and a home directory that the user can write. Root without
+capabilities can still write files of uid 0. Mode 1777, since this root cannot chown."""
 _LOOK = """
 cat /proc/self/mountinfo 2>/dev/null || while read -r n; do printf '%s\\n' "$n"; done </proc/self/mountinfo
 echo
 command -v ls >/dev/null || exit 0
 for n; do ls -di "$n" 2>/dev/null || echo ?; done
 """
-"""Mounts, an empty line, and the inode of each argument. A shell reads byte by byte: 0.3 s for 900 mounts, where cat
-takes 5 ms."""
+"""Prints the mounts, an empty line, and the inode of each argument. Uses cat, which takes 5 ms: a shell reads byte by
+byte, 0.3 s for 900 mounts."""
 _OWN_WORKDIR = """
 workdir=$1 user=$2 home=$3 uid=${2%%:*}
 [ -e "$workdir" ] || mkdir -p "$workdir"
@@ -88,12 +88,12 @@ while IFS=: read -r n x u rest; do [ "$u" = "$uid" ] && exit 0; done </etc/passw
 printf 'sandbox:x:%s:0::%s:/bin/sh\\n' "$uid" "$home" >>/etc/passwd
 mkdir -p "$home" && chown "$user" "$home"
 """
-"""A non-empty directory belongs to the image and keeps its owner. A bare id without a passwd entry would have HOME=/
-and no name."""
+"""Creates the working directory and gives it to the user; one that is not empty belongs to the image and keeps its
+owner. A bare id without a passwd entry would have HOME=/ and no name."""
 PRIVATE_DIR_FOR_ALL = f"chmod 1777 {PRIVATE_DIR}"
-"""runc gives a tmpfs the mode of the directory below it, and a commit leaves one with 0755 (engine 20.10)."""
+"""runc gives a tmpfs the mode of the directory below it, which has mode 0755 in a committed image (engine 20.10)."""
 _WRITE_FILE = 'mkdir -p "${1%/*}" && cat >"$1" && chmod 644 "$1"'
-"""Over standard input: the archive API is not used on running containers."""
+"""Writes a file from standard input, since the archive API is not used on running containers."""
 _WRITE_CA_BUNDLE = (
     'mkdir -p "${1%/*}" && cat >"$1" && echo "ca_certificate = $1" >"$1.wgetrc" && '
     'echo "Acquire::https::CaInfo \\"$1\\";" >"$1.apt" && chmod 644 "$1" "$1.wgetrc" "$1.apt"'
@@ -117,13 +117,13 @@ def create(
 ) -> Sandbox:
     """Create, start and set up a container; on any failure it is removed.
 
-    checkpoint is the id of one to start from, instead of the image or checkpoint of options. Once cancel is set, a pull
-    or build ends. networks has the namespace that it joins; None: it gets its own.
+    checkpoint is the id of a checkpoint to start from, instead of the image or checkpoint of options. Setting cancel
+    stops a pull or build. networks is the pool with the namespace to join; None: the sandbox gets its own.
 
     Raises:
         ImageUnavailable: the image cannot be pulled or cannot run, or the checkpoint does not exist.
         UsageError: the name is taken, a limit is refused, or the workspace cannot be bound on this engine.
-        CallCancelledError: cancel was set before the image was here.
+        CallCancelledError: cancel was set before the image was available.
     """
     if orphans_here(engine):
         DockerInventory(engine).collect_garbage(keep_networks=True)
@@ -183,7 +183,7 @@ def _image(
         name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
         options = options.model_copy(update={"image": name})
     facts = engine_images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
-    # what a setup puts into a database, or does in other directories of this machine, is in no checkpoint
+    # a checkpoint lacks what a setup writes into a service's database or into other directories of this machine
     has_setup = options.setup_key is not None and not options.services and {*options.writable} <= {options.workspace}
     return options, facts, setups.find(engine, options, facts) if has_setup else None
 
@@ -209,7 +209,7 @@ def _with_services(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> Sandbox:
-    """Start the services of a new sandbox, beside are their images; return it with them."""
+    """Start the services of a new sandbox from the images in beside; return the sandbox with them."""
     if not beside or made.config is None or made.lease is None:
         return made
     engine, owner = made.container.engine, made.config.network_owner
@@ -220,13 +220,13 @@ def _with_services(
 
 
 class _JoinedNetwork:
-    """The network namespace that a new sandbox joins: its own owner's, or one of a pool."""
+    """The network namespace that a new sandbox joins: that of its own owner, or of one from a pool."""
 
     def __init__(self, engine: Engine, held: lease.Lease, networks: NetworkPool | None) -> None:
         self._engine, self._held, self._networks, self._owner = engine, held, networks, ""
 
     def make(self, options: DockerOptions) -> str:
-        """Return the id of its owner, connected where the network is open; "" for a sandbox that joins none."""
+        """Return the owner's id, connected if the network is open; "" if the sandbox joins no namespace."""
         name = self._held.record.network_owner
         if self._networks is not None:
             self._owner = self._networks.take(self._engine)
@@ -242,7 +242,7 @@ class _JoinedNetwork:
         return self._owner
 
     def undo(self) -> None:
-        """Give it back, or remove it."""
+        """Return the owner to its pool, or remove it."""
         if self._networks is None:
             _release_network(self._engine, self._held)
         elif self._owner:
@@ -250,7 +250,7 @@ class _JoinedNetwork:
 
 
 def _release_network(engine: Engine, held: lease.Lease) -> None:
-    """Remove the services of a sandbox that is gone, and the container that holds its network."""
+    """Remove the services of a sandbox that is gone, and the container that owns its network."""
     service_inventory.remove(engine, held.record)
     if held.record.network_owner is not None:
         open_network.remove_owner(engine, held.record.network_owner, held.id)
@@ -262,7 +262,7 @@ def listening_in(made: Sandbox) -> tuple[int, ...]:
 
 
 def binds_now(options: DockerOptions) -> tuple[mounts.Bind, ...]:
-    """Return what is bound, with the nested mounts for its contents as they are now; creates missing mount sources."""
+    """Return the binds, with nested mounts for their present contents; creates missing mount sources."""
     return mounts.binds_of(options.bound, options.git)
 
 
@@ -272,7 +272,7 @@ def release_workspace(
     """Remove what the guard created on this machine, unless another container uses the same directory.
 
     config holds the guarded paths; None searches the whole workspace. gone: our container has been removed. Files that
-    cannot be removed stay: they are harmless and say what they are.
+    cannot be removed stay; they are harmless, and their contents state their purpose.
     """
     guarded = {} if config is None else {bind.source: [mount.path for mount in bind.guard] for bind in config.binds}
     for directory in options.writable if options.git == "guarded" else ():
@@ -289,10 +289,10 @@ def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
     if config is not None and config.identity is not None:
         uid, gid, name = config.identity
         arguments = str(uid), str(gid), name, MAPPED_HOME
-        home = "" if config.hardening == "strict" else _MAPPED_HOME  # a tmpfs is there, and /etc is read-only
+        home = "" if config.hardening == "strict" else _MAPPED_HOME  # strict: the home is a tmpfs and /etc is read-only
         look_at_binds(made, f"{home}\nshift {len(arguments)}\n", *arguments)
     elif config is not None:
-        # strict: nothing can be written but what is there
+        # strict: only existing directories can be written
         if config.hardening != "strict" and not is_root(config.user):
             made.script(_OWN_WORKDIR, made.workdir, made.user, MAPPED_HOME)
         look_at_binds(made)
@@ -304,14 +304,14 @@ def prepare(made: Sandbox, *, from_checkpoint: bool) -> None:
 
 
 _MACHINES = {"386": 3, "arm": 40, "ppc64le": 21, "s390x": 22, "amd64": 62, "arm64": 183, "riscv64": 243, "loong64": 258}
-"""e_machine of an ELF file by Go's name of the architecture: elf(5)."""
+"""e_machine of an ELF file (elf(5)), by Go's name of the architecture."""
 
 
 def _verify_platform(made: Sandbox, platform: str) -> None:
     """Refuse a sandbox whose shell is a program for another processor.
 
     Raises:
-        SandboxRefused: it is, or cannot be read.
+        SandboxRefused: the shell is for another processor, or cannot be read.
     """
     head = made.script("dd if=/proc/self/exe bs=20 count=1 2>/dev/null").encode("utf-8", "surrogateescape")
     order: Literal["big", "little"] = "big" if head[5:6] == b"\x02" else "little"
@@ -324,12 +324,12 @@ def _verify_platform(made: Sandbox, platform: str) -> None:
 
 
 def look_at_binds(made: Sandbox, before: str = "", *arguments: str) -> None:
-    """Look from inside whether what was vetted is what is bound, and guarded as it is to be.
+    """Check from inside that the vetted binds are mounted, and guarded as planned.
 
-    before is a script that runs first, in the same process, and takes the arguments away.
+    before is a script that runs first in the same process; it must consume the arguments.
 
     Raises:
-        SandboxUnavailable: it is not.
+        SandboxUnavailable: a bind or a guard is missing or differs.
     """
     binds = () if made.config is None else made.config.binds
     if not (binds or before):
@@ -344,7 +344,7 @@ def look_at_binds(made: Sandbox, before: str = "", *arguments: str) -> None:
 
 
 def _set_up_cache(made: Sandbox) -> None:
-    """Make the directories of package tools in the cache's volume, and tell apt and cargo of theirs."""
+    """Create the directories of package tools in the cache's volume, and configure apt and cargo to use theirs."""
     home = MAPPED_HOME if made.config is not None and made.config.identity is not None else ""
     bundle = CA_PATH if made.options.ca_bundle else ""
     made.script(caches.SET_UP, CACHE_DIR, CA_FILE_VARIABLES["APT_CONFIG"], bundle, home, caches.SHARE_APT)
@@ -360,7 +360,7 @@ def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:
     """Copy a directory's files to /workspace, with its repository's history and without its configuration."""
 
     def open_plain(argv: Sequence[str]) -> DockerChannel:
-        return made.open(ProcessRequest(argv, workdir="/"))  # no terminal, so that bytes pass unchanged
+        return made.open(ProcessRequest(argv, workdir="/"))  # no terminal, which would change the bytes
 
     chosen = copy_selection.select(source, everything=everything)
     try:
@@ -409,7 +409,7 @@ def revive(sandbox: Sandbox) -> str:
         UsageError, SandboxRefused: what was bound cannot be bound any more.
     """
     if sandbox.config is not None:
-        binds_now(sandbox.options)  # mount sources must exist
+        binds_now(sandbox.options)  # creates missing mount sources before the start
     container = sandbox.container
     try:
         notice = container.revive()
@@ -422,7 +422,7 @@ def revive(sandbox: Sandbox) -> str:
             "was removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a new sandbox."
         ) from error
     if sandbox.config is not None:
-        with contextlib.suppress(SandboxUnavailable):  # what comes next says why no process starts
+        with contextlib.suppress(SandboxUnavailable):  # the next call reports why no process starts
             sandbox.script(PRIVATE_DIR_FOR_ALL)
             if sandbox.config.hardening == "strict":
                 copy_ca_bundle(sandbox)
@@ -430,9 +430,9 @@ def revive(sandbox: Sandbox) -> str:
 
 
 def dispose(gone: Sandbox, *, is_left: bool, networks: NetworkPool | None) -> None:
-    """Remove the container of a runtime that closes, unless its options keep it, or it is left for `resume`.
+    """Remove the container of a runtime that is closed, unless its options keep it, or it is left for `resume`.
 
-    If the engine is gone, this is only logged: the lease file stays, and `gc` removes the container later.
+    If the engine is gone, the failure is only logged: the lease file stays, and `gc` removes the container later.
     """
     options, engine, held = gone.options, gone.container.engine, gone.lease
     stays = options.keep or is_left
@@ -445,7 +445,7 @@ def dispose(gone: Sandbox, *, is_left: bool, networks: NetworkPool | None) -> No
             if held is not None:
                 _release_network(engine, held)
         elif not options.keep and options.writable:
-            gone.container.kill()  # no process goes on changing the user's files
+            gone.container.kill()  # ends processes that could still change the user's files
     except SandboxUnavailable as error:
         log.warning("sandbox %s is left behind; `ohsandbox gc` removes it: %s", gone.container.name, error)
         if held is not None:

@@ -1,4 +1,4 @@
-"""Resuming the earlier container of a conversation as it was made."""
+"""Resuming a conversation's earlier container as it was created."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.runtime_settings import NetworkMode
 
 _STOPPED = {137, 143}
-"""Exit codes of PID 1 after SIGKILL (`DockerRuntime.leave`) and SIGTERM (monitors.OwnerWatchdog)."""
+"""Exit codes of PID 1 after SIGKILL (`DockerRuntime.leave`) and after SIGTERM (monitors.OwnerWatchdog)."""
 
 
 def resume(
@@ -72,7 +72,7 @@ def resume(
 
 
 def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, list[str]]:
-    """The sandbox with the services that it was made with, all running; and notes."""
+    """Return the sandbox with the services that it was created with, all running; and notes."""
     name, held, config = adopted.container.name, adopted.lease, adopted.config
     if held is None or config is None or not (held.record.services or asked.services):
         return adopted, []
@@ -91,8 +91,8 @@ def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, lis
 
 
 def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
-    """The newest container of the conversation whose lease is in this state directory."""
-    with engine_errors("looking for the conversation's sandbox"):  # its label may be that of an earlier conversation
+    """Return the conversation's newest container whose lease is in this state directory."""
+    with engine_errors("looking for the conversation's sandbox"):  # the label may name an earlier conversation
         listed = engine.api.containers(all=True, filters={"label": [lease.LEASE_LABEL]})
         ours = [one for one in listed if (record := own_record(one)) and record.conversation == conversation]
         newest = max(ours, key=lambda one: int(one.get("Created", 0)), default=None)
@@ -118,7 +118,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     if owner:
         is_open = open_network.is_open(engine, owner)
         real = real.model_copy(update={"network": "open" if is_open else _closed(options)})
-    if options.build is not None:  # its image has another name for each content
+    if options.build is not None:  # a built image has another name for each content
         options = options.model_copy(update={"image": real.image})
     # older versions accepted more directories, and the contents may have changed
     mounts.vetted(real.workspaces, real.mounts)
@@ -139,7 +139,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     container.note_start()
     adopted = Sandbox(container, real, config.user, config.workdir, held, config, facts, exec_env=options.env)
     if config.hardening == "strict":
-        provision.copy_ca_bundle(adopted)  # its tmpfs is a new one with each start
+        provision.copy_ca_bundle(adopted)  # each start gives the container a new tmpfs
     return adopted, notes
 
 
@@ -178,7 +178,7 @@ def _as_made(
 
 
 def _profile_of(host: Mapping[str, Any]) -> str | None:
-    """Return the profile that a container was created with; None is the usual one."""
+    """Return the profile with which a container was created; None is the default one."""
     if host.get("ReadonlyRootfs"):
         return "strict"
     return "trusted" if len(host.get("CapAdd") or []) > len(CAPABILITIES) else None
@@ -190,12 +190,12 @@ def _gpus_of(host: Mapping[str, Any]) -> int | str | None:
 
 
 def _closed(options: DockerOptions) -> NetworkMode:
-    """The network of a container without an interface: its list, if one is asked for, is of our process alone."""
+    """Return the network mode of a container without an interface; an allowlist exists only in our process."""
     return "none" if options.network == "open" else options.network
 
 
 def _binds(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the bind mounts of a container by their place in it."""
+    """Return the bind mounts of a container by their paths in it."""
     return {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "bind"}
 
 
@@ -219,7 +219,7 @@ def _mounts(found: dict[str, Any], labels: dict[str, str]) -> tuple[tuple[Mount,
 
 
 def _binds_of(real: DockerOptions, found: dict[str, Any]) -> tuple[Bind, ...]:
-    """Return what the container was created with, as it is now."""
+    """Return the binds with which the container was created, as they are now."""
     return tuple(
         Bind(one.source, one.target, one.read_only, _guard_of(found, one), mounts.inode_of(one.source))
         for one in real.bound
@@ -227,7 +227,7 @@ def _binds_of(real: DockerOptions, found: dict[str, Any]) -> tuple[Bind, ...]:
 
 
 def _guard_of(found: dict[str, Any], outer: Mount) -> tuple[GuardMount, ...]:
-    """Return the nested mounts of one that the container was created with."""
+    """Return the nested mounts of a bind with which the container was created."""
     nested = []
     for target, bind in sorted(_binds(found).items()):
         path, source = target.removeprefix(f"{outer.target}/"), str(bind.get("Source"))
@@ -238,7 +238,7 @@ def _guard_of(found: dict[str, Any], outer: Mount) -> tuple[GuardMount, ...]:
 
 
 def _awaken(container: Container, state: dict[str, Any], *, afresh: bool) -> list[str]:
-    """Make the container run. afresh: kill its processes first; its last owner's end may be stopping them already."""
+    """Make the container run. afresh: kill its processes first, since its last owner's end may be stopping them."""
     notes = []
     if state.get("Paused"):
         with engine_errors(f"unpausing sandbox {container.name!r}"):
@@ -255,7 +255,7 @@ def _awaken(container: Container, state: dict[str, Any], *, afresh: bool) -> lis
 
 
 def _differences(asked: DockerOptions, real: DockerOptions, name: str) -> list[str]:
-    """Return a line for each requested option with another value in the container; others are not compared."""
+    """Return a line for each requested option whose value differs in the container; some options are not compared."""
     pairs = [
         ("image", asked.image, real.image),
         ("network", asked.network, real.network),
@@ -287,7 +287,7 @@ def _named(mounted: Sequence[Mount]) -> str:
 
 
 def _is_outdated(engine: Engine, options: DockerOptions, found: dict[str, Any]) -> bool:
-    """Whether the image's name means another image now; a container made from a checkpoint is never outdated."""
+    """Whether the image's name now means another image; a container made from a checkpoint is never outdated."""
     labels = found["Config"].get("Labels") or {}
     now = engine_images.inspect(engine, options.image)
     if now is None or options.image != labels.get("ohsandbox.image") or now.id == found["Image"]:
@@ -296,7 +296,7 @@ def _is_outdated(engine: Engine, options: DockerOptions, found: dict[str, Any]) 
 
 
 def _mount_anew(found: Sandbox) -> None:
-    """Restart a container whose workspace has lost a mount: a file that the host unlinks loses its mount."""
+    """Restart a container whose workspace has lost a mount: unlinking a file on the host removes its mount."""
     try:
         provision.look_at_binds(found)
     except SandboxUnavailable:

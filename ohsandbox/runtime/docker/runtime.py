@@ -149,7 +149,7 @@ class DockerRuntime(ContainerRuntime):
         setup_key: str | None = None,
     ) -> None:
         super().__init__()
-        check_call(env=env, user=user or None)  # "" is the image's user, as of a container that was resumed
+        check_call(env=env, user=user or None)  # "" means the image's user, for example of a container that was resumed
         if progress is not None and not callable(progress):
             raise wrong("progress", progress, "give a function that takes a PullProgress")
         self._network = ContainerNetwork(
@@ -176,13 +176,13 @@ class DockerRuntime(ContainerRuntime):
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """True, except for an attached container, which may be any, and where all files are on a tmpfs."""
+        """Whether checkpoints are possible: not for an attached container, nor if all files are on a tmpfs."""
         only_tmpfs = self._options.profile == "strict" and self._options.workspace is None
         return not (self._options.attach or only_tmpfs)
 
     @property
     def has_setup(self) -> bool:
-        """Whether it began with the files that `keep_setup` kept under its `setup_key`; known once it is started."""
+        """Whether it started with the files that `keep_setup` kept under its `setup_key`; known after `start`."""
         setup = self._known.setup if self._known else None
         return setup is not None and setup.checkpoint is not None
 
@@ -221,7 +221,7 @@ class DockerRuntime(ContainerRuntime):
             told["network"] = listed
         return told | ({"not enforced here": ", ".join(self._unenforced)} if self._unenforced else {})
 
-    # --- life ---
+    # --- life cycle ---
 
     def start(self) -> Self:
         """Create the container, or join the one to attach to. Calling it twice is fine.
@@ -245,7 +245,7 @@ class DockerRuntime(ContainerRuntime):
         return self
 
     def share_networks(self, networks: NetworkPool) -> None:
-        """Join a namespace of the pool at `start`; only for a sandbox that `close` removes, and with allow empty."""
+        """Join a namespace of the pool at `start`; only for a sandbox that `close` removes, and with empty allow."""
         self._networks = networks
 
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:
@@ -263,7 +263,7 @@ class DockerRuntime(ContainerRuntime):
         return self.resumed or ResumeReport("same", (), self.name)
 
     def _expose_ports(self) -> None:
-        """Open the services of this machine that the options name; without one of them the sandbox is closed again."""
+        """Expose the ports of this machine that the options name; if one fails, close the sandbox."""
         try:
             for port in {*self._options.expose_host} - {*(self._ports.listening if self._options.expose_host else ())}:
                 self.expose_host(port)
@@ -284,12 +284,13 @@ class DockerRuntime(ContainerRuntime):
         )
 
     def keep_setup(self, setup_key: str | None) -> str:
-        """Keep the files for the next sandbox of this `setup_key`; call it right after the setup.
+        """Keep the files for the next sandbox with this `setup_key`; call it right after the setup.
 
-        setup_key is computed anew, so that a file that changed while the setup read it is noticed.
+        Compute setup_key again for this call: it shows whether a file changed while the setup read it.
 
-        Returns why they are not kept, and "" where they are: the key is another one, a process of the setup is left
-        running, it changed too much of the bound workspace, or this sandbox has no key or began with earlier files.
+        Returns the reason why they are not kept, or "" if they are: the key has changed, a process of the setup still
+        runs, the setup changed too much of the bound workspace, or this sandbox has no key or started with earlier
+        files.
 
         Raises:
             SandboxUnavailable: the sandbox is not usable, or its disk is full.
@@ -323,12 +324,12 @@ class DockerRuntime(ContainerRuntime):
         return DockerRuntime(**asked, copy=copy, progress=self._progress)
 
     def resource_usage(self) -> ResourceUsage:
-        """Return what the sandbox has used since it was started, as the kernel counts it; about 1 ms.
+        """Return what the sandbox has used since it was started, as counted by the kernel; takes about 1 ms.
 
         It is read by a shell in the sandbox, so a process that is root in it could forge the figures.
 
         Raises:
-            SandboxUnavailable: the sandbox went away.
+            SandboxUnavailable: the sandbox is gone.
         """
         return usage.parse(self.snippet(usage.READ).stdout)
 
@@ -336,7 +337,7 @@ class DockerRuntime(ContainerRuntime):
 
     @property
     def adds_credentials(self) -> bool:
-        """False leaves the credentials out of the next list that `set_network` makes."""
+        """Whether the next list that `set_network` makes adds the credentials."""
         return self._network.adds_credentials
 
     @adds_credentials.setter
@@ -345,7 +346,7 @@ class DockerRuntime(ContainerRuntime):
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The rules of the allowlist, as they are shown; empty with another network."""
+        """The rules of the allowlist, as they are displayed; empty with another network."""
         return self._network.rules
 
     def allow(self, *rules: str) -> None:
@@ -367,7 +368,7 @@ class DockerRuntime(ContainerRuntime):
         self._keep_rules()
 
     def network_decisions(self) -> tuple[NetworkDecision, ...]:
-        """What the sandbox asked its allowlist for and what was decided: the last 1,000, the oldest first.
+        """Return what the sandbox asked its allowlist for, and the decisions: the last 1,000, the oldest first.
 
         Earlier ones are summed up by host, at most 1,000 of them, with a `count` over 1.
 
@@ -376,23 +377,24 @@ class DockerRuntime(ContainerRuntime):
         return self._network.decisions()
 
     def on_network_decision(self, listener: Callable[[NetworkDecision], object]) -> Callable[[], None]:
-        """Call listener with each decision, in the proxy's thread: it must return at once. Returns what ends that.
+        """Call listener with each decision, in the proxy's thread: it must return at once. Returns what stops that.
 
         It may be called at any time, even before the sandbox is started.
         """
         return self._network.on_decision(listener)
 
     def set_network(self, network: NetworkMode, *, allow: Sequence[str] | None = None) -> None:
-        """Give the running container another network, or another list of hosts; allow is the whole list.
+        """Change the network of the running container, or its list of hosts; allow is the whole list.
 
-        Connections that processes hold end with their network. Nothing is restarted: new processes are led to the
-        proxy of the list, or not any more, and open sessions with their next command.
+        Open connections end with their network. Nothing is restarted: new processes get the variables of the new
+        network, and open sessions get them with their next command.
 
         Raises:
-            UsageError: network is none of the three, a rule is invalid, or the container is attached and so not ours to
-                change.
-            SandboxRefused: nothing has changed inside, as under gVisor, whose network is made once.
-            SandboxUnavailable: the engine refuses, as Podman does, or the sandbox is gone.
+            UsageError: network is not one of the three modes, a rule is invalid, or the container is attached and so
+                not ours to change.
+            SandboxRefused: the sandbox's interfaces did not change, as under gVisor, which sets up its network only
+                once.
+            SandboxUnavailable: the engine refuses the change, as Podman does, or the sandbox is gone.
         """
         if network not in get_args(NetworkMode):
             raise wrong("network", network, '"none", "allowlist" or "open"')
@@ -408,7 +410,7 @@ class DockerRuntime(ContainerRuntime):
                 self._keep_rules()
             if network == before and (network != "open" or rules == self._options.allow):
                 return
-            self.snippet(b":")  # the check of a sandbox that is new expects the network that it was made with
+            self.snippet(b":")  # the check of a new sandbox expects the network with which it was created
             if "open" in {network, before}:
                 target.container.allow = rules if network == "open" else ()
                 container_network.change(

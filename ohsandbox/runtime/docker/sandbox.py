@@ -1,4 +1,4 @@
-"""`Sandbox`: one container, ours or attached, and the settings of every process in it."""
+"""`Sandbox`: one container, ours or attached, and the settings of all processes in it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 _SCRIPT_TIMEOUT_S = 60.0
 END_S = 10.0
-"""A shell that sends one signal takes 30 ms."""
+"""Time limit for ending processes; a shell that sends one signal takes 30 ms."""
 _END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || :"
-"""kill(2) with pid -1 spares PID 1 and the calling shell. A container made from a checkpoint has our tmpfs with mode
-0755 after each start (see provision.prepare)."""
+"""kill(2) with pid -1 spares PID 1 and the calling shell. In a container made from a checkpoint our tmpfs has mode 0755
+after each start (see provision.prepare)."""
 _MAX_TOLD = 20
 _HARDENING = {
     "strict": "strict: of all files only /workspace, the home, /tmp and /var/tmp can be written",
@@ -42,7 +42,7 @@ _GIT_GUARDED = (
 
 
 class Sandbox(NamedTuple):
-    """A container, and how processes are started in it. An attached one has lease, config and facts None."""
+    """A container, and how processes are started in it. If it is attached, lease, config and facts are None."""
 
     container: Container
     options: DockerOptions
@@ -57,16 +57,16 @@ class Sandbox(NamedTuple):
     unset: tuple[str, ...] = ()
     state_dir: str = PRIVATE_DIR
     exposed: tuple[str, ...] = ()
-    """Access of an attached container beyond itself."""
+    """Access that an attached container has beyond itself."""
     left_out: Mapping[str, str] = {}
-    """Files of the copied directory that were left out, and the reason."""
+    """Files of the copied directory that were left out, with the reason."""
     pod: Pod | None = None
-    """Its services."""
+    """The sandbox's services."""
     setup: Setup | None = None
-    """Of a sandbox that was made with a `setup_key`."""
+    """The setup of a sandbox that was created with a `setup_key`."""
 
     def open(self, request: ProcessRequest) -> DockerChannel:
-        """Start a process with the sandbox's variables, and its user and working directory where request names none."""
+        """Start a process with the sandbox's variables; user and working directory default to the sandbox's."""
         request = request._replace(
             env={**self.exec_env, **request.env},
             user=self.user if request.user is None else request.user,
@@ -77,7 +77,7 @@ class Sandbox(NamedTuple):
         return DockerChannel(self.container, request)
 
     def script(self, text: str, *arguments: str, stdin: bytes = b"", user: str | None = "0") -> str:
-        """Run a set-up step in the root directory; return its output, or raise SandboxUnavailable where it fails."""
+        """Run a set-up step in the root directory; return its output, or raise SandboxUnavailable if it fails."""
         heard = b""
         with self.open(ProcessRequest(["/bin/sh", "-c", text, "sh", *arguments], user=user, workdir="/")) as channel:
             if stdin:
@@ -96,7 +96,7 @@ class Sandbox(NamedTuple):
     def end_processes(self) -> list[str]:
         """Kill every process of the container except PID 1; return notes for the user, one line each.
 
-        A running container that cannot start a process is restarted; SandboxUnavailable, if it cannot even then.
+        A running container that cannot start a process is restarted; if it still cannot, SandboxUnavailable is raised.
         """
         try:
             self._kill_all()
@@ -110,7 +110,7 @@ class Sandbox(NamedTuple):
         return []
 
     def _kill_all(self) -> None:
-        # also as the user: root of a mapped sandbox has no CAP_KILL; on a terminal, since shells will need one
+        # also as the user: root of a mapped sandbox lacks CAP_KILL; on a terminal, since shells will need one
         for user, tty in (("0", False), (None, True)):
             with self.open(ProcessRequest(["/bin/sh", "-c", _END_ALL], tty, user=user, workdir="/")) as channel:
                 try:
@@ -188,7 +188,7 @@ class Sandbox(NamedTuple):
 
 
 def _options_told(config: ContainerConfig) -> dict[str, str]:
-    """Return what of a container is unlike the usual one."""
+    """Return the facts in which a container differs from the default."""
     told = {} if config.hardening is None else {"profile": _HARDENING[config.hardening]}
     if config.cache_volume:
         told["package caches"] = "pip, uv, npm, apt and cargo keep what they download for later sandboxes"
@@ -202,7 +202,7 @@ def _places(binds: Sequence[Bind]) -> str:
 
 
 def _protection(binds: Sequence[Bind], git: str) -> dict[str, str]:
-    """Return which files of what is bound are protected, for the model."""
+    """Return, for the model, which files of the binds are protected."""
     mounts = [(f"{bind.target}/" if len(binds) > 1 else "", mount) for bind in binds for mount in bind.guard]
     told = {"git": git} if any(".git" in mount.path.split("/") for _, mount in mounts) else {}
     others = [

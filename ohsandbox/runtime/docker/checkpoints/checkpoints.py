@@ -1,8 +1,8 @@
-"""Checkpoints of a container: its file system, committed as an image that only we use, and how long each is kept.
+"""Checkpoints of a container: its file system, committed as an image of our own, and how long each is kept.
 
 Each checkpoint image has one tag per owner, and each tag has a record in the state directory, written before the tag is
-created. An image without a record here belongs to somebody else and is never touched: labels are inherited, and anybody
-may write them. Removing the last tag removes the image.
+created. An image without a record here belongs to somebody else and is never touched. Labels prove nothing: images
+inherit them, and anybody may write them. Removing the last tag removes the image.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _MAX_LABEL_CHARS = 200
 
 MAX_EACH = 20
 _MAX_EACH_BYTES = 4 * GIB
-"""Limit for one owner. The first checkpoint is always kept: it is the base of all comparisons."""
+"""Size limit for one owner's checkpoints. The first checkpoint is always kept, since all comparisons start from it."""
 _MAX_ALL = 200
 MAX_ALL_BYTES = 20 * GIB
-"""Limit for all owners of this state directory together."""
+"""Size limit for the checkpoints of all owners of this state directory together."""
 UNFINISHED_S = 3600.0
 """A record that has no image after this time belongs to a process that died while creating it."""
 _TAG = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
@@ -62,12 +62,13 @@ def take(
 ) -> Checkpoint:
     """Commit the container; it is paused meanwhile (0.1 s for a few files, 0.8 s for 5,000).
 
-    Checkpoints over the retention limits are released. The services of pod are a part of it. owner is a directory: the
-    checkpoint may be removed once it is gone. room returns the bytes that may be written, None if unknown: the engine
-    also writes the holes of sparse files, so a sandbox that wrote nothing (`truncate -s 16G`) could fill the disk.
+    Checkpoints over the retention limits are released. The checkpoint includes the services of pod. owner is a
+    directory: once it is gone, the checkpoint may be removed. room returns the bytes that may be written, None if
+    unknown: the engine also writes the holes of sparse files, so a sandbox that wrote nothing (`truncate -s 16G`) could
+    fill the disk.
 
     Raises:
-        SandboxUnavailable: the engine failed: no space, or the container is gone.
+        SandboxUnavailable: the engine failed, for example for lack of space, or the container is gone.
         UsageError: label is too long or not a single line; or the state directory cannot be written.
     """
     if len(label) > _MAX_LABEL_CHARS or not label.isprintable():
@@ -77,7 +78,7 @@ def take(
     record = begin(container.engine, owner=owner, pod=pod)
     beside = 0
     try:
-        # an engine's disk elsewhere is asked about in the sandbox, which has to run
+        # if the engine's disk is on another machine, the sandbox is asked, so it must run
         space = room()
         with (
             container.paused(),
@@ -100,7 +101,7 @@ def take(
         str(found["Id"]), str(found.get("Comment") or ""), made_at, int(layers[0].get("Size") or 0) + beside
     )
     _write(record.model_copy(update={"id": done.id, "size_bytes": done.size_bytes}))
-    with contextlib.suppress(SandboxUnavailable):  # the next checkpoint tries again
+    with contextlib.suppress(SandboxUnavailable):  # ignored: the next checkpoint tries again
         prune(container.engine, owner=owner)
     return done
 
@@ -151,15 +152,15 @@ def drop(engine: Engine, checkpoint: str) -> None:
 
 
 def require(engine: Engine, checkpoint: str) -> str:
-    """Return the id of the checkpoint's image; raises as `facts`."""
+    """Return the id of the checkpoint's image. Raises as `facts`."""
     return facts(engine, checkpoint).id
 
 
 def facts(engine: Engine, checkpoint: str) -> engine_images.ImageFacts:
-    """Return the image facts that a sandbox made from the checkpoint needs; nothing is ever pulled.
+    """Return the image facts needed to create a sandbox from the checkpoint; nothing is ever pulled.
 
     Raises:
-        ImageUnavailable: it does not exist, or is not a checkpoint.
+        ImageUnavailable: the image does not exist, or is not a checkpoint.
     """
     try:
         with engine_errors(f"looking for checkpoint {checkpoint[:19]!r}"):
@@ -173,7 +174,7 @@ def facts(engine: Engine, checkpoint: str) -> engine_images.ImageFacts:
         raise ImageUnavailable(
             f"Image {checkpoint[:19]!r} is not a checkpoint. Remedy: name one that checkpoint() returned."
         )
-    # its own user is root: see create_payload
+    # the image's own user is root: see create_payload
     return engine_images.facts_of_image(found)._replace(user=str(labels.get("ohsandbox.user") or ""))
 
 
@@ -204,7 +205,7 @@ class CheckpointRecord(BaseModel):
 
     @property
     def is_orphan(self) -> bool:
-        """Whether nobody needs the checkpoint any more."""
+        """Whether the checkpoint is no longer needed."""
         unfinished = not self.id and time.time() - self.made_at > UNFINISHED_S
         return unfinished or (self.owner is not None and not Path(self.owner).is_dir())
 
@@ -236,7 +237,7 @@ def forget(record: CheckpointRecord) -> None:
 
 
 def records(engine: Engine) -> list[CheckpointRecord]:
-    """Return all records of this engine and state directory, oldest first; damaged ones are left out."""
+    """Return all records of this engine and state directory, oldest first; damaged ones are skipped."""
     found = []
     for path in subdirectory("checkpoints").iterdir():
         with contextlib.suppress(OSError, ValidationError):
@@ -247,7 +248,7 @@ def records(engine: Engine) -> list[CheckpointRecord]:
 
 
 def also_for(engine: Engine, image: str, *, owner: Path) -> None:
-    """Keep a checkpoint for one more owner; a checkpoint that no longer exists is skipped."""
+    """Keep a checkpoint for one more owner; does nothing if the checkpoint no longer exists."""
     size = max((record.size_bytes for record in records(engine) if record.id == image), default=0)
     before = next((record for record in records(engine) if record.id == image), None)
     record = begin(engine, owner=owner)
@@ -271,7 +272,7 @@ def release(engine: Engine, record: CheckpointRecord) -> bool:
         with engine_errors(f"removing checkpoint {record.tag!r}"):
             engine.api.remove_image(record.name)
     except ImageUnavailable:
-        pass  # gone already
+        pass  # the tag is gone already
     except SandboxUnavailable:
         with contextlib.suppress(SandboxUnavailable), engine_errors("looking for its containers"):
             if engine.api.containers(all=True, filters={"ancestor": record.id or record.name}):
@@ -282,7 +283,7 @@ def release(engine: Engine, record: CheckpointRecord) -> bool:
 
 
 def _discard(engine: Engine, record: CheckpointRecord) -> None:
-    """Remove the record, and the images with the files of its services; one that a container uses loses its name."""
+    """Remove the record and its services' images; an image that a container uses loses only its name."""
     for tag in record.services:
         with contextlib.suppress(SandboxUnavailable, ImageUnavailable), engine_errors(f"removing checkpoint {tag!r}"):
             engine.api.remove_image(f"{REPOSITORY}:{tag}", force=True)

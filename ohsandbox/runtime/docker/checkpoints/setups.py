@@ -1,8 +1,8 @@
 """Setup checkpoints: the files of a sandbox right after its setup, reused by later sandboxes with the same inputs.
 
-What a setup gives depends on the image, on the options of the sandbox and on what the caller says (`setup_key`: the
-commands, and a hash of the files that they read). All of it goes into the name of a directory below the state
-directory, which owns the checkpoint: it is removed with it. A changed image, directory, user or option is another name.
+The result of a setup depends on the image, on the options of the sandbox and on the caller's `setup_key` (the commands,
+and a hash of the files that they read). A hash of all of these names a directory below the state directory. This
+directory owns the checkpoint, which is removed with it. Another image, directory, user or option gives another name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_AGE_S = 14 * 24 * 3600.0
 """Maximum age of a setup checkpoint: older packages lack the security fixes released since."""
 _NOT_OF_FILES = {"name", "conversation", "keep", "limits", "labels", "checkpoint", "attach", "image", "build"}
-"""Options that change no file of the sandbox, or that the id of its image stands for."""
+"""Options that change no file of the sandbox, or that are covered by the id of its image."""
 _RECORD = "setup.json"
 _LEFT_RUNNING = """
 for p in /proc/[0-9]*; do
@@ -50,7 +50,8 @@ for p in /proc/[0-9]*; do
 done 2>/dev/null
 :
 """
-"""The names of processes whose parent is PID 1, but for the `sleep` that it waits for: those of an exec have none."""
+"""Prints the names of processes whose parent is PID 1, except its own `sleep`; the parent of a process started by an
+exec is not PID 1."""
 
 
 class _Record(BaseModel):
@@ -67,12 +68,12 @@ class _Record(BaseModel):
 
 
 class Setup(NamedTuple):
-    """The setup of a sandbox that is made: whether it is in its files already, and where they are kept else."""
+    """The setup of a sandbox: whether its files include it already, and otherwise where they are to be kept."""
 
     place: Path
     workspace: str | None
     checkpoint: str | None
-    """The id of the checkpoint that holds it."""
+    """The id of the checkpoint that holds the setup; None if there is none."""
     before: dict[str, Stamp] | None = None
     """State of the workspace before the setup."""
 
@@ -82,7 +83,7 @@ class Setup(NamedTuple):
         return self._replace(before=traces.scan(str(self.workspace)) if has_workspace else {})
 
     def why_not(self, running: str) -> tuple[dict[str, Stamp], str]:
-        """What setup left in the workspace, and why its files are not kept; "" where they can be."""
+        """Return what the setup left in the workspace, and the reason why its files are not kept, or ""."""
         if names := sorted({*running.split()}):
             return {}, f"it left {', '.join(names[:5])} running, which no checkpoint holds"
         if self.workspace is None:
@@ -116,7 +117,7 @@ def find(engine: Engine, options: DockerOptions, facts: ImageFacts) -> Setup:
 
 
 def keep(sandbox: Sandbox, setup_key: str | None, checkpoint: Callable[[Path], Checkpoint]) -> str:
-    """See `DockerRuntime.keep_setup`; checkpoint(owner) makes one of the sandbox."""
+    """See `DockerRuntime.keep_setup`; checkpoint(owner) takes a checkpoint of the sandbox."""
     setup = sandbox.setup
     if setup is None and sandbox.options.setup_key is not None:
         return "it has services, or can write other directories of this machine than its workspace"
@@ -138,7 +139,7 @@ def _found(engine: Engine, place: Path) -> str | None:
         return None
     if _is_over(record) or (record.workspace is not None and not traces.are_there(record.workspace, record.traces)):
         return None
-    with contextlib.suppress(SandboxUnavailable):  # it was pruned, or removed by hand
+    with contextlib.suppress(SandboxUnavailable):  # the checkpoint was pruned, or removed by hand
         return checkpoints.require(engine, record.checkpoint)
     return None
 
@@ -149,7 +150,7 @@ def _is_over(record: _Record) -> bool:
 
 
 def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
-    """Return a digest of everything that the files depend on."""
+    """Return a digest of everything on which the files depend."""
     said = options.model_dump(mode="json", exclude=_NOT_OF_FILES)
     place = options.workspace or options.copy_of
     owner = None if place is None else Path(place).stat()[4:6]
@@ -159,7 +160,7 @@ def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
 
 
 def _stamps(source: str, *, everything: bool) -> str:
-    """The hash of all files that are copied, by their size and times: a copy is part of the checkpoint."""
+    """Return a hash of size and times of all files that are copied, since the copy is part of the checkpoint."""
     digest = hashlib.sha256()
     for path in sorted(select(Path(source), everything=everything).paths or ()):
         with contextlib.suppress(FileNotFoundError):
@@ -170,12 +171,12 @@ def _stamps(source: str, *, everything: bool) -> str:
 
 
 def expire() -> None:
-    """Remove the directories of setups that are too old, or whose workspace is gone: their checkpoints are orphans."""
+    """Remove directories of setups that are too old, or whose workspace is gone; their checkpoints become orphans."""
     for place in subdirectory("setups").iterdir():
         try:
             record = _Record.model_validate_json((place / _RECORD).read_bytes())
             is_over = _is_over(record)
-        except (OSError, ValidationError):  # its setup is at work, or was killed
+        except (OSError, ValidationError):  # its setup is still running, or was killed
             with contextlib.suppress(OSError):
                 is_over = time.time() - place.stat().st_mtime > checkpoints.UNFINISHED_S
         if is_over:

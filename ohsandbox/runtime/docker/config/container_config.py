@@ -1,7 +1,7 @@
-"""The configuration of a sandbox's container, as an allowlist: a field that is not written here is not sent.
+"""The configuration of a sandbox's container, as an allowlist: only fields that are written here are sent.
 
 `ContainerConfig` holds the resolved facts, `create_payload` turns them into the body of the engine's create call. It
-cannot express a privileged container, a device but a GPU, a host namespace or a mount that was not vetted.
+cannot express a privileged container, a device other than a GPU, a host namespace or a mount that was not vetted.
 """
 
 from __future__ import annotations
@@ -25,76 +25,80 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
 
 Hardening = Literal["strict", "trusted"]
-"""`strict`: nothing of the root file system can be written, no process has a capability or is root. `trusted`: setuid
-programs work, root has the engine's default capabilities."""
+"""`strict`: the root file system is read-only, no process has a capability or is root. `trusted`: setuid programs work,
+root has the engine's default capabilities."""
 
 GIB = 1024**3
 MIB = 1024**2
 PRIVATE_DIR = "/run/ohs"
-"""Our tmpfs, mode 1777: each user keeps a 0700 directory in it."""
+"""Our tmpfs, mode 1777: each user has a directory with mode 0700 in it."""
 CONNECTOR_DIR = "/run/ohs-net"
-"""A tmpfs of root's for the program that carries connections: no checkpoint holds it, and a read-only root file system
-has it too."""
+"""A tmpfs owned by root for the program that carries connections: no checkpoint includes it, and it exists with a
+read-only root file system too."""
 _CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
 CACHE_DIR = "/var/cache/ohsandbox"
 """Mount point of the volume with the caches of package tools."""
 TRUST_DIR = "/usr/local/share/ohsandbox"
-"""Certificates that the sandbox trusts; with a read-only root file system, a tmpfs of root's."""
+"""Directory of certificates that the sandbox trusts; with a read-only root file system, a tmpfs owned by root."""
 MAPPED_HOME = "/home/ohsandbox"
-"""In the container's own layer, not on a tmpfs: pip and npm caches would count as memory, and our tmpfs is noexec."""
+"""Home directory in the container's own layer, not on a tmpfs: there the caches of pip and npm would count as memory,
+and our tmpfs is noexec."""
 _STRICT_WRITABLE = ("/tmp", "/var/tmp", MAPPED_HOME)  # noqa: S108 - in the container
 _STRICT_SHARE = 10
-"""Of the memory: the size of each tmpfs of `strict`. Four of them, /dev/shm and ours leave a third to processes."""
+"""Each tmpfs of `strict` has the size of the memory divided by this. Four of them, /dev/shm and our own tmpfs leave a
+third of the memory to processes."""
 ALL_GPUS = -1
 """The value with which the engine's API requests all GPUs."""
 CONNECTOR_UID = "65534"
-"""The program runs as nobody and with no capability, so that no other user's process can end it but root's."""
+"""The connector runs as nobody and without capabilities, so that of all users only root can kill it."""
 
 PID_1 = "trap '' HUP INT QUIT TERM USR1 USR2 PIPE ALRM; while :; do sleep 3600 & wait $!; done"
-"""Survives `kill -9 -1` from inside and reaps orphans; tini + sleep does neither."""
+"""Survives `kill -9 -1` from inside and reaps orphans; tini with sleep does neither."""
 _MAPPED_PID_1 = f"trap 'exit 143' TERM; {PID_1.replace(' TERM', '')}"
-"""SIGTERM ends it, for monitors.OwnerWatchdog; an agent that runs as an ordinary user cannot send it one."""
+"""Ends on SIGTERM, for monitors.OwnerWatchdog; an agent that runs as an ordinary user cannot send it that signal."""
 
 CAPABILITIES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
-"""The minimum for apt, useradd, `su` and killing another user's process, with their numbers (linux/capability.h)."""
+"""The minimum for apt, useradd, `su` and killing another user's process, with the numbers of linux/capability.h."""
 _TRUSTED_CAPABILITIES = CAPABILITIES | {
     "FSETID": 4, "SETPCAP": 8, "NET_BIND_SERVICE": 10, "SYS_CHROOT": 18, "AUDIT_WRITE": 29, "SETFCAP": 31,
 }  # fmt: skip
-"""The engine's default without NET_RAW (whoever writes the header of a packet is routed by one address and delivered to
-another: the open network's rules would be passed by) and MKNOD."""
+"""The engine's default without MKNOD and NET_RAW. With NET_RAW a process could write packet headers that are routed by
+one address and delivered to another, which bypasses the rules of the open network."""
 
 _ENGINE_MASKED_PATHS = (
     "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
     "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
     "/sys/devices/virtual/powercap",
 )  # fmt: skip
-"""The default masked paths of engine 28, which a given list replaces; runc skips paths that do not exist. Ours adds the
-memory of PID 1, which root could write; the filter forbids tracing PID 1 (seccomp.py)."""
+"""The default masked paths of engine 28, which our list replaces; runc skips paths that do not exist. We add the memory
+of PID 1, which root could write; the seccomp filter forbids tracing PID 1 (seccomp.py)."""
 _ENGINE_READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-"""The default read-only paths of engines, which a given list replaces. Ours adds one: under cgroup v1 the parent of the
-hierarchies is a tmpfs of half the machine's memory, where root could fill all memory of the sandbox with data that no
-kernel can reclaim, so that no process starts any more."""
+"""The default read-only paths of engines, which our list replaces. We add one: under cgroup v1 the parent of the
+hierarchies is a tmpfs of half the machine's memory. There root could fill all memory of the sandbox with data that no
+kernel can reclaim, so that no process could start any more."""
 
 
 DEFAULT_CPUS = 2.0
-"""Processors of a sandbox whose limits name none, where the engine's machine has as many."""
+"""Processors of a sandbox whose limits name none, if the engine's machine has as many."""
 
 
 class SandboxLimits(ConfigModel):
     """Resource limits of a sandbox. All except free_bytes are enforced by the engine and verified from inside."""
 
     memory_bytes: int = Field(default=2 * GIB, ge=32 * MIB)
-    """Memory plus swap: enough for a compiler, a quarter of a laptop's."""
+    """Memory plus swap. The default suffices for a compiler and is a quarter of a laptop's memory."""
     cpus: float | None = Field(default=None, gt=0)
     """Number of processors. None: two, or as many as the engine's machine has."""
     cpuset: str | None = Field(default=None, pattern=r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$")
-    """The processors of the engine's machine on which its processes run, such as '0,2-3'. None: any."""
+    """The processors of the engine's machine on which the sandbox's processes run, such as '0,2-3'. None: any."""
     pids: int = Field(default=512, ge=16)
-    """Processes and threads. A build with 16 jobs used 90; a fork bomb fails at once."""
+    """Number of processes and threads. A build with 16 jobs used 90; a fork bomb fails at once."""
     disk_bytes: int | None = Field(default=None, ge=64 * MIB)
-    """Growth of the root file system, if the engine's storage can limit it (xfs with pquota, btrfs); else refused."""
+    """Growth of the root file system in bytes, if the engine's storage can limit it (xfs with pquota, btrfs); else
+    refused.
+    """
     shm_bytes: int | None = Field(default=None, ge=MIB)
-    """Size of /dev/shm. None: 256 MiB, or an eighth of the memory."""
+    """Size of /dev/shm in bytes. None: 256 MiB, or an eighth of the memory if that is less."""
     open_files: int | None = Field(default=None, ge=256)
     """Hard RLIMIT_NOFILE; the soft limit is at most 4096. None: 65536, or the maximum that the engine may set."""
 
@@ -128,7 +132,7 @@ class SandboxLimits(ConfigModel):
 
 
 class ContainerConfig(BaseModel):
-    """A resolved sandbox: all values that determine its container and the user of its processes."""
+    """The resolved configuration: all values that determine the container and the user of its processes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -143,41 +147,43 @@ class ContainerConfig(BaseModel):
     """Variables of the image that are removed."""
     network: NetworkMode = "none"
     network_owner: str = ""
-    """Id of the container whose network namespace it joins; empty: it has one of its own, with no interface."""
+    """Id of the container whose network namespace it joins; empty: a namespace of its own, without an interface."""
     limits: SandboxLimits = SandboxLimits()
     cpus: float = DEFAULT_CPUS
-    """Resolved: at most the engine's number of processors."""
+    """Number of processors, resolved: at most the engine's."""
     open_files: int | None = 65536
-    """Resolved: an engine without CAP_SYS_RESOURCE cannot exceed its own limit. None: the engine's limit."""
+    """RLIMIT_NOFILE, resolved: an engine without CAP_SYS_RESOURCE cannot exceed its own limit. None: the engine's
+    limit.
+    """
     binds: tuple[Bind, ...] = ()
-    """Files and directories of the host that were checked, the workspaces first."""
+    """Vetted files and directories of the host that are bound, the workspaces first."""
     identity: Identity | None = None
-    """With a bind that is writable: the user that needs a passwd entry and a home."""
+    """If a bind is writable: the user who needs a passwd entry and a home."""
     architecture: str = "amd64"
     """Architecture of the image."""
     runtime: str = ""
     """OCI runtime of the engine; empty: its default."""
     own_kernel: bool = False
-    """The OCI runtime gives the sandbox a kernel of its own, as gVisor and Kata do."""
+    """Whether the OCI runtime gives the sandbox a kernel of its own, as gVisor and Kata do."""
     engine_kernel: str = ""
-    """With an OCI runtime: the release of the engine's kernel."""
+    """If an OCI runtime is named: the release of the engine's kernel."""
     engine_memory_bytes: int = 0
-    """With an OCI runtime: the memory of the engine's machine."""
+    """If an OCI runtime is named: the memory of the engine's machine."""
     hardening: Hardening | None = None
     gpus: int = 0
-    """Number of GPUs; ALL_GPUS is all of them."""
+    """Number of GPUs; ALL_GPUS requests all of them."""
     cache_volume: str = ""
     """Name of the volume at CACHE_DIR; empty: none."""
     labels: dict[str, str] = {}
 
     @property
     def is_mapped(self) -> bool:
-        """Whether it can write files of the host; then no process has any capability."""
+        """Whether the sandbox can write files of the host; its processes then have no capability."""
         return any(not one.read_only for one in self.binds)
 
     @property
     def capabilities(self) -> dict[str, int]:
-        """Those of uid 0, with their numbers; none where a directory of the host is bound read-write."""
+        """Capabilities of uid 0, with their numbers; empty if a directory of the host is bound read-write."""
         if self.is_mapped or self.hardening == "strict":
             return {}
         return _TRUSTED_CAPABILITIES if self.hardening == "trusted" else CAPABILITIES
@@ -189,7 +195,7 @@ class ContainerConfig(BaseModel):
 
     @property
     def tmpfs(self) -> dict[str, str]:
-        """Options of each tmpfs by its mount point."""
+        """The options of each tmpfs, by its mount point."""
         limits = self.limits
         found = {
             PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777",
@@ -204,7 +210,7 @@ class ContainerConfig(BaseModel):
 
     @property
     def security_options(self) -> list[str]:
-        """SecurityOpt with our seccomp filter, where there is one for the architecture."""
+        """Return SecurityOpt, with our seccomp filter if there is one for the architecture."""
         first = [] if self.hardening == "trusted" else ["no-new-privileges"]
         if self.architecture not in ARCHITECTURES:
             return first
@@ -219,7 +225,7 @@ def create_payload(config: ContainerConfig) -> dict[str, Any]:
     PID 1 and the configured user are uid 0: with no-new-privileges, an exec as root in a container *configured* for
     another user has no capability (CapEff 0, measured). Each exec sets the user of the agent's processes.
     """
-    named = {} if config.network_owner else {"Hostname": "sandbox"}  # a namespace that is joined has its owner's
+    named = {} if config.network_owner else {"Hostname": "sandbox"}  # the owner of a joined namespace has the host name
     return named | {
         "Image": config.image,
         "Entrypoint": ["/bin/sh", "-c", _MAPPED_PID_1 if config.is_mapped else PID_1],
@@ -280,7 +286,7 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
             for one in bind.guard
         ]
         host["Mounts"] += [_bind(bind.source, bind.target, read_only=bind.read_only), *nested]
-    if config.cache_volume:  # what the image has at that place is not copied into it
+    if config.cache_volume:  # files of the image at that place are not copied into the volume
         no_copy = {"NoCopy": True}
         volume = {"Type": "volume", "Source": config.cache_volume, "Target": CACHE_DIR, "VolumeOptions": no_copy}
         host["Mounts"] += [volume]
@@ -296,7 +302,7 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
 
 
 def _bind(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
-    """The Mounts form, unlike Binds, refuses a source that does not exist instead of creating it."""
+    """Return a bind mount in the Mounts form: unlike Binds, it refuses a missing source instead of creating it."""
     options = {"Propagation": "rprivate"}
     return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only, "BindOptions": options}
 

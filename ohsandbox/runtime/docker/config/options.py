@@ -32,15 +32,16 @@ if TYPE_CHECKING:
 
 
 Profile = Literal["contained", "mapped", "strict", "trusted"]
-"""`contained`: files live in the container, apt works. `mapped`: a host directory is bound, no capabilities at all.
-These two say what the workspace decides anyway; see `Hardening` for the others."""
+"""`contained`: files live in the container, apt works. `mapped`: a host directory is bound, and no process has a
+capability. The workspace decides between these two in any case; see `Hardening` for the others."""
 
 WORKDIR_LABEL = "ohsandbox.workdir"
 """Label with the working directory of processes; the container's own working directory is the root directory."""
 BINDS_LABEL = "ohsandbox.binds"
-"""Label with the places of the workspaces and of the mounts, as JSON: {"workspaces": [...], "mounts": [...]}."""
+"""Label with the paths of the workspaces and of the mounts in the sandbox, as JSON: {"workspaces": [...], "mounts":
+[...]}."""
 LABELS_LABEL = "ohsandbox.labels"
-"""Label with the names of the caller's labels: a container has its image's as well."""
+"""Label with the names of the caller's labels: a container also has the labels of its image."""
 CA_PATH = f"{TRUST_DIR}/ca.pem"
 CA_VARIABLES = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
@@ -51,9 +52,11 @@ CA_VARIABLES = (
 CA_FILE_VARIABLES = {"WGETRC": f"{CA_PATH}.wgetrc", "APT_CONFIG": f"{CA_PATH}.apt"}
 """Variables of tools that read the CA bundle's path only from a configuration file."""
 _MAX_ENV_VARIABLES = 4096
-"""Shells take time quadratic in their number: the first command took 0.6 s with 4,000 and 2.4 s with 8,000."""
+"""Maximum number of variables: shells take time quadratic in it. The first command took 0.6 s with 4,000 and 2.4 s with
+8,000."""
 _MAX_ENV_BYTES = 512 * 1024
-"""A quarter of what Linux passes to a program (execve(2)); arguments need space too. Half of `ENV_SNAPSHOT_BYTES`."""
+"""Maximum size of all variables: a quarter of what Linux passes to a program (execve(2)), since arguments need space
+too. Half of `ENV_SNAPSHOT_BYTES`."""
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
@@ -62,13 +65,13 @@ _IMAGE = re.compile(
     rf"(?:(?:localhost|{_LABEL}(?:\.{_LABEL})+|{_LABEL}(?:\.{_LABEL})*:[0-9]{{1,5}})/)?"
     rf"{_PART}(?:/{_PART})*(?::[a-zA-Z0-9_][a-zA-Z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
 )
-"""[registry[:port]/]path[:tag][@digest], by the grammar of the distribution specification."""
+"""A name [registry[:port]/]path[:tag][@digest], by the grammar of the distribution specification."""
 _IMAGE_ID = re.compile(r"(?:sha256:)?[0-9a-f]{12,64}")
 _MAX_IMAGE_NAME = 255
 _OF_ANY_CONTAINER = frozenset({"attach", "env", "user", "workdir", "keep", "ca_bundle", "conversation", "expose_host"})
-"""Options that a container can be joined with; the others are for a new one."""
+"""Options that may be given when a running container is joined; the others need a new container."""
 _LABEL_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9_./-]{0,126}[a-zA-Z0-9])?")
-"""Without `=`, at which the engine's filter splits name from value."""
+"""Names of labels; without `=`, which separates name and value in the engine's filters."""
 _MAX_LABEL_VALUE = 1024
 
 
@@ -96,13 +99,13 @@ class DockerOptions(BaseModel):
     git: Git = "guarded"
     network: NetworkMode = "none"
     allow: tuple[str, ...] = ()
-    """Rules of the allowlist; of an open network, addresses that it leads to besides the public ones."""
+    """Rules of the allowlist; with the open network, addresses that are reachable in addition to the public ones."""
     credentials: tuple[str, ...] = ()
     """Credentials in the syntax of `network.credentials`: the location of each value, never the value."""
     expose_host: tuple[Annotated[int, Field(strict=True, ge=1, le=MAX_PORT)], ...] = ()
     """Ports of services on this machine that the sandbox can reach from its start."""
     profile: Profile | None = None
-    """What the caller says; between `contained` and `mapped` what is bound read-write alone decides."""
+    """The profile that the caller named; between `contained` and `mapped` only the writable binds decide."""
     platform: str | None = None
     """os/architecture[/variant] of the image."""
     cache: str | None = None
@@ -118,11 +121,11 @@ class DockerOptions(BaseModel):
     checkpoint: str | None = None
     labels: dict[str, str] = {}
     build: Build | None = None
-    """The image is built from it, and `image` is the name that it gets."""
+    """The build of the image; `image` is then the name of the built image."""
     services: tuple[Service, ...] = ()
     """Services, in the order in which they start."""
     setup_key: str | None = None
-    """What the files that a setup leaves depend on beside image and options; see `setups`."""
+    """Identifies the inputs of the setup other than image and options; see `setups`."""
 
     @property
     def hardening(self) -> Hardening | None:
@@ -162,7 +165,7 @@ def from_arguments(
     ca_bundle: str | os.PathLike[str] | None,
     **others: object,
 ) -> DockerOptions:
-    """Return what the arguments of a `DockerRuntime` ask for, validated.
+    """Return validated options from the arguments of a `DockerRuntime`.
 
     Raises:
         UsageError: as `checked`.
@@ -185,7 +188,7 @@ def from_arguments(
 
 
 def checked(**asked: object) -> DockerOptions:
-    """Return validated options, as far as that needs no engine.
+    """Return the options after all validation that needs no engine.
 
     Raises:
         UsageError: a name, directory, limit or combination is invalid.
@@ -236,7 +239,7 @@ def _check_bundle(path: str) -> None:
 
 
 def _check_joined(asked: Mapping[str, object]) -> None:
-    """Refuse options that a running container can no longer be given."""
+    """Refuse options that cannot be applied to a running container."""
     given = next((name for name, value in asked.items() if value and name not in _OF_ANY_CONTAINER), None)
     if asked.get("keep") is False:
         raise UsageError("keep=False: a container that is joined is not ours to remove. Remedy: leave out keep=.")
@@ -250,7 +253,7 @@ def _check_joined(asked: Mapping[str, object]) -> None:
 
 
 def _with_network(found: DockerOptions, asked: Mapping[str, object]) -> DockerOptions:
-    """Rules without a network mean the allowlist; they are checked here."""
+    """Return the options with rules checked; rules without a network select the allowlist."""
     if found.credentials and asked.get("network") not in {None, "allowlist"}:
         raise UsageError(
             f"credentials= are added by the allowlist's proxy, and network={found.network!r} has none. "
@@ -327,7 +330,7 @@ def _check_names(asked: DockerOptions) -> None:
 
 
 def _check_label(name: str, value: str = "") -> None:
-    """Refuse a label that is ours, that no filter could name, or that is larger than a label is."""
+    """Refuse a label that uses our prefix, has a name that filters cannot match, or is too large."""
     if name == "ohsandbox" or name.startswith("ohsandbox."):
         raise UsageError(f"Label {name!r} is one of ohsandbox's own. Remedy: choose a name that begins otherwise.")
     if not _LABEL_NAME.fullmatch(name):
@@ -354,7 +357,7 @@ def workdir_of(config: dict[str, Any]) -> str:
 
 
 def check_environment(image_env: Sequence[str], env: Mapping[str, str], *, whose: str) -> None:
-    """Refuse an image's ENV (entries NAME=VALUE) with env on top of it that a sandbox's shells cannot carry."""
+    """Refuse an image's ENV (entries NAME=VALUE) together with env if our shells cannot carry it."""
     merged = dict(entry.partition("=")[::2] for entry in image_env) | dict(env)
     size = sum(len(f"{name}={value}".encode(errors="replace")) + 1 for name, value in merged.items())
     if len(merged) > _MAX_ENV_VARIABLES or size > _MAX_ENV_BYTES:

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
 
 _STRICT_USER = "1000:1000"
-"""Of `strict` where image and caller name none but root: what images that have an ordinary user mostly call it."""
+"""User of a `strict` sandbox if image and caller name none but root: the id of the ordinary user in most images that
+have one."""
 _PLATFORM = re.compile(r"(?:linux/)?([a-z0-9_]{1,20})(/v[0-9])?")
 _OWN_KERNEL = re.compile(r"runsc|gvisor|kata|firecracker|krun", re.IGNORECASE)
-"""In the name, path or type of an OCI runtime that gives each sandbox a kernel of its own."""
+"""Matches name, path or type of an OCI runtime that gives each sandbox a kernel of its own."""
 
 
 def checked_platform(platform: str) -> str:
@@ -33,10 +34,10 @@ def checked_platform(platform: str) -> str:
 
 
 def check(found: DockerOptions) -> None:
-    """Refuse a profile that other options contradict.
+    """Refuse a profile that contradicts other options.
 
     Raises:
-        UsageError: one would widen `strict`, or root of a `trusted` sandbox would have rights on this machine; or
+        UsageError: an option would weaken `strict`, root of a `trusted` sandbox would have rights on this machine, or
             platform and build are both given.
     """
     if found.platform is not None and found.build is not None:
@@ -78,7 +79,7 @@ def is_root(user: str) -> bool:
 
 
 def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: bool) -> str:
-    """Return the user of a strict sandbox, which is never root.
+    """Return the user of a strict sandbox, who is never root.
 
     Raises:
         UsageError: the bound directory belongs to root.
@@ -89,7 +90,7 @@ def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: 
         return _STRICT_USER
     with engine_errors("asking the engine how it maps users"):
         is_rootless = "name=rootless" in " ".join(engine.api.info().get("SecurityOptions") or [])
-    if is_rootless:  # its uid 0 is the caller, without a capability
+    if is_rootless:  # uid 0 of a rootless engine is the caller, without capabilities
         return user
     raise UsageError(
         f"profile='strict' has no process of root's, and {asked.writable[0]!r} belongs to root. "

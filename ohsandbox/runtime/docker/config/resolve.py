@@ -1,4 +1,4 @@
-"""The caller's options with the facts of image and engine: a `ContainerConfig`."""
+"""Resolves the caller's options with the facts of image and engine to a `ContainerConfig`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0",
     "DEBIAN_FRONTEND": "noninteractive", "PIP_NO_INPUT": "1",
 }  # fmt: skip
-"""No one is at the terminal: no pager, no prompt."""
+"""Nobody reads or types at the terminal: no pager, no prompt."""
 _HOSTILE_ENV = re.compile(
     r"LD_.*|DYLD_.*|BASH_.*|BASHOPTS|SHELLOPTS|ENV|PROMPT_COMMAND|PS[0-4]|IFS|CDPATH|GLOBIGNORE|EXECIGNORE|FIGNORE"
     r"|HISTFILE|INPUTRC|TMOUT|POSIXLY_CORRECT|GCONV_PATH|GETCONF_DIR|HOSTALIASES|LOCALDOMAIN|LOCPATH|MALLOC_.*"
@@ -49,7 +49,7 @@ _HOSTILE_ENV = re.compile(
 programs), of bash and of sh. Other variables of an image (JAVA_HOME, GOPATH) are kept."""
 _OF_THE_IMAGE = re.compile(r"\$\{containerEnv:([A-Za-z_][A-Za-z0-9_]{0,254})\}")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Of an image that sets none."""
+"""PATH of an image that sets none."""
 _WANTED_FILES = 65536
 
 
@@ -68,13 +68,13 @@ def resolve(
         UsageError: this engine cannot bind a directory of this machine, or map its files to the caller; or the
             environment of image and caller is too large.
     """
-    # our variables, then the image's language, then the caller's; the last value wins
+    # our variables, then the image's language, then the caller's; later ones override earlier ones
     is_strict = asked.profile == "strict"
     home = {"HOME": MAPPED_HOME} if asked.writable or is_strict else {}
     cached = {} if asked.cache is None else caches.ENVIRONMENT | {"APT_CONFIG": CA_FILE_VARIABLES["APT_CONFIG"]}
     env = QUIET_ENV | home | asked.ca_environment | cached | _with_the_images(asked.env, facts.env)
     if not asked.gpus and any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in facts.env):
-        env = {"NVIDIA_VISIBLE_DEVICES": "void"} | env  # an engine whose default runtime is NVIDIA's obeys the image's
+        env = {"NVIDIA_VISIBLE_DEVICES": "void"} | env  # else NVIDIA's default runtime obeys the image
     if not any(entry.startswith(("LANG=", "LC_ALL=")) for entry in facts.env):
         env = {"LANG": "C.UTF-8"} | env
     check_environment(facts.env, env, whose=f"Image {asked.image!r} with env=")
@@ -91,7 +91,7 @@ def resolve(
     labels = asked.labels | labels | {"ohsandbox.user": user, WORKDIR_LABEL: workdir, "ohsandbox.image": asked.image}
     if (
         asked.labels or asked.checkpoint or asked.setup_key
-    ):  # a checkpoint's image has the labels of the sandbox that it was made of
+    ):  # a checkpoint's image has the labels of the sandbox from which it was made
         labels[LABELS_LABEL] = " ".join(asked.labels)
     if asked.writable:
         labels["ohsandbox.git"] = asked.git
@@ -109,13 +109,13 @@ def resolve(
 
 
 def _with_the_images(env: Mapping[str, str], image_env: Sequence[str]) -> dict[str, str]:
-    """Variables in whose values `${containerEnv:NAME}` stands for the image's own, as in a devcontainer.json."""
+    """Replace `${containerEnv:NAME}` in values by the image's variable, as in a devcontainer.json."""
     known = {"PATH": _DEFAULT_PATH} | dict(entry.partition("=")[::2] for entry in image_env)
     return {name: _OF_THE_IMAGE.sub(lambda one: known.get(one[1], ""), value) for name, value in env.items()}
 
 
 def _unset(image_env: list[str], env: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables of an image to remove; a checkpoint has those of a cache that its next sandbox may lack."""
+    """Return the image's variables to remove; a checkpoint may have those of a cache that the new sandbox lacks."""
     values = dict(entry.partition("=")[::2] for entry in image_env)
     ours = (*caches.ENVIRONMENT.items(), ("APT_CONFIG", CA_FILE_VARIABLES["APT_CONFIG"]))
     left = {name for name, value in ours if values.get(name) == value and name not in env}
@@ -129,7 +129,7 @@ def hostile_names(image_env: list[str]) -> tuple[str, ...]:
 
 
 def processors(limits: SandboxLimits, engine: Engine) -> float:
-    """Return the number of processors: what was asked for, or two where the engine has as many."""
+    """Return the requested number of processors, by default two, or as many as the engine has."""
     return limits.cpus or min(DEFAULT_CPUS, engine.cpu_count())
 
 
@@ -142,7 +142,7 @@ def open_files(limits: SandboxLimits, engine: Engine) -> int:
 
 
 def _identity(bound: Sequence[Mount], engine: Engine) -> mount_policy.Identity | None:
-    """The user to whom what is written belongs; None where nothing of this machine is written."""
+    """Return the user who is to own files written to this machine; None if nothing writable is bound."""
     if not bound:
         return None
     what = "workspace= and mounts="

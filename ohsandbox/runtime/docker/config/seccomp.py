@@ -11,7 +11,8 @@ It is stricter than the default of any engine from 20.10 on, which a test checks
 - native calls only: a 32-bit program on a 64-bit engine is killed with SIGSYS, since `socketcall` hides the family of a
   socket behind a pointer.
 
-Of everyday work it prevents 32-bit programs, `perf`, `unshare`, mounts and NUMA placement. gdb and strace work.
+Of common tools and operations it prevents 32-bit programs, `perf`, `unshare`, mounts and NUMA placement. gdb and strace
+work.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from importlib.resources import files
 from typing import Any
 
 ARCHITECTURES = ("amd64", "arm64")
-"""Where the file's argument positions hold (s390's clone has others); other architectures use the engine's filter."""
+"""Architectures for which the file's argument positions are correct (s390's clone has others); other architectures use
+the engine's filter."""
 
 SETUID_BIT = 0o4000
 SETGID_BIT = 0o2000
@@ -30,7 +32,7 @@ _O_CREAT_OR_TMPFILE = 0o100 | 0o20000000
 """asm-generic/fcntl.h; the same on x86_64 and arm64. Without these flags open's mode is an undefined register."""
 _MODE_ARGUMENT = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "creat": 1, "mknod": 1, "mknodat": 2}
 _OPEN_ARGUMENTS = {"open": (1, 2), "openat": (2, 3)}
-"""Argument positions of flags and mode."""
+"""Argument positions of flags and mode, by system call."""
 _ENOSYS = 38
 _EOPNOTSUPP = 95
 _PUNCH_HOLE, _COLLAPSE_RANGE = 0x02, 0x08
@@ -55,7 +57,7 @@ def profile_json(forbidden_mode: int = 0) -> str:
 
 
 def _without_tracing_the_keeper(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Allow ptrace(request, pid) for any pid except 1, which keeps the sandbox running.
+    """Allow ptrace(request, pid) for any pid except 1, the process that keeps the sandbox running.
 
     The kernel reads only the low 32 bits of pid, but a filter's "not equal" compares 64; so allow pid 0, as in
     PTRACE_TRACEME, or any pid with one of bits 1 to 31 set.

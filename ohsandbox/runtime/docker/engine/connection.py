@@ -28,7 +28,7 @@ _CALL_TIMEOUT_S = 120.0
 """Per API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be slow."""
 
 MAX_IDLE_CONNECTIONS = 64
-"""As many as requests went on at once; urllib3 warns of each connection beyond."""
+"""As many requests as were observed at once; urllib3 warns about each connection beyond it."""
 
 
 class EngineAddress(NamedTuple):
@@ -54,21 +54,21 @@ class EngineAddress(NamedTuple):
 class Engine:
     """A connected engine. `api` is docker-py's low-level client; wrap its calls in `engine_errors`.
 
-    So whatever asks the engine raises SandboxUnavailable where that fails.
+    A failed call then raises SandboxUnavailable.
     """
 
     def __init__(self, api: Any, address: EngineAddress) -> None:
         self.api = api
         self.address = address
         self.is_podman = False
-        """Whether Podman answers, as it says in its answer to a ping."""
+        """Whether the engine is Podman, according to its answer to a ping."""
         self.own_mounts: tuple[OwnMount, ...] | None = None
-        """Of the container that we run in, once they were asked for."""
+        """Mounts of the container in which this process runs, once they have been queried."""
         self._info: dict[str, Any] | None = None
         self.while_starting: Callable[[], None] | None = None
         """Called before the engine is asked to start a container, for which it takes 0.2 s."""
         self.on_reconnect: Callable[[str], None] | None = None
-        """Hears, in a sentence, that the way to another machine was lost and is there again."""
+        """Called with a sentence after the connection to an engine on another machine was lost and restored."""
 
     @property
     def api_version(self) -> str:
@@ -83,21 +83,21 @@ class Engine:
             return int(self.api.info()["NCPU"])
 
     def info(self) -> dict[str, Any]:
-        """What the engine says of itself and its machine, asked once."""
+        """The engine's information about itself and its machine, queried once."""
         if self._info is None:
             with engine_errors("asking the engine about itself"):
                 self._info = dict(self.api.info())
         return self._info
 
     def has_our_kernel(self) -> bool:
-        """Whether containers run on this machine's kernel, and so show its inodes: not those of Docker Desktop."""
+        """Whether containers run on this machine's kernel, so that inode numbers agree; false for Docker Desktop."""
         return self.address.is_local and self.info().get("KernelVersion") == os.uname().release
 
     @contextlib.contextmanager
     def cut_by(self, cancel: threading.Event | None, doing: str) -> Iterator[None]:
-        """As `engine_errors(doing)`; what is asked in the block is cut off once cancel is set.
+        """As `engine_errors(doing)`; setting cancel cuts off the requests that are made in the block.
 
-        The engine ends a pull or a build that nobody listens to.
+        The engine stops a pull or a build when its client disconnects.
 
         Raises:
             CallCancelledError: cancel was set before the end of the block.
@@ -109,7 +109,7 @@ class Engine:
 
         def cut() -> None:
             for answer in answers:
-                with contextlib.suppress(AttributeError, OSError):  # a close would not wake the thread that reads it
+                with contextlib.suppress(AttributeError, OSError):  # close() would not wake the thread that reads it
                     answer.raw.connection.sock.shutdown(socket.SHUT_RDWR)
 
         try:
@@ -197,8 +197,8 @@ def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engi
     """Return the engine with a client that uses the engine's own API version.
 
     requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA, and docker-py's
-    constructor would connect that way. Neither is meant for the engine, so the version is requested afterwards, without
-    them.
+    constructor would connect that way. Neither setting is meant for the engine, so the version is requested afterwards,
+    without them.
     """
     import docker  # noqa: PLC0415
     from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
@@ -209,7 +209,7 @@ def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engi
         engine = Engine(api, address)
         _use_one_pool(engine, url, tunnel)
         api.trust_env = False
-        # its ping's header in 1 ms; without one, GET /version, for which engine 20.10 queries all its components: 10 ms
+        # the ping's header has the version in 1 ms; GET /version takes 10 ms, as engine 20.10 asks all its components
         pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
         said = pinged.headers.get("Api-Version") if pinged.ok else None
         version = _checked_version({"ApiVersion": said} if said else api.version(api_version=False), address)
@@ -292,7 +292,7 @@ def _group_of_socket(address: EngineAddress) -> int | None:
 
 
 def socket_mode(address: EngineAddress) -> str | None:
-    """Owner and mode of a local engine's socket, as `root:docker 0660`; None if it is not a local file."""
+    """Return owner and mode of a local engine's socket, as `root:docker 0660`; None if it is not a local file."""
     if not address.is_local:
         return None
     try:

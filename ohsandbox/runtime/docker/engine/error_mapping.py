@@ -37,7 +37,7 @@ _QUOTE_CHARS = 300
 
 
 class _ErrorRule(NamedTuple):
-    """A pattern of engine text, the error it means, and the remedy."""
+    """A pattern of engine text, the error that it means, and the remedy."""
 
     pattern: re.Pattern[str]
     kind: type[OhsandboxError]
@@ -47,7 +47,8 @@ class _ErrorRule(NamedTuple):
 def _in_order(first: str, later: str) -> str:
     """Return a pattern for a line with first and then later, searched only after the first match of first.
 
-    The engine repeats paths and arguments in between, which anybody can choose: plain `.*` would start at each of them.
+    The engine quotes paths and arguments in between, which may be chosen by an attacker to contain many copies of
+    first: plain `.*` would search on from each of them.
     """
     return rf"(?m:^)(?:(?!{first}).)*(?:{first}).*(?:{later})"
 

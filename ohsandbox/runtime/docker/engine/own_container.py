@@ -1,6 +1,7 @@
-"""The container that ohsandbox itself runs in, if it does.
+"""The container in which ohsandbox itself runs, if any.
 
-The engine makes sandboxes beside it, not in it: what is bound into them is named as the engine's machine names it.
+The engine creates sandboxes beside this container, not in it. So the sources of their binds must be paths on the
+engine's machine.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
 
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _OWN_FILE = re.compile(r"/([0-9a-f]{64})/(?:userdata/)?(?:hostname|hosts|resolv\.conf)")
-"""What Docker and Podman bind into each container, from a directory that has the container's id as its name."""
+"""Files that Docker and Podman bind into each container, from a directory named by the container's id."""
 
 
 class OwnMount(NamedTuple):
-    """A mount of our container."""
+    """A mount of the container in which we run."""
 
     place: str
     source: str
-    """Its path on the engine's machine; empty: it has none, as a tmpfs."""
+    """Path of the source on the engine's machine; empty if it has none, as a tmpfs."""
     is_volume: bool = False
 
 
 @functools.cache
 def own_id() -> str | None:
-    """The id of the container that this process runs in; None: in none of Docker or Podman."""
+    """Return the id of the container in which this process runs; None outside Docker and Podman containers."""
     try:
         lines = _MOUNTINFO.read_text(errors="replace").splitlines()
     except OSError:
@@ -43,7 +44,7 @@ def own_id() -> str | None:
 
 
 def id_in(lines: list[str]) -> str | None:
-    """The id of the container whose /proc/PID/mountinfo has these lines."""
+    """Return the container id found in the lines of a /proc/PID/mountinfo; None without one."""
     for fields in (line.split() for line in lines):
         if len(fields) > 4 and fields[4] in {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}:  # noqa: PLR2004
             found = _OWN_FILE.search(fields[3])
@@ -53,7 +54,7 @@ def id_in(lines: list[str]) -> str | None:
 
 
 def own_mounts(engine: Engine) -> tuple[OwnMount, ...] | None:
-    """The mounts of our container; None: we run in none, or in one that this engine does not run."""
+    """Return the mounts of our container; None if this process runs in none, or in one of another engine."""
     if (own := own_id()) is None:
         return None
     if engine.own_mounts is None:
@@ -67,7 +68,7 @@ def own_mounts(engine: Engine) -> tuple[OwnMount, ...] | None:
 
 
 def mounts_in(found: Mapping[str, Any]) -> tuple[OwnMount, ...]:
-    """The mounts of an inspected container, a nested one before the one that it lies in."""
+    """Return the mounts of an inspected container, nested ones before those that contain them."""
     made = []
     for one in found.get("Mounts") or []:
         kind, source = one.get("Type"), str(one.get("Source") or "")
@@ -77,10 +78,10 @@ def mounts_in(found: Mapping[str, Any]) -> tuple[OwnMount, ...]:
 
 
 def to_engine(path: str, mounts: tuple[OwnMount, ...]) -> str:
-    """A path of ours as the engine's machine names it.
+    """Translate one of our paths to the path on the engine's machine.
 
     Raises:
-        UsageError: it lies in no mount of our container.
+        UsageError: the path is in no mount of our container.
     """
     mount = _mount_of(path, mounts)
     return _joined(mount.source, str(PurePosixPath(path).relative_to(mount.place)))
@@ -97,7 +98,7 @@ def _mount_of(path: str, mounts: tuple[OwnMount, ...]) -> OwnMount:
 
 
 def to_us(path: str, mounts: tuple[OwnMount, ...]) -> str:
-    """A path of the engine's machine as it is named in our container; itself where we do not see it."""
+    """Translate a path on the engine's machine to one in our container; return it unchanged if it is not there."""
     seen = [(one.place, inside) for one in mounts if one.source and (inside := _below(path, one.source)) is not None]
     return min((_joined(place, inside) for place, inside in seen), key=len, default=path)
 
@@ -114,10 +115,10 @@ def _joined(directory: str, inside: str) -> str:
 
 
 def for_engine(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
-    """A create call's body with the paths of what is bound as the engine's machine names them.
+    """Return a create call's body with the sources of its binds translated to the engine's machine.
 
     Raises:
-        UsageError: one lies in no mount of our container.
+        UsageError: a source is in no mount of our container.
     """
     host = payload.get("HostConfig") or {}
     binds = host.get("Mounts")
@@ -128,17 +129,17 @@ def for_engine(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
 
 
 def _named_for_engine(bind: dict[str, Any], mounts: tuple[OwnMount, ...]) -> dict[str, Any]:
-    """A bind with its source as the engine's machine names it.
+    """Return a bind with its source translated to the engine's machine.
 
-    Volumes are a part of the engine's own data, which it binds only as `rslave` or `rshared` ("when mount source is
-    within the daemon root", 20.10).
+    A volume's source lies in the engine's own data directory, which the engine binds only as `rslave` or `rshared`
+    ("when mount source is within the daemon root", 20.10).
     """
     options = {"BindOptions": {"Propagation": "rslave"}} if _mount_of(bind["Source"], mounts).is_volume else {}
     return bind | {"Source": to_engine(bind["Source"], mounts)} | options
 
 
 def as_we_name(found: dict[str, Any], engine: Engine) -> dict[str, Any]:
-    """An inspected container with the paths of what is bound as they are named in our container."""
+    """Return an inspected container with the sources of its binds translated to paths in our container."""
     binds = found.get("Mounts")
     if not binds or (mounts := own_mounts(engine)) is None:
         return found

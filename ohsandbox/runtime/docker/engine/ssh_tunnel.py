@@ -1,7 +1,7 @@
-"""The way to an engine on another machine: one connection of the `ssh` program, and a local socket that leads through.
+"""The connection to an engine on another machine: one `ssh` process, and a local socket that it forwards.
 
-OpenSSH itself asks for keys, checks the host's, and reads the person's configuration; so what works as `ssh HOST` works
-here. All engines of this process at one address share the connection.
+OpenSSH itself handles keys, checks the host's key, and reads the user's configuration; so what works as `ssh HOST`
+works here. All engines of this process at one address share the connection.
 """
 
 from __future__ import annotations
@@ -25,37 +25,38 @@ from ohsandbox.errors import EngineUnavailable, UsageError
 from ohsandbox.text import quoted_line
 
 CONNECT_S = 30.0
-"""A handshake takes 0.1 to 2 s, and some seconds over a slow line or two jump hosts."""
+"""Seconds to connect: a handshake takes 0.1 to 2 s, and several over a slow line or two jump hosts."""
 _ALIVE_EVERY_S = 15
-"""A connection that answers nothing for three times as long is lost."""
+"""Interval of keep-alive messages; a connection that answers none for three times as long is lost."""
 _FORWARD_S = 10.0
-"""A second `ssh` asks the first one to listen: 10 ms."""
+"""Seconds for a second `ssh` to make the first one listen; it takes 10 ms."""
 _SETTLES_S = 0.5
-"""Its end is known some milliseconds after those of what went through it."""
+"""Seconds to wait for the end of `ssh` itself, which follows that of the forwarded connections by some milliseconds."""
 _ENDS_S = 2.0
-"""It has been told to end, and `open` of another thread waits meanwhile."""
+"""Seconds to wait for an `ssh` that was told to end, while `open` of another thread waits."""
 AGAIN_S = 2.0
-"""After a connection that failed the next one is tried at most this often, whoever asks."""
+"""After a failed connection, minimum seconds until the next attempt, over all callers."""
 _DEFAULT_SOCKET = "/var/run/docker.sock"
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|[0-9A-Fa-f:.]{2,45}(?:%[A-Za-z0-9_.-]{1,32})?")
-"""A name of ssh_config, a host's or an address: it stands among the words of commands, some of a person's own making
-(ProxyCommand with %h), so it holds nothing that a shell would read."""
+"""A name in ssh_config, a host name or an address. It becomes a word of commands, some of which the user has configured
+(ProxyCommand with %h), so no character that a shell interprets is accepted."""
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 _SOCKET = re.compile(r"/[A-Za-z0-9_./-]{1,107}")
-"""A path without what ssh's -L would split at or expand."""
+"""A path without characters that ssh's -L would split at or expand."""
 _OPTIONS = (
     "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no",
     "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-o", "EscapeChar=none", "-o", "LogLevel=ERROR",
     "-o", f"ConnectTimeout={CONNECT_S:.0f}", "-o", f"ServerAliveInterval={_ALIVE_EVERY_S}",
     "-o", "ServerAliveCountMax=3", "-o", "StreamLocalBindMask=0177",
 )  # fmt: skip
-"""Asks nobody, forwards nothing of the person's, and is a connection of its own, whatever the person's files say."""
+"""Options that, whatever the user's configuration says, forbid prompts and the user's forwardings, and make a
+connection of our own."""
 _LOCAL = 'd=$1; shift; "$@"; rm -rf -- "$d"'
-"""Around the `ssh` here: also where this process is killed, the connection ends (at the end of its input), and the
+"""Wraps the local `ssh`: even if this process is killed, the connection ends (at the end of its input), and the
 directory of its sockets is removed."""
 _THERE = """exec sh -c 'printf "%s:%s\\n" NONCE "$(docker context inspect --format "{{.Endpoints.docker.Host}}" \
 2>/dev/null)"; exec cat >/dev/null'"""
-"""Says where the engine's socket is, as the `docker` there knows it, and waits for the end of its input."""
+"""Prints where the engine's socket is according to the remote `docker`, and waits for the end of its input."""
 
 
 class SshAddress(NamedTuple):
@@ -68,10 +69,10 @@ class SshAddress(NamedTuple):
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Parse and vet them.
+        """Parse and validate a URL.
 
         Raises:
-            UsageError: a part is missing, or holds what no host, user or path has.
+            UsageError: a part is missing, or contains characters that it may not have.
         """
 
         def refuse(what: str) -> UsageError:
@@ -79,7 +80,7 @@ class SshAddress(NamedTuple):
                 f"DOCKER_HOST={quoted_line(url, limit_chars=100)!r} is refused: {what}. Remedy: ssh://USER@HOST[:PORT]."
             )
 
-        if not url.isascii() or not url.isprintable() or " " in url:  # urlsplit drops some of them
+        if not url.isascii() or not url.isprintable() or " " in url:  # urlsplit drops some of these characters
             raise refuse("it holds characters that no address has")
         try:
             parts = urlsplit(url)
@@ -101,19 +102,19 @@ class SshAddress(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The arguments of `ssh` that name it."""
+        """Return the arguments of `ssh` that name the address."""
         user = ["-l", self.user] if self.user else []
         return [*user, *(["-p", str(self.port)] if self.port else []), "--", self.host]
 
 
 class SshTunnel:
-    """A connection to one address, made again where it was lost; `socket` is where it can be used."""
+    """A connection to one address, which is restored when lost; `socket` is its local end."""
 
     def __init__(self, url: str) -> None:
-        """Connect to nothing yet.
+        """Store the address without connecting.
 
         Raises:
-            UsageError: url is not an address of ssh.
+            UsageError: url is not an ssh address.
         """
         self._address = SshAddress.parse(url)
         self._url = url
@@ -125,17 +126,17 @@ class SshTunnel:
         self.socket = ""
 
     def open(self) -> str:
-        """Connect, unless there is a connection; the path of the local socket.
+        """Connect unless connected; return the path of the local socket.
 
         Raises:
-            EngineUnavailable: that machine is not reached, its key is not the known one, it does not accept ours, or
-                there is no `ssh` here.
+            EngineUnavailable: the machine is unreachable, its key is not the known one, it rejects ours, or there is no
+                `ssh` program on this machine.
         """
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 if Path(self.socket).exists():
                     return self.socket
-                self.settle()  # its directory goes just before it
+                self.settle()  # its directory is removed just before it ends
             if self._failure is not None and time.monotonic() - self._failure[0] < AGAIN_S:
                 raise self._failure[1]
             try:
@@ -147,19 +148,19 @@ class SshTunnel:
             return self.socket
 
     def settle(self) -> None:
-        """Wait a moment for the end of a connection through which nothing passes any more, so that `open` sees it."""
+        """Wait a moment for the end of an `ssh` through which nothing passes any more, so that `open` notices it."""
         if (process := self._process) is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SETTLES_S)
 
     def close(self) -> None:
-        """End the connection; `open` makes another one."""
+        """Close the connection; `open` makes a new one."""
         with self._lock:
             self._failure = None
             self._end()
 
     def why_lost(self) -> str:
-        """What `ssh` said last, in words."""
+        """Return the last words of `ssh` as an explanation."""
         return self._explained(" ".join(self._said))
 
     def _connect(self) -> None:
@@ -177,7 +178,7 @@ class SshTunnel:
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _LOCAL, "sh", directory, *words, _THERE.replace("NONCE", nonce)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # Ctrl-C must reach only this process
         )  # fmt: skip
         threading.Thread(target=self._listen, args=(self._process,), name="ohsandbox-ssh", daemon=True).start()
         try:
@@ -190,7 +191,7 @@ class SshTunnel:
             raise
 
     def _ask(self, control: str, what: str, *options: str) -> None:
-        """Have the connection do something, by a second `ssh` that reads none of the person's files."""
+        """Make the connection do something, by a second `ssh` that reads no configuration of the user's."""
         words = ["ssh", "-F", "none", "-S", control, "-O", what, *options, "--", "x"]
         try:
             ended = subprocess.run(words, capture_output=True, timeout=_FORWARD_S, check=False)
@@ -201,7 +202,7 @@ class SshTunnel:
             raise self._unreachable()
 
     def _socket_there(self, process: subprocess.Popen[bytes], nonce: str) -> str:
-        """Where the engine's socket is on that machine. What its start-up files print is passed over."""
+        """Return the engine's socket on the remote machine; other output of its start-up files is skipped."""
         assert process.stdout is not None  # noqa: S101 - a pipe
         found: list[str] = []
 
@@ -216,7 +217,7 @@ class SshTunnel:
         reader.join(CONNECT_S)
         if not found:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)  # so that what it said of the reason is here
+                process.wait(1)  # then what it wrote about the reason has arrived
             raise self._unreachable()
         said = found[0].removeprefix("unix://")
         return said if found[0].startswith("unix://") and _SOCKET.fullmatch(said) else _DEFAULT_SOCKET
@@ -231,7 +232,7 @@ class SshTunnel:
         return EngineUnavailable(f"No Docker engine answers at {self._url}: {self._explained(' '.join(self._said))}")
 
     def _explained(self, said: str) -> str:
-        """The reason with its remedy, a line."""
+        """Return the reason with its remedy, in one line."""
         host = self._address.host
         if "IDENTIFICATION HAS CHANGED" in said:
             return (
@@ -262,7 +263,7 @@ class SshTunnel:
                 break
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal_number)
-        shutil.rmtree(self._directory, ignore_errors=True)  # where the shell around `ssh` was killed
+        shutil.rmtree(self._directory, ignore_errors=True)  # needed if the shell around `ssh` was killed
         self.socket = ""
 
 
@@ -271,10 +272,10 @@ _lock = threading.Lock()
 
 
 def tunnel_to(url: str) -> SshTunnel:
-    """The connection of this process to that address, which may not be open yet.
+    """Return this process's connection to that address, which may not be open yet.
 
     Raises:
-        UsageError: url is not an address of ssh.
+        UsageError: url is not an ssh address.
     """
     with _lock:
         if url not in _tunnels:
@@ -283,7 +284,7 @@ def tunnel_to(url: str) -> SshTunnel:
 
 
 def _forget_in_child() -> None:
-    """A forked child makes connections of its own: the parent's are the parent's to end."""
+    """Drop the connections in a forked child, which makes its own: the parent's are for the parent to end."""
     _tunnels.clear()
 
 

@@ -1,4 +1,4 @@
-"""HTTP over an engine's local socket: one pool of connections, and a refused one leaves no open socket behind."""
+"""HTTP over an engine's local socket, with one pool of connections and without leaking sockets on failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _EngineConnection(UnixHTTPConnection):  # type: ignore[misc,unused-ignore]
-    """docker-py's leaves its socket open where connecting fails."""
+    """A connection that closes its socket if connecting fails; docker-py's leaves it open."""
 
     unix_socket: str
     timeout: float | None
@@ -39,11 +39,11 @@ class _EngineConnectionPool(UnixHTTPConnectionPool):  # type: ignore[misc,unused
 
 
 class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
-    """Requests over a local socket share a pool of connections; tunnel is what its other end hangs on.
+    """Sends requests over a local socket from one pool; tunnel is the connection to which the socket leads, if any.
 
-    docker-py has a pool for each URL, keeps 25, and closes the least used one also while a request of another thread
-    comes back to it: of 30 sessions opened at once some failed with an AttributeError of urllib3. Where the tunnel was
-    lost, a question that changes nothing is asked again through the next one.
+    docker-py has a pool for each URL, keeps 25, and closes the least recently used one even while another thread's
+    request returns to it: of 30 sessions opened at once some failed with an AttributeError of urllib3. If the tunnel
+    was lost, a request that changes nothing is repeated through a new one.
     """
 
     socket_path: str
@@ -57,15 +57,15 @@ class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
         tunnel: SshTunnel | None,
         on_reconnect: Callable[[], None],
     ) -> None:
-        """Connect to nothing yet; on_reconnect is called when the tunnel was made again."""
+        """Store the arguments without connecting; on_reconnect is called when the tunnel was restored."""
         super().__init__(parse_host(url), timeout_s, max_pool_size=connections)
         self._tunnel = tunnel
         self._on_reconnect = on_reconnect
 
     def get_connection(self, url: str, proxies: Any = None) -> Any:  # noqa: ARG002 - the signature of requests
-        """The pool, whatever the URL."""
-        if self._tunnel is not None and (path := self._tunnel.open()) != self.socket_path:  # it was lost
-            self.socket_path = path  # the pool of before, which may be in use, stays whole
+        """Return the one pool, whatever the URL."""
+        if self._tunnel is not None and (path := self._tunnel.open()) != self.socket_path:  # the tunnel was lost
+            self.socket_path = path  # the earlier pool, which may be in use, stays unchanged
             self._on_reconnect()
         with self.pools.lock:
             if (pool := self.pools.get(self.socket_path)) is None:
@@ -76,7 +76,7 @@ class OnePoolAdapter(UnixHTTPAdapter):  # type: ignore[misc,unused-ignore]
         return pool
 
     def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
-        """As of requests."""
+        """Send a request; see `requests.adapters.HTTPAdapter.send`."""
         try:
             return super().send(request, *arguments, **options)
         except ConnectionError:

@@ -20,12 +20,12 @@ _RECORD_BYTES = 16 * 1024
 
 
 class Wire:
-    """Raw bytes in both directions of a Unix or TCP socket. Every call except `close` may block."""
+    """The raw bytes of a Unix or TCP socket in both directions. Every call except `close` may block."""
 
     def __init__(self, sock: Any, *, holders: tuple[Any, ...] = ()) -> None:
         self._sock = sock
-        self._holders = holders  # docker-py's reader and HTTP response: the socket lives until each is closed
-        sock.settimeout(None)  # docker-py sets its 60 s HTTP timeout on it
+        self._holders = holders  # docker-py's reader and HTTP response: the socket stays open until each is closed
+        sock.settimeout(None)  # docker-py sets its HTTP timeout of 60 s on it
 
     def fileno(self) -> int:
         """Return a descriptor that polls as readable when bytes arrive."""
@@ -64,7 +64,7 @@ class Wire:
                     stalled()
 
     def send_some(self, data: memoryview) -> int:
-        """Send what the kernel takes at once; returns how many bytes."""
+        """Send what the kernel accepts at once; return the number of bytes."""
         sent = 0
         with contextlib.suppress(BlockingIOError):
             while sent < len(data):
@@ -72,7 +72,7 @@ class Wire:
         return sent
 
     def half_close(self) -> None:
-        """Send end of file; the peer may go on writing."""
+        """Send end of file; the peer may continue to write."""
         self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class _TlsWire(Wire):
 
 
 def wrap(raw: Any) -> Wire:
-    """Return the wire for the result of exec_start(socket=True): a SocketIO or an SSLSocket."""
+    """Return the wire for the result of exec_start(socket=True), a SocketIO or an SSLSocket."""
     response = getattr(raw, "_response", None)
     body = getattr(response, "raw", None)  # closing `response` itself would put the dead connection back into the pool
     holders = (body, getattr(getattr(body, "_fp", None), "fp", None), raw)
@@ -159,7 +159,7 @@ def wrap(raw: Any) -> Wire:
 
 
 def swallowed(raw: Any) -> bytes:
-    """Return bytes that docker-py's HTTP reader buffered after the header. Only after the stream's end."""
+    """Return bytes that docker-py's HTTP reader buffered after the header. Call it only after the stream's end."""
     try:
         reader = raw._response.raw._fp.fp  # noqa: SLF001 - docker-py stores it nowhere else
         return bytes(reader.read1(65536)) if reader.peek(1) else b""
@@ -168,7 +168,7 @@ def swallowed(raw: Any) -> bytes:
 
 
 _HEADER = struct.Struct(">BxxxL")
-"""Of a frame: stream and length. A terminal's stream has no frames."""
+"""Header of a frame: stream and length. A terminal's stream has no frames."""
 
 
 class Demultiplexer:
@@ -211,7 +211,7 @@ class Demultiplexer:
 
 
 class Passthrough:
-    """Decoder of a terminal's stream."""
+    """Decoder for a terminal's stream, which has no frames."""
 
     def feed(self, view: memoryview) -> list[Chunk]:
         """Return all bytes as standard output."""

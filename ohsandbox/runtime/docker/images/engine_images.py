@@ -1,4 +1,4 @@
-"""Images of the engine: facts of those present, and pulling missing ones."""
+"""Images of the engine: facts about those present, and pulling missing ones."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 
 _PULL_ATTEMPTS = 5
 FIRST_PAUSE_S = 2.0
-"""Doubled each time, with full jitter: 2, 4, 8, 16 s at most. A registry's rate limit lasts hours; a burst, seconds."""
+"""First pause between attempts. It doubles each time, with full jitter: at most 2, 4, 8, 16 s. A registry's rate limit
+lasts hours; a burst of errors, seconds."""
 _PASSING = (
     "toomanyrequests", "rate limit", "too many requests", "i/o timeout", "connection reset", "503", "tls handshake",
 )  # fmt: skip
 _MAX_ASKED = 20
-"""Images whose registries are asked whether they have them: where pulls are limited, a question may count as one."""
+"""Maximum number of missing images that are looked up in their registries: where pulls are limited, a query may count
+as one."""
 _NOT_GIVEN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 _LAYER_DONE = {"Pull complete", "Already exists", "Download complete"}
 
 
 class ImageFacts(NamedTuple):
-    """The facts of a local image that a sandbox needs."""
+    """The facts about a local image that a sandbox needs."""
 
     id: str
     digest: str | None
-    """repository@sha256:..., if a registry gave one: a run's record pins it."""
+    """repository@sha256:..., if a registry gave one; a run's record pins the image by it."""
     user: str
     env: list[str]
     workdir: str | None
@@ -66,13 +68,13 @@ def ensure(
     progress: Callable[[PullProgress], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> ImageFacts:
-    """Return the image's facts, pulled first if missing. One puller per image over all threads and processes.
+    """Return the image's facts, pulling it first if missing. Each image is pulled by one thread of all processes.
 
-    platform (os/architecture[/variant]): an image of another one counts as missing.
+    An image of another platform (os/architecture[/variant]) than the given one counts as missing.
 
     Raises:
         ImageUnavailable: it is missing and cannot be pulled; the message holds the remedy.
-        CallCancelledError: cancel was set; at the next news of the engine the pull ends.
+        CallCancelledError: cancel was set; the pull stops at the engine's next progress report.
     """
     if (facts := _local(engine, image, platform)) is not None:
         return facts
@@ -90,7 +92,7 @@ def ensure(
 
 
 def _local(engine: Engine, image: str, platform: str | None) -> ImageFacts | None:
-    """The facts of a local image of that platform; the engine says nothing of variants."""
+    """Return the facts of a local image of that platform; variants are ignored, as the engine does not report them."""
     facts = inspect(engine, image)
     is_it = facts is None or platform is None or facts.platform == "/".join(platform.split("/")[:2])
     return facts if is_it else None
@@ -107,9 +109,9 @@ def inspect(engine: Engine, image: str) -> ImageFacts | None:
 
 
 def find_absent(engine: Engine, names: Sequence[str]) -> dict[str, str]:
-    """Of images those that are not here and that no registry gives, each with the engine's words; nothing is pulled.
+    """Return those of the images that are neither here nor in their registry, with the engine's error; pull nothing.
 
-    An image whose registry does not answer is not among them, nor one beyond the MAX_ASKED first that are not here.
+    Images whose registry does not answer are left out, as are missing images beyond the first _MAX_ASKED.
     """
     from docker.errors import APIError  # noqa: PLC0415 - slow import, needed only with an engine
 
@@ -136,7 +138,7 @@ def facts_of_image(found: dict[str, Any]) -> ImageFacts:
 
 
 def facts_of(config: dict[str, Any], image_id: str, platform: str, digest: str | None = None) -> ImageFacts:
-    """Return the facts by the Config of an image, or of a container whose image was removed."""
+    """Return the facts from the Config of an image, or of a container whose image was removed."""
     env, workdir = list(config.get("Env") or []), config.get("WorkingDir") or None
     return ImageFacts(image_id, digest, str(config.get("User") or ""), env, workdir, platform)
 
@@ -144,11 +146,11 @@ def facts_of(config: dict[str, Any], image_id: str, platform: str, digest: str |
 def patiently(
     attempt: Callable[[], None], image: str, tell: Callable[[PullProgress], None], cancel: threading.Event | None
 ) -> None:
-    """Pull or build by attempt(), again where a registry's refusal may pass.
+    """Call attempt(), which pulls or builds, and retry it if a registry's refusal may be temporary.
 
     Raises:
-        ImageUnavailable: the last one, or one that would repeat itself.
-        CallCancelledError: cancel was set between two.
+        ImageUnavailable: the error is permanent, or the last attempt failed.
+        CallCancelledError: cancel was set between two attempts.
     """
     for number in range(1, _PULL_ATTEMPTS + 1):
         check_not_cancelled(cancel, f"getting image {image!r}")

@@ -1,4 +1,4 @@
-"""The images that ohsandbox ships a Dockerfile for, and all that it has made in an engine: built, listed, removed."""
+"""The images that ohsandbox ships a Dockerfile for, and all that it made in an engine: built, listed, removed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _IN_WHEEL = Path(__file__).parents[1] / "shipped"
 _IN_REPOSITORY = Path(__file__).parents[4] / "images"
 _SECRETS = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
-"""pip's own variables, which may hold a password."""
+"""Variables of pip that may contain a password."""
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-"""Where Debian, Fedora, and Alpine and macOS keep the certificates that the machine trusts."""
+"""Files with the certificates that the machine trusts: Debian's, Fedora's, and Alpine's and macOS's."""
 
 
 def _tag_of(name: str) -> str:
-    """The name of a shipped image in the engine."""
+    """Return the name of a shipped image in the engine."""
     return f"ohsandbox-{name}"
 
 
 def _directory_of(name: str) -> Path:
-    """The directory of a shipped image's Dockerfile.
+    """Return the directory of a shipped image's Dockerfile.
 
     Raises:
         UsageError: there is no image of that name.
@@ -51,13 +51,13 @@ def _directory_of(name: str) -> Path:
 def build_shipped(
     engine: Engine, name: str, *, base: str | None = None, progress: Callable[[PullProgress], None] | None = None
 ) -> str:
-    """Build a shipped image on another base, where one is named, and return its name.
+    """Build a shipped image, on another base if one is given, and return its name.
 
     This machine's certificates and pip's settings are used for the build and stay out of the image.
 
     Raises:
-        UsageError: there is no such image, the base is none of Debian's, or BuildKit is missing.
-        ImageUnavailable: the base cannot be had.
+        UsageError: there is no such image, the base is not Debian-based, or BuildKit is missing.
+        ImageUnavailable: the base cannot be obtained.
         SandboxUnavailable: the engine failed.
     """
     args = {} if base is None else {"BASE_IMAGE": base}
@@ -70,7 +70,7 @@ def build_shipped(
 
 
 def list_made(engine: Engine) -> list[StoredImage]:
-    """All images that ohsandbox made in this engine, by whatever user, the newest first."""
+    """Return all images that ohsandbox made in this engine, for any user, the newest first."""
     with engine_errors("listing the images"):
         used = {str(one["ImageID"]) for one in engine.api.containers(all=True)}
         found = [one for image in engine.api.images() for one in _made(image, used)]
@@ -78,7 +78,7 @@ def list_made(engine: Engine) -> list[StoredImage]:
 
 
 def prune(engine: Engine) -> Iterator[GcResult]:
-    """Remove what we built and no container uses.
+    """Remove images that we built and that no container uses.
 
     Checkpoints belong to conversations, and are removed with them; shipped images stay.
     """

@@ -1,9 +1,9 @@
 """Minimum free space on the disks that a sandbox writes to: the engine's disk and the bound workspace's.
 
 A resource limit bounds the size of one file; only some storage drivers bound the root file system. So a monitor checks
-the free space, more often the less there is, and below the minimum (the floor) kills the processes whose written bytes
-have grown; each sandbox monitors its own processes. A check costs one statvfs (2 us) for a disk on this machine, else
-one line of shell in the sandbox.
+the free space, more often when little is left. Below the minimum (the floor) it kills the processes whose written bytes
+have grown; each sandbox monitors only its own processes. A check costs one statvfs (2 us) for a disk on this machine,
+otherwise one line of shell in the sandbox.
 """
 
 from __future__ import annotations
@@ -31,31 +31,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FASTEST_BYTES_S = 4 * GIB
-"""Write rate into the page cache: one `dd` reached 2.1 GB/s on two processors. Our filter refuses fallocate, which
-reserves any size at once."""
+"""Highest assumed write rate into the page cache: one `dd` reached 2.1 GB/s on two processors. Our filter refuses
+fallocate, which reserves any size at once."""
 _FASTEST_FILES_S = 200_000
-"""Creation rate: a C program created 90,000 empty files a second on ext4 with one processor."""
+"""Highest assumed rate of creating files: a C program created 90,000 empty files a second on ext4 with one
+processor."""
 SHORTEST_S, LONGEST_S = 0.1, 10.0
 """Interval between checks: the time in which the fastest writer could reach the floor, within these bounds."""
 _ALERT_S = 1.0
-"""When the floor could be reached within this time, the written bytes of each process are recorded."""
+"""If the floor could be reached within this time, the written bytes of each process are recorded."""
 _ALERT_LOOKS = 50
 """The record is renewed after this many checks, so that only recent writes count."""
 _ALLOWANCE_BYTES = 32 * MIB
-"""What a process may write below the floor: enough to compile a file; 64 such processes use up a floor of 2 GiB."""
+"""Bytes that a process may write below the floor: enough to compile a file; 64 such processes use up a floor of 2
+GiB."""
 _STEADY_BYTES = 128 * 1024
-"""What a process may write below the floor between two checks, twice in a row. This finds the parent of short-lived
-writers, and spares a process that is only charged with the writes of a killed child."""
+"""Bytes that a process may write below the floor between two checks, twice in a row. This finds the parent of
+short-lived writers, and spares a process that is only charged with the writes of a killed child."""
 _STEADY_TICKS = 2
-"""Same for system time, in ticks of 10 ms, while inodes are short: no counter shows who creates files (ext4 writes
-their metadata from its journal thread)."""
+"""The same limit for system time, in ticks of 10 ms, while inodes are short: no counter shows which process creates
+files (ext4 writes their metadata from its journal thread)."""
 _PATIENT_LOOKS = 3
 """Number of checks for which a process with unknown writes is spared."""
 _KILL_ROUNDS = 6
 """Number of rounds of killing single writers before all processes are killed."""
 _ROUNDS_LAST_S = 30.0
-"""Rounds are counted anew after this long without a kill: `while :; do dd of=big; done` empties its file each time, and
-with it the disk, and would fill it again for as long as it runs."""
+"""Rounds are counted anew after this long without a kill: `while :; do dd of=big; done` truncates its file each time,
+which frees the disk, and would fill it again for as long as it runs."""
 _ASK_SPACE = b"stat -f -c '%S %a %b %d %c' /"
 """POSIX has no such command; this one works with coreutils and busybox (`df -i` is optional in busybox)."""
 
@@ -67,7 +69,7 @@ class FileSystem(NamedTuple):
     """Name, as the beginning of a sentence."""
     ask: Callable[[], DiskSpace | None]
     near: bool = True
-    """Whether it is on this machine."""
+    """Whether the file system is on this machine."""
 
 
 class _ProcessWrites(NamedTuple):
@@ -83,7 +85,7 @@ class _ProcessWrites(NamedTuple):
     ticks: int | None
     """System time in ticks of 10 ms; threads and children as in disk_bytes."""
     user: str
-    """uid:gid."""
+    """The process's uid:gid."""
     name: str
 
 
@@ -111,7 +113,7 @@ def writable_file_systems(
 
 
 def _reachable_cache(found: Mapping[str, Any]) -> Path | None:
-    """Return where the engine keeps the volume of the cache, if that is not the disk of its containers."""
+    """Return the engine's directory of the cache volume, if that is on another disk than its containers."""
     places = {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "volume"}
     where = reachable(str(places.get(CACHE_DIR, {}).get("Source") or ""))
     containers = reachable(str(found.get("ResolvConfPath") or ""))
@@ -121,7 +123,7 @@ def _reachable_cache(found: Mapping[str, Any]) -> Path | None:
 
 
 def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:
-    """Return a sentence if a file system is below its floor. Only file systems on this machine are checked."""
+    """Return a sentence about the first file system below its floor; only those on this machine are checked."""
     for place in where:
         if place.near and (found := place.ask()) is not None and (short := shortage(found, asked)) is not None:
             return f"{place.name} {short}"
@@ -135,7 +137,7 @@ def _writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | Non
 
 
 def room_bytes(container: Container, sandbox: DockerRuntime, asked: int | None) -> int | None:
-    """Return the same for the disk of a container, as it is now."""
+    """Return the bytes that may now be written above the floor of the disk of a container; None if unknown."""
     return _writable_bytes(writable_file_systems(container.engine, container.inspect(), {}, (), sandbox), asked)
 
 
@@ -175,11 +177,11 @@ class DiskMonitor:
         self._steady: dict[int, int] = {}
         """For each process, the number of consecutive checks in which it has written."""
         self._low: tuple[str, bool] | None = None
-        """The file system below its floor, and whether it is short of inodes."""
+        """The file system below its floor, and whether it is inodes that are short."""
         self._killed: set[int] = set()
         self._last_free = 0
         self._rounds = 0
-        """Rounds of killing, none of which is ROUNDS_LAST_S after the one before."""
+        """Number of killing rounds, each within _ROUNDS_LAST_S of the one before."""
         self._killed_at = 0.0
         self.kills = 0
         """Number of times that processes were killed."""
@@ -189,7 +191,7 @@ class DiskMonitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Start no further check. Calling it twice is fine."""
+        """Stop checking. Calling it twice is fine."""
         self._stopped.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(1)
@@ -229,7 +231,7 @@ class DiskMonitor:
         self._age += 1
 
     def _act(self, fact: str, what: tuple[str, bool], left: int) -> bool:
-        """Act once below the floor; return whether something may write. what: the file system; if inodes are short."""
+        """Act once below the floor; return whether more may be written. what: file system, whether inodes are short."""
         first, fell = self._low != what, self._low == what and self._last_free > left
         self._low, self._last_free = what, left
         try:
@@ -251,7 +253,7 @@ class DiskMonitor:
                 self._say(f"{fact}, and no process could be started to find what writes: the sandbox was killed")
                 self._sandbox.tell(self._sandbox.restart(failure))
             return fell
-        return first or fell or bool(writers)  # a second has time for all inodes below the floor
+        return first or fell or bool(writers)  # within a second all inodes below the floor could be used
 
     def _written(self) -> dict[int, _ProcessWrites]:
         """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
@@ -266,7 +268,7 @@ class DiskMonitor:
         found = []
         self._killed &= now.keys()
         for pid, one in now.items():
-            if pid in self._killed:  # a process in uninterruptible disk sleep dies later
+            if pid in self._killed:  # already killed; a process in uninterruptible disk sleep dies later
                 continue
             base, last = self._base.get(pid, _NOTHING), self._last.get(pid, _NOTHING)
             steady = _more(one.disk_bytes, last.disk_bytes, _STEADY_BYTES) or (
@@ -296,10 +298,10 @@ class DiskMonitor:
         for user in {now[pid].user for pid in pids}:
             theirs = " ".join(str(pid) for pid in pids if now[pid].user == user)
             self._sandbox.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
-        self._killed.update(pids)  # a snippet that failed has killed nothing: the next round tries again
+        self._killed.update(pids)  # if the killing snippet fails, the next round tries again
 
     def _say(self, what: str) -> None:
-        """Report before killing, so that the result of a killed command says why."""
+        """Report before killing, so that the result of a killed command states the reason."""
         self._sandbox.tell(what)
         log.warning("%s", what)
 

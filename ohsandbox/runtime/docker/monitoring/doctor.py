@@ -33,11 +33,11 @@ class Check(NamedTuple):
     status: Status
     value: str
     remedy: str = ""
-    """Empty if nothing needs to be done."""
+    """Empty if no action is needed."""
 
 
 def checks() -> list[Check]:
-    """Run every check in order; without an engine, return only the reason. Never raises ohsandbox's own errors."""
+    """Run every check in order; without an engine, return only that result. Never raises ohsandbox's own errors."""
     try:
         engine = connect()
     except OhsandboxError as error:
@@ -85,7 +85,7 @@ def _versions(engine: Engine, version: dict[str, Any], api: str) -> Iterator[Che
 
 
 def runc_is_safe(version: str) -> bool:
-    """Whether the release is at or after the first fixed one of its branch."""
+    """Whether runc's release is at or after the first fixed one of its branch."""
     numbers = _numbers(version)
     branch = next((safe for safe in _SAFE_RUNC if safe[:2] == numbers[:2]), None)
     return numbers >= branch if branch else numbers > _SAFE_RUNC[-1]

@@ -1,4 +1,4 @@
-"""What watches a sandbox of ours while it runs: its disks, its services, and that this process lives."""
+"""What monitors our sandbox while it runs: its disks, its services, and whether this process lives."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class SandboxMonitors:
-    """The monitors of one runtime, begun once its sandbox is checked; what they do is told with the next result."""
+    """The monitors of one runtime, started once its sandbox has been checked; the next result reports what they did."""
 
     is_new = True
-    """No process has run in the sandbox yet: it does not start where a disk is short already."""
+    """Whether no process has run in the sandbox yet; it is then refused if a disk is already short of space."""
 
     def __init__(self, runtime: DockerRuntime) -> None:
         self._runtime = runtime
@@ -41,7 +41,7 @@ class SandboxMonitors:
         self._watchdog: OwnerWatchdog | None = None
 
     def begin(self, sandbox: Sandbox, facts: Mapping[str, str], *, keep: bool) -> None:
-        """Begin those that do not run; facts are of the first process. A kept sandbox lives on without this process.
+        """Start the monitors that do not run; facts are the first process's. A kept sandbox outlives this process.
 
         Raises:
             SandboxRefused: the sandbox is new, and a disk is below the minimum.
@@ -72,7 +72,7 @@ class SandboxMonitors:
         self._disk.start()
 
     def stop(self) -> None:
-        """End them all. Twice is fine; `begin` begins new ones."""
+        """Stop all monitors. Calling it twice is fine; `begin` starts new ones."""
         monitor, self._disk = self._disk, None
         if monitor is not None:
             monitor.stop()
@@ -84,22 +84,24 @@ class SandboxMonitors:
 
 
 _WAIT_AND_END = "trap '' HUP INT QUIT PIPE; while read -r line; do :; done; kill -TERM 1"
-"""Runs as root, which an agent that runs as the calling user cannot signal. PID 1 of such a container ends on TERM."""
+"""Runs as root, so that an agent that runs as the calling user cannot signal it. PID 1 of such a container ends on
+SIGTERM."""
 _AGAIN_S = 0.1
-"""Pause after the watchdog was killed: by an agent that is root itself, or by us when we end all processes."""
+"""Pause in seconds after the watchdog was killed: by an agent that is root itself, or by us when we end all
+processes."""
 
 
 class OwnerWatchdog:
-    """Keeps a watchdog process in a sandbox while our process lives."""
+    """Keeps a watchdog process in a sandbox: it ends the sandbox if this process dies."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        """Start in a thread of its own, since this takes an exec of the engine."""
+        """Start the watchdog in a thread of its own, since it takes an exec of the engine."""
         self._sandbox = sandbox
         self._over = threading.Event()
         threading.Thread(target=self._keep, name="ohsandbox-host-watch", daemon=True).start()
 
     def leave(self) -> None:
-        """Start no further watchdog. A running one ends with the container or with our process."""
+        """Start no further watchdog. A running one ends with the container or with this process."""
         self._over.set()
 
     def _keep(self) -> None:
@@ -116,16 +118,17 @@ class OwnerWatchdog:
 
 
 MAX_RESTARTS, RESTARTS_S = 3, 60.0
-"""So often in so long: one that ends again at once is broken, or is being ended on purpose."""
+"""Maximum number of restarts within so many seconds: a service that ends again at once is broken, or is being ended on
+purpose."""
 AGAIN_S = 5.0
-"""After an engine that failed, or was restarted, it is asked again."""
+"""Seconds after which an engine that failed or was restarted is asked again."""
 
 
 class ServiceWatch:
-    """Listens to the engine's events in a thread of its own, which sleeps while nothing ends."""
+    """Restarts services that end. Its thread listens to the engine's events, and sleeps while nothing ends."""
 
     def __init__(self, pod: Pod, *, listening: Callable[[], Collection[int]], tell: Callable[[str], None]) -> None:
-        """Start the thread. listening: see `Pod.await_ready`; tell is given a sentence, in the thread."""
+        """Start the thread. listening: see `Pod.await_ready`; tell is called with a sentence, in the thread."""
         self._pod, self._listening, self._tell = pod, listening, tell
         self._over = threading.Event()
         self._events: Any = None
@@ -133,7 +136,7 @@ class ServiceWatch:
         threading.Thread(target=self._watch, name="ohsandbox-services", daemon=True).start()
 
     def leave(self) -> None:
-        """Start nothing again from now on."""
+        """Restart no service from now on."""
         self._over.set()
         if self._events is not None:
             with contextlib.suppress(OSError, AttributeError):
@@ -146,20 +149,20 @@ class ServiceWatch:
                 self._listen()
             except SandboxGone:
                 return
-            except (OhsandboxError, ValueError) as error:  # `leave` closes the stream
+            except (OhsandboxError, ValueError) as error:  # `leave` closes the stream, which raises here
                 if not self._over.is_set() and str(error) != said:
                     said = str(error)
                     log.warning("The services are not watched: %s It is tried again every %g s.", said, AGAIN_S)
             self._over.wait(AGAIN_S)
 
     def _listen(self) -> None:
-        """Start again what has ended, and what ends until the engine says no more, or `leave` is called."""
+        """Restart services that have ended or end now, until the engine's events end or `leave` is called."""
         engine = connect()
         try:
             with engine_errors("watching the services"):
                 filters = {"label": [f"{SERVICE_OF_LABEL}={self._pod.lease_id}"], "event": ["die"]}
                 self._events = engine.api.events(decode=True, filters=filters)
-                self._look()  # what has ended before
+                self._look()  # services that ended before we listened
                 for _ in () if self._over.is_set() else self._events:
                     self._look()
         finally:
@@ -170,7 +173,7 @@ class ServiceWatch:
             now = time.monotonic()
             recent = [one for one in self._restarts.get(name, []) if one > now - RESTARTS_S]
             if len(recent) >= MAX_RESTARTS:
-                if len(recent) == MAX_RESTARTS:  # told once
+                if len(recent) == MAX_RESTARTS:  # report it once
                     self._tell(
                         f"Service {name!r} ended {MAX_RESTARTS + 1} times within {RESTARTS_S:g} s and is not started "
                         "again."

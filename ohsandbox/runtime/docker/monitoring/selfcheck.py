@@ -32,7 +32,7 @@ _ENGINE_MOUNTS = {
     "/", "/dev", "/dev/shm", PRIVATE_DIR, CONNECTOR_DIR, "/etc/resolv.conf", "/etc/hostname",  # noqa: S108
     "/etc/hosts", "/run/.containerenv",
 }  # fmt: skip
-"""Mount points that every engine creates; their sources are the engine's choice. The last is Podman's."""
+"""Mount points that every engine creates; the engine chooses their sources. The last one is Podman's."""
 _NEVER = (
     "Privileged", "AutoRemove", "OomKillDisable", "Devices", "DeviceCgroupRules", "VolumesFrom",
     "Binds", "GroupAdd", "PortBindings", "PublishAllPorts", "Sysctls",
@@ -44,7 +44,7 @@ _ANONYMOUS = re.compile("[0-9a-f]{64}")
 _VOLUME = re.compile(r".*/volumes/[0-9a-f]{64}/_data")
 """An anonymous volume of the image's VOLUME."""
 _TUNNELS = {"tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0"}
-"""A kernel with these modules creates one of each in every new network namespace, down and without an address
+"""A kernel with these modules creates one interface of each in every new network namespace, down and without an address
 (net.core.fb_tunnels_only_for_init_net)."""
 _GPU_MOUNT = re.compile(
     r"/dev/nvidia[-\w]*(?:/[-\w]+)?|(?:/usr)?/lib(?:32|64|/[-\w]+)?/(?:[-\w]+/){0,4}(?:nvidia_drv\.so"
@@ -78,8 +78,8 @@ def refuse_weaker(facts: Mapping[str, str], config: ContainerConfig, found: Mapp
 def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:
     """Return the first fact of scripts/selfcheck.sh that is weaker than the configuration; None if all hold.
 
-    gVisor and Kata have their own kernel, which skips the checks that only Linux passes; that it is not the engine's is
-    one itself.
+    gVisor and Kata have their own kernel: checks that only Linux passes are skipped for them, and another one is added,
+    that the kernel is not the engine's.
     """
     kernel = facts.get("kernel", "")
     if config.own_kernel and kernel in {"", config.engine_kernel}:
@@ -109,7 +109,7 @@ def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:
 
 
 def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
-    """Return the limits that the kernel does not show as in force, in words."""
+    """Return the limits that the kernel does not show to be in force, in words."""
     limits = config.limits
     quota, _, period = (facts.get("cpu") or f"{facts.get('quota')},{facts.get('period')}").partition(",")
     checks = {
@@ -130,12 +130,12 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
 
 
 def _is_whole_machine(memory_bytes: int, config: ContainerConfig) -> bool:
-    """Whether that much memory is the engine's own, which shows no limit; gVisor without control groups shows that."""
+    """Whether that much memory is the engine's own, so that no limit is visible, as in gVisor without cgroups."""
     return bool(config.engine_memory_bytes) and memory_bytes * _ROUNDING >= config.engine_memory_bytes
 
 
 def processors(cpuset: str) -> set[int]:
-    """The numbers in a list such as '0,2-3'; none in one that is not such a list."""
+    """Return the numbers in a list such as '0,2-3'; empty if it is not such a list."""
     ranges = [one.partition("-")[::2] for one in cpuset.split(",")]
     if not all(first.isdigit() and (last.isdigit() or not last) for first, last in ranges):
         return set()
@@ -147,12 +147,12 @@ def _at_most(shown: str | None, limit: int) -> bool:
 
 
 def outside_interfaces(names: Iterable[str]) -> set[str]:
-    """Those of a network namespace's interfaces that may lead out of it."""
+    """Return those of a network namespace's interfaces that may lead out of it."""
     return {*names} - {"lo", ""} - _TUNNELS
 
 
 def _reach(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
-    """Yield each access beyond the sandbox."""
+    """Yield a sentence for each access beyond the sandbox."""
     others = outside_interfaces(facts.get("interfaces", "?").split(","))
     if config.network != "open" and others:
         yield f"network is {config.network!r}, and it has the interface {min(others)!r}"
@@ -201,27 +201,27 @@ def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
 
 
 def _volumes(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
-    """Yield the volumes with a name that nobody asked for."""
+    """Yield the named volumes that were not requested."""
     names = {str(one.get("Name")) for one in found.get("Mounts") or [] if one.get("Type") == "volume"}
     others = sorted(name for name in names - {config.cache_volume} if not _ANONYMOUS.fullmatch(name))
     yield from (f"volume {name} is mounted, and was not asked for" for name in others)
 
 
 def _cache(place: str | None, config: ContainerConfig) -> Iterator[str]:
-    """Yield that the cache's volume is not where it belongs."""
+    """Yield a sentence if the cache's volume is not mounted where it belongs."""
     if place is None or not place.endswith(f"/{config.cache_volume}/_data"):
         yield f"{CACHE_DIR} is not the volume {config.cache_volume} ({place or 'nothing'})"
 
 
 def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none") -> Iterator[str]:
-    """Yield the differences between the engine's description and the create call; log is the driver asked for."""
+    """Yield the differences between the engine's description and the create call; log is the requested log driver."""
     host: Mapping[str, Any] = found.get("HostConfig") or {}
     sent = host_config(config)
     yield from (f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind))
     requests = [(one.get("Count"), one.get("Capabilities")) for one in host.get("DeviceRequests") or []]
     if requests != [(one["Count"], one["Capabilities"]) for one in sent.get("DeviceRequests", [])]:
         yield f"DeviceRequests is {str(host.get('DeviceRequests'))[:100]}, and {config.gpus} GPUs were asked for"
-    # a container that its owner's end has stopped must stay stopped
+    # a container that was stopped when its owner ended must stay stopped
     if (restarts := str((host.get("RestartPolicy") or {}).get("Name") or "no")) != "no":
         yield f"it is started again by the engine ({restarts[:100]})"
     joined = {sent["NetworkMode"]}
@@ -247,5 +247,5 @@ def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none
 
 
 def _without_filter(options: Sequence[str] | None) -> list[str]:
-    """Replace our filter in SecurityOpt by one word: an earlier release's may differ, and Podman has its path."""
+    """Return SecurityOpt with our filter replaced by one word: an older release's differs, and Podman has a path."""
     return sorted("seccomp={...}" if one.startswith(("seccomp={", "seccomp=/")) else one for one in options or [])

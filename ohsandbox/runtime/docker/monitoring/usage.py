@@ -1,4 +1,4 @@
-"""What a sandbox has used: by its control group, or as the engine tells of many; and tried without a network."""
+"""Resource usage of a sandbox, from its control group or, for many, from the engine; connections without a network."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
 
 MAX_STATS_REQUESTS = 32
-"""At once. The engine samples each second and answers with its next sample: asked one by one, 30 take half a minute."""
+"""Number of concurrent requests. The engine samples each second and answers with its next sample: 30 requests one by
+one take half a minute."""
 STATS_TIMEOUT_S = 2.5
-"""Of one request."""
+"""Time limit for one request."""
 
 _FILES = (
     "memory.peak", "memory.events", "cpu.stat",
     "memory/memory.max_usage_in_bytes", "memory/memory.oom_control", "cpuacct/cpuacct.usage", "cpu/cpu.stat",
 )  # fmt: skip
-"""Of control groups of version 2, then of version 1."""
+"""Files of control groups of version 2, then of version 1."""
 READ = (
     f"for ohs_f in {' '.join(_FILES)};do [ ! -r /sys/fs/cgroup/$ohs_f ]||"
     'while read -r ohs_k ohs_v;do echo "${ohs_f##*/}" "$ohs_k" "$ohs_v";done </sys/fs/cgroup/$ohs_f;done;'
     "for ohs_f in /proc/net/snmp /proc/net/snmp6;do [ ! -r $ohs_f ]||"
     'while read -r ohs_k ohs_v;do case $ohs_k in Ip:|Ip6OutNoRoutes)echo "$ohs_k" "$ohs_v";;esac;done <$ohs_f;done'
 ).encode()
-"""Worker shell, builtins alone: 1 ms."""
+"""Shell code for a worker, with builtins alone: takes 1 ms."""
 
 
 def parse(said: bytes) -> ResourceUsage:
@@ -54,7 +55,7 @@ def parse(said: bytes) -> ResourceUsage:
 
 
 def _no_route(said: str) -> int | None:
-    """Of both versions of the protocol; the kernel counts for each network namespace (OutNoRoutes of RFC 4293)."""
+    """Return the packets without a route, IPv4 and IPv6, as counted per network namespace (OutNoRoutes, RFC 4293)."""
     names, values, of_6 = (found[1].split() if (found := one.search(said)) else [] for one in _SNMP)
     counts = [value for name, value in zip(names, values, strict=False) if name == "OutNoRoutes"] + of_6
     return sum(map(int, counts)) if counts and all(one.isdigit() and len(one) <= 20 for one in counts) else None  # noqa: PLR2004 - 64 bits
@@ -63,7 +64,7 @@ def _no_route(said: str) -> int | None:
 _SNMP = tuple(
     re.compile(line, re.MULTILINE) for line in (r"^Ip: ([A-Za-z].*)$", r"^Ip: ([0-9].*)$", r"^Ip6OutNoRoutes (.*)$")
 )
-"""Of /proc/net/snmp the line of names and that of values, and a line of /proc/net/snmp6."""
+"""Matches the lines of names and of values in /proc/net/snmp, and one line of /proc/net/snmp6."""
 _KEYS = {
     "peak": "memory.peak", "peak1": "memory.max_usage_in_bytes",
     "cpu": "cpu.stat usage_usec", "cpu1": "cpuacct.usage",
@@ -76,9 +77,9 @@ _KEYS = {
 
 
 def read_stats(engine: Engine, container: str, *, until: float) -> SandboxUsage | None:
-    """One sample of the engine (`GET /containers/{id}/stats`, one-shot); None where it is gone, or for no answer.
+    """Return one sample of the engine (`GET /containers/{id}/stats`, one-shot); None if it is gone or does not answer.
 
-    until: what `time.monotonic` must be below for the engine to be asked at all.
+    until: a time of `time.monotonic` after which the engine is not asked any more.
     """
     if time.monotonic() >= until:
         return None
@@ -87,12 +88,12 @@ def read_stats(engine: Engine, container: str, *, until: float) -> SandboxUsage 
         url = f"{api.base_url}/v{api.api_version}/containers/{container}/stats"
         answer = api.get(url, params={"stream": "false", "one-shot": "true"}, timeout=STATS_TIMEOUT_S)
         return parse_stats(answer.json()) if answer.ok else None
-    except foreign_errors():  # and an answer that is not JSON, which is requests' error
+    except foreign_errors():  # also for an answer that is not JSON, which raises requests' error
         return None
 
 
 def parse_stats(said: Any) -> SandboxUsage | None:
-    """Parse a sample; None for that of a container that does not run, which has no times in it."""
+    """Parse a sample; return None for a container that does not run, whose sample has no times."""
     try:
         memory, detail = said["memory_stats"], said["memory_stats"].get("stats") or {}
         cache = detail.get("inactive_file", 0) if "total_inactive_file" not in detail else detail["total_inactive_file"]

@@ -45,7 +45,7 @@ _LOCK = (
 `branch -u` on the host would leave their new file unguarded (measured, Linux 6). git takes no lock that exists."""
 _LOCKS = {"config.lock": _LOCK, "config.worktree.lock": _LOCK}
 _UNMADE = {**_LOCKS, "config.worktree": b"", "commondir": _COMMON_DIR}
-"""What `release` removes."""
+"""Files that `guard` creates, with their contents, and that `release` removes."""
 _FILES = {**_LOCKS, "config": b"", "config.worktree": b"", "commondir": _COMMON_DIR}
 _DIRECTORIES = ("hooks", "info")
 _WORKTREE_FILES = ("commondir", "gitdir")
@@ -79,9 +79,9 @@ def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
 def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
     """Return the nested mounts for a directory that is bound read-only.
 
-    A socket in it leads to a program here, as a FIFO does, over which nothing can be mounted: engine 26.1 opens each
-    place of a mount, and waits for a FIFO without end. An engine before Docker 25 binds a file system that is mounted
-    below the directory writable.
+    A socket in it leads to a program on this machine; an empty file is mounted over it. So does a FIFO, but nothing can
+    be mounted over one: engine 26.1 opens each mount point, and blocks on a FIFO for good. Engines before Docker 25
+    bind a file system that is mounted below the directory writable.
 
     Raises:
         UsageError: there is a FIFO, there are too many sockets, or a name is unreadable.
@@ -144,7 +144,7 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKS
 
 
 def _mounted_below(directory: str) -> list[str]:
-    """The mount points below a real path, relative to it, outer ones first; none where the kernel lists none."""
+    """Return the mount points below a real path, relative to it, outer ones first; empty if the kernel lists none."""
     try:
         listed = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
     except OSError:
@@ -163,10 +163,10 @@ class _MountPlan:
     """A workspace as a scan found it, and the nested mounts planned for it."""
 
     def __init__(self, root: str, *, fifos: bool = False) -> None:
-        """Scan root; with fifos, a FIFO is refused."""
+        """Scan root; if fifos is set, refuse a FIFO."""
         self.root = root
         self._wanted: dict[str, bool] = {}
-        """The paths to mount, and whether read-only."""
+        """The paths to mount, and whether each is read-only."""
         self._sockets: list[str] = []
         """Sockets on which a program of this machine answers; each is hidden behind an empty file."""
         self._layouts: dict[str, set[str]] = {}
@@ -178,7 +178,7 @@ class _MountPlan:
         for path, entry, _ in git_layout.walk(root):
             if entry is None:
                 continue
-            is_file = entry.is_file(follow_symlinks=False)  # by the type in the directory entry: no system call
+            is_file = entry.is_file(follow_symlinks=False)  # read from the directory entry, without a system call
             if entry.name in git_layout.LAYOUT:
                 self._layouts.setdefault(path.rpartition("/")[0], set()).add(entry.name)
             elif entry.name == ".git":
@@ -235,7 +235,7 @@ class _MountPlan:
                 self.lock(path)
         named = {target for target in self._pointers.values() if target is not None and target != "."}
         for path in sorted(self._repositories()):
-            # people and agents work in git's own; any other is a bare repository among the files, such as a fixture
+            # agents work in git's own directories; another layout is a bare repository, such as a fixture
             is_gits = not path or ".git" in path.split("/") or path in named
             if path and (git == "ro" or not is_gits):
                 self.lock(path)
@@ -261,7 +261,7 @@ class _MountPlan:
         prefix = f"{path}/" if path else ""
         names = self._layouts.get(path, set())
         files = _FILES
-        if "commondir" in names and "objects" not in names:  # of a worktree: the rest is in the repository it names
+        if "commondir" in names and "objects" not in names:  # of a worktree: the rest is in its repository
             fixed = {name: b"" for name in _WORKTREE_FILES if _kind(self.root, prefix + name) == "file"}
             files = {"config.worktree.lock": _LOCK, "config.worktree": b"", **fixed}
         else:
@@ -278,7 +278,7 @@ class _MountPlan:
     def _missing_submodules(self) -> Iterator[str]:
         """Yield directories of submodules that are not checked out; missing ones are created.
 
-        `git status` in the repository above enters a repository that a sandbox creates in one.
+        Otherwise a sandbox could create a repository in one, and `git status` in the repository above would enter it.
         """
         ours = ((path, top) for path in self._repositories() for top in self._tops(path))
         for root, path, top in [*((self.root, path, f"{self.root}/{top}") for path, top in ours), *_above(self.root)]:
@@ -293,7 +293,7 @@ class _MountPlan:
                     yield below
 
     def _is_checked_out(self, submodule: str) -> bool:
-        """Whether it has a `.git` that is guarded itself."""
+        """Whether the submodule has a `.git`, which is then guarded itself."""
         mode = self._dotgits.get(f"{submodule}/.git", 0)
         return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not _is_empty(self.root, f"{submodule}/.git"))
 
@@ -311,7 +311,7 @@ class _MountPlan:
 
     def _obeyed(self, prefix: str) -> Iterator[str]:
         """Yield the files of the workspace from which a repository takes hooks, configuration and programs."""
-        trees = [  # tops of its `.git` files: bases of relative paths (git-config(1), hooksPath)
+        trees = [  # top directories of its `.git` files: bases of relative paths (git-config(1), hooksPath)
             path.removesuffix(".git")
             for path, target in self._pointers.items()
             if target is not None and (f"{target}/" == prefix or target.startswith(f"{prefix}worktrees/"))
@@ -373,7 +373,7 @@ class _MountPlan:
 
 
 def _above(workspace: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the repository that contains a workspace without one: its directory, as (root, path), and its top."""
+    """Yield the repository around a workspace that has none itself: its directory, as (root, path), and its top."""
     for top in [workspace, *map(str, PurePosixPath(workspace).parents)]:
         if not os.path.lexists(f"{top}/.git"):
             continue
@@ -401,20 +401,20 @@ def _kind(workspace: str, path: str) -> str:
 
 
 def _is_empty(workspace: str, path: str) -> bool:
-    """Whether it is empty, or cannot be reached without a link."""
+    """Whether the directory is empty, or cannot be reached without following a link."""
     with contextlib.suppress(OSError), opened_below(workspace, path) as directory, os.scandir(directory) as entries:
         return next(entries, None) is None
     return True
 
 
 def _is_fifo(entry: os.DirEntry[str]) -> bool:
-    with contextlib.suppress(OSError):  # removed meanwhile
+    with contextlib.suppress(OSError):  # ignored: it was removed meanwhile
         return stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode)
     return False
 
 
 def _answers(workspace: str, path: str) -> bool:
-    """Whether a program listens, or may, on a socket. One that refuses is dead: bind(2) fails on an existing name.
+    """Whether a program may listen on a socket. One that refuses is dead: bind(2) fails on an existing name.
 
     Neither a network namespace nor a read-only mount prevents a container from connecting to a socket by its path.
     """
@@ -481,7 +481,7 @@ def _make_in(directory: int, name: str, content: bytes | None) -> bool:
 
 
 def _nothing() -> str:
-    """Return the path of our empty file that is mounted over a socket."""
+    """Return the path of our empty file, which is mounted over sockets."""
     path = state_dir(create=True) / "nothing"
     try:
         path.touch(mode=0o400)

@@ -27,16 +27,18 @@ _SYSTEM_TREES = (
     "/nix", "/gnu", "/snap", "/var/spool", "/var/mail", "/var/cron", "/var/at", "/var/backups", "/var/db",
     "/System", "/Library", "/Applications", "/cores",
 )  # fmt: skip
-"""Never bound, nor anything below them: write access there is control of the host."""
+"""Directories that are never bound, nor anything below them: write access there is control of the host."""
 _SYSTEM_ROOTS = (
     "/", "/home", "/root", "/var", "/var/lib", "/opt", "/srv", "/mnt", "/media", "/tmp",  # noqa: S108
     "/Users", "/Users/Shared", "/private", "/private/var", "/Volumes",
 )  # fmt: skip
-"""Never bound as a whole; a directory below them may be. /var/lib/docker is in the next list."""
+"""Directories that are never bound as a whole, though directories below them may be. /var/lib/docker is in the list
+above."""
 _ENGINE_TREES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/rancher", "/var/lib/kubelet")
 
 _HOME_NAMES = frozenset({"bin", "library", "appdata", "applications", "snap", "maildir", "start menu", "ntuser.dat"})
-"""In a home directory, besides all hidden names: programs that run by themselves or by name, keychains, browsers."""
+"""Names in a home directory that are never bound, besides all hidden names: programs that run by themselves or by name,
+keychains, browsers."""
 _STARTUP_FILES = (
     ".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".zshrc", ".zshenv",
     ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".login", ".cshrc", ".tcshrc", ".inputrc", ".xprofile", ".xinitrc",
@@ -44,17 +46,18 @@ _STARTUP_FILES = (
     ".netrc", ".pgpass", ".my.cnf", ".git-credentials", ".claude.json", ".pythonrc", ".gdbinit", ".irbrc", ".curlrc",
     ".wgetrc", ".config", ".ssh", ".gnupg", ".local", ".claude", ".codex", ".gemini", ".vim", ".emacs.d", "bin",
 )  # fmt: skip
-"""Often links into a directory of settings ("dotfiles"), which is then as sensitive as the home directory."""
+"""Start-up files that are often links into a directory of settings ("dotfiles"), which is then as sensitive as the home
+directory."""
 _VARIABLES = (
     "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "ZDOTDIR", "BASH_ENV", "ENV",
     "PYTHONSTARTUP", "PYTHONUSERBASE", "GIT_CONFIG_GLOBAL", "GNUPGHOME", "DOCKER_CONFIG", "KUBECONFIG", "CARGO_HOME",
     "CLAUDE_CONFIG_DIR", "CODEX_HOME",
 )  # fmt: skip
-"""They move directories and files that are in the home directory by default."""
+"""Variables that move directories and files which are in the home directory by default."""
 _WINDOWS_TREES = frozenset(
     {"windows", "program files", "program files (x86)", "programdata", "$recycle.bin", "system volume information"}
 )
-"""On a drive that WSL mounts at /mnt/<letter>."""
+"""Directories that are never bound on a drive that WSL mounts at /mnt/<letter>."""
 
 _OUR_CODE = "which this ohsandbox runs from"
 _ANOTHER = "Remedy: name a project's own directory."
@@ -93,10 +96,10 @@ def check_path(
 ) -> str:
     """Return the real path of what may be bound into a sandbox, or read-only or copied into one.
 
-    what is its name in messages. A socket, a FIFO or a device is none, nor is a file but with may_be_file.
+    what is the path's name in messages. Sockets, FIFOs and devices are refused; so are files without may_be_file.
 
     Raises:
-        UsageError: it does not exist, is of another kind, or is (a link to) a path that no agent may write or read.
+        UsageError: it does not exist, is of a refused type, or is (a link to) a path that no agent may write or read.
     """
     try:
         path = Path(named).expanduser().resolve(strict=True)
@@ -127,7 +130,7 @@ def _forbidden(path: Path, *, copied: bool = False) -> str | None:
 
 
 def _of_a_repository(path: Path) -> str | None:
-    """A part of a repository, or of what editors run, is not guarded by itself: the guard knows it by its place."""
+    """Return why a part of a repository, or files that editors run, may not be bound alone; the guard would miss it."""
     for above in path.parents:
         below = path.relative_to(above)
         part = below.parts[0]
@@ -162,7 +165,7 @@ def _of_the_system(path: Path) -> str | None:
 
 
 def _homes(path: Path) -> Iterator[Path]:
-    """Yield the caller's home directories, by environment and passwd database, and others that may hold path."""
+    """Yield the caller's home directories by environment and passwd database, and others that may contain path."""
     yield Path.home().resolve()
     names = [os.environ.get("SUDO_USER", "")] if os.geteuid() == 0 else []
     if len(path.parts) > 2 and path.parts[1] in {"home", "Users"}:  # noqa: PLR2004 - a home directory or below
@@ -229,7 +232,7 @@ def _touch(path: Path, place: Path) -> bool:
     """Whether one of the two contains the other, or they are the same."""
     try:
         real = place.resolve()
-    except (OSError, RuntimeError):  # a loop of links, or below a current directory that was removed
+    except (OSError, RuntimeError):  # a loop of links, or a path below a current directory that was removed
         return False
     return path.is_relative_to(real) or real.is_relative_to(path)
 

@@ -1,7 +1,7 @@
-"""Files and directories of this machine in a sandbox: what may be bound where, and whether that is what was bound.
+"""Files and directories of this machine in a sandbox: what may be bound where, and checks of what was bound.
 
-A path is resolved once, and vetted as it is then (`mount_policy`). The engine resolves it again, when it starts the
-container: so the file that is inside is compared with the one that was vetted (`verify_identity`).
+A path is resolved once, and the result is vetted (`mount_policy`). The engine resolves it again when it starts the
+container. Therefore the file in the container is compared with the vetted one (`verify_identity`).
 """
 
 from __future__ import annotations
@@ -38,34 +38,35 @@ _NO_TARGETS = (
     "/etc/sudoers", "/etc/sudoers.d", "/etc/security", "/.dockerenv", "/usr/local/share/ohsandbox-ca.pem",
     "/usr/local/share/ohsandbox-ca.pem.wgetrc", "/usr/local/share/ohsandbox-ca.pem.apt",
 )  # fmt: skip
-"""Neither these, nor what is below them, nor what holds one of them: the kernel, the engine and we keep them."""
+"""Targets that are refused, with everything below them and every directory that contains one: the kernel, the engine
+and ohsandbox use them."""
 _NOT_WHOLE = ("/home/ohsandbox", "/tmp", "/var/tmp", "/root", "/opt/ohsandbox", MORE_WORKSPACES)  # noqa: S108
-"""Neither these nor what holds one of them; what is below them may be a target."""
+"""Targets that are refused, with every directory that contains one; a target below them is allowed."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f:]")
 _ELSEWHERE = "Remedy: name another directory, such as /data or one below /workspaces or /mnt."
 
 
 class Bind(NamedTuple):
-    """A mount that was vetted, with what protects its contents."""
+    """A vetted mount, with the nested mounts that protect its contents."""
 
     source: str
-    """The real path."""
+    """The real path on this machine."""
     target: str
     read_only: bool = False
     guard: tuple[GuardMount, ...] = ()
     """The nested mounts; their paths are below target."""
     inode: int = 0
-    """Of source as it was vetted; 0: unknown."""
+    """Inode of source when it was vetted; 0: unknown."""
 
 
-# --- what a caller asks for --------------------------------------------------------------------------
+# --- arguments of the caller --------------------------------------------------------------------------
 
 
 def asked_workspaces(given: object, *, same_path: bool) -> list[Mount]:
-    """The workspaces of an argument: a path, a text such as "DIR:ro", a `Mount`, or a sequence of them.
+    """Return the workspaces of an argument: a path, a text such as "DIR:ro", a `Mount`, or a sequence of them.
 
     Raises:
-        UsageError: it is none of these, or two would have one place.
+        UsageError: the argument is of another type, or two workspaces would have the same path in the sandbox.
     """
     several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
     found: list[Mount] = []
@@ -91,12 +92,12 @@ def asked_workspaces(given: object, *, same_path: bool) -> list[Mount]:
 
 
 def moved(workspaces: Sequence[Mount], directory: Path | Mapping[str, Path] | None) -> list[Mount]:
-    """The workspaces with each that is writable in another directory: it itself, or one for each below it.
+    """Return the workspaces with each writable one moved to another directory, or, of several, below it.
 
-    A mapping names one for each place in the sandbox.
+    A mapping gives a directory for each path in the sandbox.
 
     Raises:
-        UsageError: it does not name the places of these.
+        UsageError: the mapping's paths are not those of the writable workspaces.
     """
     writable = [one for one in workspaces if not one.read_only]
     if directory is None or not writable:
@@ -113,10 +114,10 @@ def moved(workspaces: Sequence[Mount], directory: Path | Mapping[str, Path] | No
 
 
 def copied_directory(workspaces: Sequence[Mount]) -> str:
-    """The one workspace that is copied.
+    """Return the only workspace, which is to be copied.
 
     Raises:
-        UsageError: there are none, or several.
+        UsageError: there is no workspace, or more than one.
     """
     if len(workspaces) != 1:
         which = "needs a directory to copy" if not workspaces else f"copies one directory, not {len(workspaces)}"
@@ -125,10 +126,10 @@ def copied_directory(workspaces: Sequence[Mount]) -> str:
 
 
 def asked_mounts(given: object) -> list[Mount]:
-    """The mounts of an argument: a sequence of texts and of `Mount`.
+    """Return the mounts of an argument: a sequence of texts and of `Mount`.
 
     Raises:
-        UsageError: it is not a sequence of these.
+        UsageError: the argument is not such a sequence.
     """
     if given is None:
         return []
@@ -138,7 +139,7 @@ def asked_mounts(given: object) -> list[Mount]:
 
 
 def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Sequence[str] = ()) -> list[list[Mount]]:
-    """The same two lists with real paths, if all of it may be bound. taken are paths of the sandbox that are used.
+    """Return both lists with real paths, after vetting each. taken are paths that the sandbox uses already.
 
     Raises:
         UsageError: a source may not be bound, a target is refused, or two overlap.
@@ -157,17 +158,17 @@ def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Seque
 
 
 def _vetted_source(mount: Mount, what: str = "mount") -> str:
-    """The real path of a mount's source.
+    """Return the real path of a mount's source.
 
     Raises:
-        UsageError: it may not be bound.
+        UsageError: the source may not be bound.
     """
     may_be_file = what == "mount" and mount.read_only
     return mount_policy.check_path(mount.source, what=what, read_only=mount.read_only, may_be_file=may_be_file)
 
 
 def _checked_target(mount: Mount) -> str:
-    """A target in its normal form."""
+    """Return the target in normal form, or refuse it."""
     target = mount.target
 
     def refused(why: str, remedy: str = _ELSEWHERE) -> UsageError:
@@ -195,7 +196,7 @@ def _nested(one: str, other: str) -> bool:
 
 
 def _refuse_overlaps(given: Sequence[Mount], taken: Sequence[str]) -> None:
-    """Nothing lies in another mount, in the sandbox or here: a second way to a file would evade its guard."""
+    """Refuse a mount inside another one, in the sandbox or here: a second path to a file would evade its guard."""
     for place, one in ((place, one) for place in taken for one in given):
         if _nested(place, one.target):
             raise UsageError(f"{one.source!r} cannot be mounted at {one.target!r}: {place} is used. {_ELSEWHERE}")
@@ -216,7 +217,7 @@ def _refuse_overlaps(given: Sequence[Mount], taken: Sequence[str]) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Device and inode: bind mounts and file systems that fold case give one directory two paths."""
+    """Return device and inode: bind mounts and case-insensitive file systems give one directory two paths."""
     try:
         found = path.stat()
     except OSError as error:
@@ -224,14 +225,14 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-# --- what is bound -----------------------------------------------------------------------------------
+# --- binds -------------------------------------------------------------------------------------------
 
 
 def binds_of(mounts: Iterable[Mount], git: Git) -> tuple[Bind, ...]:
-    """What is bound, with the nested mounts for the contents as they are now; creates missing mount sources.
+    """Return the binds, with nested mounts for their present contents; creates missing mount sources.
 
     Raises:
-        UsageError: a source became a link or something else since it was vetted, or cannot be guarded.
+        UsageError: a source was replaced by a link or another type of file since it was vetted, or cannot be guarded.
     """
     return tuple(
         Bind(one.source, one.target, one.read_only, _guard_of(one, git), inode_of(one.source)) for one in mounts
@@ -245,10 +246,10 @@ def _guard_of(mount: Mount, git: Git) -> tuple[GuardMount, ...]:
 
 
 def inode_of(source: str) -> int:
-    """The inode of a real path, no part of which has become a link.
+    """Return the inode of a real path, after checking that no part of it has become a link.
 
     Raises:
-        UsageError: one has, or it is gone.
+        UsageError: a part has become a link, or the path is gone.
     """
     descriptor, why = os.open("/", os.O_RDONLY | os.O_DIRECTORY), ""
     try:
@@ -271,15 +272,15 @@ def inode_of(source: str) -> int:
 
 
 def verify_identity(binds: Sequence[Bind], listed: str) -> None:
-    """Compare what is mounted with what was vetted; listed is what `ls -di` says of the targets.
+    """Compare what is mounted with what was vetted; listed is the output of `ls -di` for the targets.
 
-    `?` is one that is not mounted, which the self-check refuses.
+    `?` stands for a target that is not mounted, which the self-check refuses.
 
     Raises:
-        SandboxRefused: another file is mounted, since a name was replaced meanwhile.
+        SandboxRefused: another file is mounted, because a name was replaced meanwhile.
     """
     inodes = [line.split(maxsplit=1)[0] for line in listed.splitlines() if line.strip()]
-    for index, bind in enumerate(binds if inodes else ()):  # an image without `ls` says none
+    for index, bind in enumerate(binds if inodes else ()):  # empty for an image without `ls`
         if bind.inode and (index >= len(inodes) or inodes[index] not in {str(bind.inode), "?"}):
             raise SandboxRefused(
                 f"{bind.target} in the sandbox is not {bind.source!r} as it was looked at: something replaced it "

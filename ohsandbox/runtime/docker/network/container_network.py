@@ -1,4 +1,4 @@
-"""`ContainerNetwork`: what one container reaches, and how its programs are led there."""
+"""`ContainerNetwork`: what one container can reach, and how its programs find their proxy."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _KEPT_DECISIONS = 1000
-"""As many decisions `decisions` tells, over all changes of the network."""
+"""Maximum number of decisions that `decisions` returns, over all changes of the network."""
 LIST_INTERFACES = b'while read -r ohs_k ohs_v;do case $ohs_k in *:*)echo "${ohs_k%%:*}";;esac;done </proc/net/dev'
-"""Worker shell: the interfaces of the sandbox, a line each."""
+"""Shell code for a worker: prints the interfaces of the sandbox, one per line."""
 WORKER_WAIT_S = 0.2
-"""What writes the connector and who looks at files meanwhile share the first process, a worker: each has it for some
-milliseconds, and another one takes 0.05 s of a processor."""
+"""Seconds to wait for the first worker process, which is shared by the code that writes the connector and callers that
+read files at that time. Each uses it for some milliseconds; another worker costs 0.05 s of a processor."""
 _ALLOWLIST = "ohsandbox.runtime.docker.network.allowlist"
 
 
 class _OfThread(threading.local):
-    """Whether this thread starts what the wait is for, or what runs nothing yet."""
+    """Thread-local state: whether this thread starts a process that must not wait for the allowlist."""
 
     is_starting = False
     is_connecting = False
-    """It starts the connector itself."""
+    """Whether this thread starts the connector itself."""
 
 
 class ContainerNetwork:
-    """The allowlist of one `DockerRuntime` with the credentials that it adds, and the record of what was decided.
+    """The allowlist of one `DockerRuntime`, the credentials that it adds, and the record of its decisions.
 
-    With another network it holds no list, and records the connections of ports alone.
+    With another network there is no allowlist, and only the connections of ports are recorded.
     """
 
     adds_credentials = True
-    """False leaves the credentials out of the next list."""
+    """If false, the next allowlist adds no credentials."""
 
     def __init__(
         self,
@@ -78,17 +78,18 @@ class ContainerNetwork:
         ca_bundle: str | os.PathLike[str] | None = None,
         given: Mapping[str, str],
     ) -> None:
-        """Begin nothing yet.
+        """Store the arguments without starting anything.
 
         Args:
-            runtime: whose container it is.
+            runtime: the runtime that owns the container.
             options: returns the runtime's options as they are now.
             credentials: as `DockerRuntime` takes them.
-            ca_bundle: a PEM file that is trusted beside the sandbox's own authority.
-            given: the caller's variables, which win over ours.
+            ca_bundle: a PEM file that is trusted in addition to the sandbox's own authority.
+            given: the caller's variables, which override ours.
 
         Raises:
-            UsageError: an argument has another type, a credential is none or lacks its value, or a variable has it.
+            UsageError: an argument has a wrong type, a credential is invalid or lacks its value, or a variable contains
+                its value.
         """
         expect_path("ca_bundle", ca_bundle)
         expect_texts("credentials", credentials)
@@ -97,7 +98,7 @@ class ContainerNetwork:
         self._allowlist: Allowlist | None = None
         self._port_audit: AuditLog | None = None
         self._earlier: tuple[NetworkDecision, ...] = ()
-        """Of lists that have ended, as by `set_network`."""
+        """Decisions of allowlists that have ended, for example by `set_network`."""
         self._here = _OfThread()
         self._listeners: NetworkListeners[[NetworkDecision]] = NetworkListeners()
         self._credentials: CredentialSetup | None = None
@@ -111,11 +112,11 @@ class ContainerNetwork:
     def _options(self) -> DockerOptions:
         return self._read_options()
 
-    # --- what is reached ---
+    # --- rules ---
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Those of the allowlist, as they are shown; empty with another network."""
+        """The rules of the allowlist, as they are displayed; empty with another network."""
         if self._allowlist is not None:
             return self._allowlist.policy.rules
         return self._options.allow if self._options.network == "allowlist" else ()
@@ -129,10 +130,10 @@ class ContainerNetwork:
         self._the_allowlist(rules).policy.disallow(*rules)
 
     def replace(self, rules: Sequence[str]) -> None:
-        """Have these rules alone on the list, where there is one."""
+        """Replace the rules of the allowlist, if there is one, by these."""
         if self._allowlist is not None:
             policy = self._allowlist.policy
-            policy.allow(*rules)  # first, so that what both lists have never lacks
+            policy.allow(*rules)  # add first, so that hosts of both lists stay reachable throughout
             policy.disallow(*{*policy.rules} - {*rules})
 
     def _the_allowlist(self, rules: tuple[str, ...]) -> Allowlist:
@@ -147,10 +148,10 @@ class ContainerNetwork:
         return self._allowlist
 
     def describe(self) -> str | None:
-        """What a model is told of the allowlist; None with another network."""
+        """Return the description of the allowlist for a model; None with another network."""
         return told_network(self.rules, self._credential_hosts) if self._options.network == "allowlist" else None
 
-    # --- what was decided ---
+    # --- decisions ---
 
     def decisions(self) -> tuple[NetworkDecision, ...]:
         """See `DockerRuntime.network_decisions`."""
@@ -163,7 +164,7 @@ class ContainerNetwork:
         return self._listeners.add(listener)
 
     def record_connection(self, one: PortConnection) -> None:
-        """Keep a port's connection with the decisions of the list; in a log of its own where there is no list."""
+        """Record a port's connection with the allowlist's decisions; without an allowlist, in a log of its own."""
         audit = self._port_audit if self._allowlist is None else self._allowlist.audit
         if audit is None:
             from ohsandbox.network.audit import AuditLog  # noqa: PLC0415 - as `_ALLOWLIST`
@@ -176,21 +177,21 @@ class ContainerNetwork:
         audit.finish(decision, sent_bytes=one.sent_bytes, received_bytes=one.received_bytes)
 
     def record_as(self, conversation: str) -> None:
-        """Keep decisions of the list under this conversation from now on."""
+        """Record decisions of the allowlist under this conversation from now on."""
         if self._allowlist is not None:
             self._allowlist.record_as(conversation)
 
-    # --- from the start of a container to its end ---
+    # --- life, from the start of a container to its end ---
 
     def prepare(self) -> None:
-        """Begin what needs no container, while the engine starts it: the list's modules are imported."""
+        """Import the allowlist's modules, which needs no container, while the engine starts it."""
         if self._options.network == "allowlist":
             threading.Thread(target=import_module, args=(_ALLOWLIST,), daemon=True).start()
         if self._credentials is not None:
             self._credentials.prepare()
 
     def open(self, container_name: str) -> None:
-        """Have a list from now on, if the options name one; `listen` leads the sandbox's connections to it."""
+        """Create the allowlist, if the options name one; `listen` then routes the sandbox's connections to it."""
         if self._options.network != "allowlist":
             self._allowlist = None
         elif self._allowlist is None:
@@ -203,17 +204,17 @@ class ContainerNetwork:
             )  # fmt: skip
 
     def listen(self) -> None:
-        """Lead the connections of a sandbox that is checked to its list, beside what is done there next."""
+        """Start the connector of a sandbox that has been checked, in the background."""
         if self._allowlist is not None:
             self._allowlist.begin(self._runtime.tunnel)
 
     def restart(self) -> None:
-        """Every process of the sandbox was ended, the list's connector among them: the next program waits for it."""
+        """Start the connector again after every process of the sandbox was killed; the next program waits for it."""
         if self._allowlist is not None:
             self._allowlist.restart()
 
     def close(self) -> None:
-        """Serve no process inside any more."""
+        """Stop serving processes of the sandbox."""
         ended, self._allowlist = self._allowlist, None
         if ended is not None:
             from ohsandbox.network.audit import shortened  # noqa: PLC0415 - as `_ALLOWLIST`
@@ -223,11 +224,11 @@ class ContainerNetwork:
         if self._port_audit is not None:
             self._port_audit.close()
 
-    # --- programs of the sandbox, and when they find the list ---
+    # --- programs of the sandbox wait for the allowlist ---
 
     @property
     def is_awaited(self) -> bool:
-        """Whether what this thread starts next has to find the list served."""
+        """Whether the next process that this thread starts must wait until the allowlist is served."""
         return self._allowlist is not None and not self._here.is_starting
 
     @property
@@ -241,7 +242,7 @@ class ContainerNetwork:
         return self._here.is_connecting
 
     def wait(self) -> None:
-        """Return once a program that is started by this thread finds the proxy from its first moment on."""
+        """Wait until the proxy is reachable for a program that this thread starts."""
         if self._allowlist is not None and not self._here.is_starting:
             self._allowlist.wait()
 
@@ -252,7 +253,7 @@ class ContainerNetwork:
 
     @contextlib.contextmanager
     def starting(self, *, connector: bool = False) -> Iterator[None]:
-        """What this thread starts meanwhile waits for no list: it runs nothing yet, or is the connector itself."""
+        """Context in which this thread starts processes without waiting for the allowlist, such as the connector."""
         here = self._here
         before = here.is_starting, here.is_connecting
         here.is_starting, here.is_connecting = True, connector or here.is_connecting
@@ -262,7 +263,7 @@ class ContainerNetwork:
             here.is_starting, here.is_connecting = before
 
     def write_files(self) -> None:
-        """Write the files that our variables name: Node and Java need them where nothing is reached, too."""
+        """Write the files that our variables name; Node and Java need them even if no host is reachable."""
         if self._options.network != "allowlist":
             return
         runtime = self._runtime
@@ -297,12 +298,12 @@ class ContainerNetwork:
     # --- variables of processes ---
 
     def environment(self, exec_env: Mapping[str, str]) -> dict[str, str]:
-        """The variables of a sandbox's processes: exec_env with ours of its network, without those of another."""
+        """Return the variables of a sandbox's processes: exec_env without an earlier network's, with this network's."""
         kept = {name: value for name, value in exec_env.items() if name not in self._variable_names}
         return {**kept, **self._variables()}
 
     def variables_now(self, exec_env: Mapping[str, str]) -> dict[str, str]:
-        """Those that lead a process of the network before to this one's proxy, or nowhere; "" where there is none.
+        """Return the variables that point a process of the previous network to this network's proxy; "" without one.
 
         exec_env is what `environment` returns.
         """
@@ -314,7 +315,7 @@ class ContainerNetwork:
         }
 
     def _variables(self) -> Mapping[str, str]:
-        """The variables that lead processes to the list, and to the placeholders of credentials."""
+        """Return the variables that point processes to the allowlist's proxy and to the placeholders of credentials."""
         if self._options.network != "allowlist":
             return {}
         found = self._credentials_now
@@ -335,33 +336,33 @@ class ContainerNetwork:
 
     @property
     def _trusts_bundle(self) -> bool:
-        """The caller's CA bundle alone is trusted, and Java reads it in a form of its own."""
+        """Whether the caller's CA bundle alone is trusted, which Java needs in a form of its own."""
         return self._options.ca_bundle is not None and self._credentials_now is None
 
     # --- credentials ---
 
     @property
     def secrets_outside(self) -> Mapping[str, str]:
-        """The values of the credentials by name, which never enter the sandbox."""
+        """The values of the credentials by name. They never enter the sandbox."""
         return MappingProxyType({}) if self._credentials is None else self._credentials.outside
 
     def check_outside(self, variables: Mapping[str, str]) -> None:
-        """Refuse variables of the sandbox that have such a value.
+        """Refuse variables of the sandbox that contain the value of a credential.
 
         Raises:
-            UsageError: one has.
+            UsageError: a variable contains one.
         """
         if self._credentials is not None:
             self._credentials.check_outside(variables)
 
     def with_credential_hosts(self, allow: Sequence[str] | None) -> Sequence[str] | None:
-        """The rules that were asked for with those that the credentials need; None where there are none."""
+        """Return the requested rules with the hosts of the credentials added; None if there are neither."""
         if isinstance(allow, str):
             raise wrong("allow", allow, f"a list, such as [{allow!r}]")
         return [*(allow or ()), *self._credential_hosts] if self._credential_hosts else allow or None
 
     def install_credentials(self, sandbox: Sandbox) -> None:
-        """Have a container's programs trust what answers for the hosts of the credentials, where it has the list."""
+        """Let a container's programs trust the proxy for hosts of credentials, if it has the allowlist."""
         if self._credentials is not None and self._options.network == "allowlist":
             self._credentials.install(sandbox)
 
@@ -375,13 +376,14 @@ class ContainerNetwork:
 
 
 def change(container: Container, network: NetworkMode, interfaces: Callable[[], bytes]) -> None:
-    """Leave every network but the one that is wanted, and join that. A call that was cut off can be repeated.
+    """Disconnect every network except the requested one, and join that. A call that was interrupted can be repeated.
 
     interfaces runs `LIST_INTERFACES` in the sandbox.
 
     Raises:
-        SandboxRefused: the engine says that it is done, and the interfaces do not show it; or no rules can be set.
-        SandboxUnavailable: the engine refuses.
+        SandboxRefused: the engine reports success but the sandbox's interfaces do not show it; or the rules cannot be
+            set.
+        SandboxUnavailable: the engine refuses the change.
     """
     with engine_errors(f"changing the network of sandbox {container.name!r} to {network!r}"):
         if network == "open":

@@ -1,4 +1,4 @@
-"""Network namespaces that sandboxes use one after another, as the trials of an evaluation do."""
+"""Network namespaces that sandboxes use one after another, for example the trials of an evaluation."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_S = 1.0
-"""For one that comes free: a loaded engine takes as long to make another one, and a trial may need two at a time."""
+"""Seconds to wait for a namespace in use: a loaded engine takes as long to create another one, and a trial may need two
+at a time."""
 
 _REMOVALS = 8
-"""At once; each mostly waits for the engine."""
+"""Number of concurrent removals; each mostly waits for the engine."""
 
 
 class NetworkPool:
-    """Owners of networks (`open_network`), each of which serves one sandbox at a time.
+    """Containers that own a network namespace (`open_network`), each of which serves one sandbox at a time.
 
-    A sandbox that joins a namespace starts in half the time of one that gets a new one, and no process, address, route
-    or connection of the one before is left in it: processes end with their sandbox, the interface is taken away, the
-    engine's name server cannot be reached, and what the kernel counts is the only trace. Each owner has a lease of its
-    own: `gc` removes those of a dead process.
+    A sandbox that joins an existing namespace starts in half the time of one that needs a new namespace. No process,
+    address, route or connection of the previous sandbox is left: processes end with their sandbox, the interface is
+    removed, and the engine's name server becomes unreachable. Only the kernel's counters remain. Each owner has its own
+    lease, by which `gc` removes the owners of a dead process.
     """
 
     def __init__(self) -> None:
@@ -51,9 +52,9 @@ class NetworkPool:
         self._removals: ThreadPoolExecutor | None = None
 
     def begin(self, count: int) -> None:
-        """Make so many owners beside what the caller does; more are made only while none of them comes free.
+        """Create count owners in the background; later ones are created only if none becomes free.
 
-        Where the engine fails, `take` tells.
+        If the engine fails, `take` raises the error.
         """
         if self._beginning is not None or count < 1:
             return
@@ -77,7 +78,7 @@ class NetworkPool:
                 self._changed.notify_all()
 
     def take(self, engine: Engine) -> str:
-        """Return the id of an owner that is not connected; a new one where all are in use.
+        """Return the id of an owner without a connection to the bridge, creating one if all are in use.
 
         Raises:
             SandboxRefused, SandboxUnavailable: as `open_network.make_owner`.
@@ -90,7 +91,7 @@ class NetworkPool:
         return self._made(engine)
 
     def _next_free(self) -> str | None:
-        """One that is free, now or soon; None where one more is to be made."""
+        """Return an owner that is free or becomes free soon; None if another one is to be created."""
 
         def is_decided() -> bool:
             return bool(self._free) or self._enough is None or len(self._owners) + self._making < self._enough
@@ -112,7 +113,7 @@ class NetworkPool:
         return lent.owner
 
     def open(self, owner: str) -> None:
-        """Let the sandbox in it, which is about to be connected, reach the engine's name server.
+        """Make the engine's name server reachable for the owner's sandbox, which is about to be connected.
 
         Raises:
             SandboxUnavailable: the owner is gone.
@@ -121,10 +122,10 @@ class NetworkPool:
         lent.set_name_server(reachable=True)
 
     def give_back(self, engine: Engine, owner: str, remove: Callable[[], object] | None = None) -> None:
-        """Have the next sandbox use it, once remove has removed the one before; after `finish` it is removed.
+        """Return an owner to the pool, after calling remove to remove its sandbox; after `finish`, remove the owner.
 
         Raises:
-            Exception: of remove; no sandbox uses it again.
+            Exception: whatever remove raises; the owner is then not used again.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="network") as beside:
             cleared = beside.submit(self._is_cleared, engine, owner)
@@ -136,7 +137,7 @@ class NetworkPool:
                 self._changed.notify()
 
     def _is_cleared(self, engine: Engine, owner: str) -> bool:
-        """Take from a namespace what one sandbox leaves to the next; False: it is removed instead."""
+        """Clear a namespace for the next sandbox; False means that this failed and the owner is removed instead."""
         if self._removals is not None:
             self._forget(engine, owner)
             return False
@@ -152,7 +153,7 @@ class NetworkPool:
         return True
 
     def finish(self) -> None:
-        """No sandbox will take one any more: begin to remove those that are free, beside the last sandboxes."""
+        """Begin to remove the free owners while the last sandboxes run: no further sandbox will take one."""
         with self._lock:
             owners, self._free = self._free, []
             self._removals = removals = ThreadPoolExecutor(1, thread_name_prefix="network-removal")
@@ -160,7 +161,7 @@ class NetworkPool:
             removals.submit(self._forget_all, owners)
 
     def close(self) -> None:
-        """Remove them all, once no sandbox uses one; those that cannot be removed are left to `gc`."""
+        """Remove all owners, once no sandbox uses one; those that cannot be removed are left to `gc`."""
         if self._beginning is not None:
             self._beginning.shutdown()
         if self._removals is not None:

@@ -1,9 +1,9 @@
-"""The network `open`: a bridge of our own, and in each namespace rules that leave only the public addresses of it.
+"""The network `open`: a bridge of our own, with rules in each namespace that allow only its public addresses.
 
-A sandbox that is made with it joins the network namespace of a container of ours, the owner, which has set the rules
-before the sandbox exists and then has no right any more. So they outlive every restart of the sandbox, and without its
-owner it has no network. A running sandbox that was made without one gets its rules from a container that joins the
-sandbox's namespace for that moment, before it is given an interface.
+A sandbox that is created with this network joins the network namespace of a container of ours, the owner. The owner
+sets the rules before the sandbox exists, and then drops its capabilities. So the rules outlive every restart of the
+sandbox, and without its owner the sandbox has no network. A running sandbox that was created without this network gets
+its rules from a short-lived container that joins the sandbox's namespace before an interface is added.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.wire import Wire
 
 NETWORK = "ohsandbox-open"
-"""The bridge, one for all sandboxes of an engine."""
+"""Name of the bridge; all sandboxes of an engine share it."""
 REPOSITORY = "ohsandbox-network"
-"""Of the image with our program and nothing else, 5 KB; its tag is the program's digest."""
+"""Repository of the image that contains only our program, 5 KB; its tag is the program's digest."""
 OWNER_LABEL = "ohsandbox.network-of"
-"""Of an owner: the id of the lease that it shares with its sandbox."""
+"""Label of an owner: the id of the lease that it shares with its sandbox."""
 ANSWER_S = 30.0
-"""For the program's answer, which takes 5 ms."""
+"""Time limit for the program's answer, which takes 5 ms."""
 _NO_TIME_WAIT = {"net.ipv4.tcp_max_tw_buckets": "0"}
-"""A port that a server of the sandbox before had is free at once; elsewhere it is after a minute."""
+"""Frees a port at once after its server in an earlier sandbox has ended; by default that takes a minute."""
 _MEMORY_BYTES = 32 * 1024**2
 _PROCESSES = 64
-"""Also for the threads of the OCI runtime that starts it."""
+"""Process limit of an owner; it includes the threads of the OCI runtime that starts it."""
 _PROGRAMS = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _FILES = {"amd64": "gateway-x86_64", "arm64": "gateway-aarch64"}
 _preparing = threading.Lock()
 
 
 class _OpenBridge(NamedTuple):
-    """The bridge and the image, as they are in an engine."""
+    """The bridge and the image, as the engine has them."""
 
     image: str
     subnet: ipaddress.IPv4Network
@@ -57,12 +57,12 @@ class _OpenBridge(NamedTuple):
 
 
 def owner_name(sandbox: str) -> str:
-    """The name of the owner of a sandbox's network."""
+    """Return the name of the container that owns a sandbox's network."""
     return f"{sandbox}-network"
 
 
 def owner_of(found: dict[str, Any]) -> str:
-    """The id of the owner in an engine's description of a sandbox; "" for one that has a namespace of its own."""
+    """Return the owner's id from the engine's description of a sandbox; "" if its namespace is its own."""
     mode = str((found.get("HostConfig") or {}).get("NetworkMode") or "")
     return mode.removeprefix("container:") if mode.startswith("container:") else ""
 
@@ -70,14 +70,14 @@ def owner_of(found: dict[str, Any]) -> str:
 def make_owner(
     engine: Engine, *, name: str, lease_id: str, allow: Iterable[str] = (), hosts: Iterable[str] = ()
 ) -> str:
-    """Create and start the owner of a network; returns its id. It is not connected yet.
+    """Create and start the owner of a network, not yet connected to the bridge; return its id.
 
-    hosts are names of its loopback, for all that join it.
+    hosts are names of the loopback address for all containers that join the namespace.
 
     Raises:
-        SandboxRefused: the rules cannot be set here.
+        SandboxRefused: the rules cannot be set on this engine.
         SandboxUnavailable: the engine fails.
-        UsageError: an exception of allow is none, or the name is taken.
+        UsageError: an entry of allow is invalid, or the name is taken.
     """
     config = _owner_config(engine, "hold", lease_id, allow)
     config["HostConfig"]["ExtraHosts"] = [f"{one}:127.0.0.1" for one in hosts]
@@ -87,7 +87,7 @@ def make_owner(
 
 
 def lend_owner(engine: Engine, *, name: str, lease_id: str, labels: Mapping[str, str]) -> LentNetwork:
-    """Create and start the owner of a network for one sandbox after another. It is not connected yet.
+    """Create and start the owner of a network that sandboxes use one after another, not yet connected to the bridge.
 
     Raises:
         SandboxRefused, SandboxUnavailable: as `make_owner`.
@@ -99,10 +99,10 @@ def lend_owner(engine: Engine, *, name: str, lease_id: str, labels: Mapping[str,
 
 
 class LentNetwork:
-    """An owner, and the connection over which it is told whether the engine's name server is to be reached.
+    """A network's owner, and the connection that tells it whether the engine's name server may be reached.
 
-    That one stays in the namespace once it was connected (see `close`), and the next sandbox is not to reach it before
-    its network is open.
+    The name server stays in the namespace once the bridge was connected (see `close`), and the next sandbox must not
+    reach it before its network is open.
     """
 
     def __init__(self, owner: str, wire: Wire) -> None:
@@ -110,10 +110,10 @@ class LentNetwork:
         self._wire = wire
 
     def set_name_server(self, *, reachable: bool) -> None:
-        """Have it so from now on; at the beginning it is not reachable.
+        """Make the engine's name server reachable or not; at first it is not.
 
         Raises:
-            SandboxUnavailable: the owner does not answer, as after a restart of the engine.
+            SandboxUnavailable: the owner does not answer, for example after a restart of the engine.
         """
         try:
             self._wire.sendall(memoryview(b"o" if reachable else b"c"))
@@ -124,7 +124,7 @@ class LentNetwork:
             raise SandboxUnavailable("The container that holds the sandbox's network does not answer any more.")
 
     def close(self) -> None:
-        """End the connection; the container stays."""
+        """Close the connection; the container stays."""
         self._wire.close()
 
 
@@ -135,7 +135,7 @@ def _owner_config(engine: Engine, mode: str, lease_id: str, allow: Iterable[str]
 
 
 def _started_owner(engine: Engine, name: str, config: dict[str, Any]) -> tuple[str, Wire]:
-    """Return its id, and the wire on which it said that it is ready."""
+    """Create and start an owner; return its id, and the connection on which it reported that it is ready."""
     with engine_errors(f"creating the network of {name!r}"):
         owner = str(engine.api.create_container_from_config(config, name)["Id"])
     try:
@@ -147,11 +147,11 @@ def _started_owner(engine: Engine, name: str, config: dict[str, Any]) -> tuple[s
 
 
 def connect(engine: Engine, container: str, allow: Iterable[str]) -> None:
-    """Give a namespace, in which the rules stand, the interface of the bridge. Once it has one, nothing is done."""
+    """Connect a namespace whose rules are set to the bridge; do nothing if it is connected."""
     try:
         _join(engine, container)
     except SandboxUnavailable:
-        # somebody may have removed the bridge, and it is another one now: its gateway is not in the rules
+        # the bridge may have been removed and recreated: the rules lack the gateway of the new one
         set_rules(engine, container, allow)
         _join(engine, container)
 
@@ -166,7 +166,7 @@ def _join(engine: Engine, container: str) -> None:
 
 
 def disconnect(engine: Engine, container: str) -> None:
-    """Take all interfaces away."""
+    """Disconnect a container from all networks."""
     with engine_errors("taking the network of a sandbox away"):
         for name in _networks(engine, container) - {"none"}:
             _leave(engine, container, name)
@@ -176,18 +176,19 @@ def _leave(engine: Engine, container: str, network: str) -> None:
     try:
         engine.api.disconnect_container_from_network(container, network)
     except foreign_errors() as error:
-        if "is not connected to" not in str(error):  # of one that is ending just now, which the engine still lists
+        if "is not connected to" not in str(error):  # the engine still lists a container that is just ending
             raise
 
 
 def close(engine: Engine, container: str) -> None:
-    """Take all interfaces of a running container away, and the name server that the engine runs in its namespace.
+    """Disconnect a running container from all networks, and stop the engine's name server in its namespace.
 
-    The engine leaves that one running, and before 25.0.5 it asks on from its own namespace where the machine's name
-    server is on loopback (CVE-2024-29018): names, and data in them, would go out without an interface.
+    The engine leaves the name server running. Before 25.0.5 it forwards queries from the engine's own namespace if the
+    machine's name server is on loopback (CVE-2024-29018): names, and data encoded in them, would get out although there
+    is no interface.
 
     Raises:
-        SandboxRefused: the name server cannot be taken away; nothing has changed.
+        SandboxRefused: the name server cannot be stopped; nothing has changed.
         SandboxUnavailable: the engine fails.
     """
     _once(engine, _payload(_image(engine), ["close"], f"container:{container}"))
@@ -195,14 +196,14 @@ def close(engine: Engine, container: str) -> None:
 
 
 def set_rules(engine: Engine, container: str, allow: Iterable[str]) -> None:
-    """Set the rules in the namespace of a running container, which loses its interface.
+    """Set the rules in the namespace of a running container, which is disconnected first.
 
     Raises:
-        SandboxRefused: they cannot be set there.
+        SandboxRefused: the rules cannot be set there.
         SandboxUnavailable: the engine fails.
     """
     bridge = prepare(engine)
-    # its own /etc/resolv.conf may be anything
+    # its own /etc/resolv.conf is not trusted
     _, *resolvers = _once(engine, _payload(bridge.image, ["resolvers"], "none"))
     rules = _rules(engine, bridge, allow, resolvers or ["127.0.0.11"])
     disconnect(engine, container)
@@ -210,10 +211,10 @@ def set_rules(engine: Engine, container: str, allow: Iterable[str]) -> None:
 
 
 def revive_owner(engine: Engine, owner: str, allow: Iterable[str]) -> None:
-    """Start the owner of a network again, where it has ended: its rules stand before it is connected.
+    """Restart the owner of a network if it has ended; its rules are set before it is connected.
 
     Raises:
-        SandboxGone: it was removed.
+        SandboxGone: the owner was removed.
     """
     try:
         with engine_errors("looking at the network of a sandbox"):
@@ -233,21 +234,21 @@ def revive_owner(engine: Engine, owner: str, allow: Iterable[str]) -> None:
 
 
 def is_open(engine: Engine, container: str) -> bool:
-    """Whether a namespace's container is connected to a network; False for one that is gone."""
+    """Whether the container that owns a namespace is connected to the bridge; False if it is gone."""
     with contextlib.suppress(SandboxGone), engine_errors("looking at the network of a sandbox"):
         return bool(_networks(engine, container) - {"none"})
     return False
 
 
 def is_running(engine: Engine, owner: str) -> bool:
-    """Whether the owner of a network is there and runs."""
+    """Whether the owner of a network exists and runs."""
     with contextlib.suppress(SandboxGone), engine_errors("looking at the network of a sandbox"):
         return bool(engine.api.inspect_container(owner)["State"].get("Running"))
     return False
 
 
 def remove_owner(engine: Engine, name: str, lease_id: str) -> None:
-    """Remove the owner of that name if it is that lease's; one that is gone is not an error."""
+    """Remove the owner of that name if it has that lease; one that is gone is not an error."""
     try:
         with engine_errors(f"removing the network {name!r}"):
             found = engine.api.inspect_container(name)
@@ -259,25 +260,26 @@ def remove_owner(engine: Engine, name: str, lease_id: str) -> None:
 
 
 def collect(engine: Engine) -> None:
-    """Remove the bridge if no container is a part of it, not even a stopped one; the next one makes it again."""
+    """Remove the bridge if no container, running or stopped, uses it; it is recreated when needed."""
     with contextlib.suppress(SandboxUnavailable), engine_errors(f"removing the network {NETWORK!r}"):
         found = _found_bridge(engine)
         if found is None or not _LABELS.items() <= (found.get("Labels") or {}).items():
             return
         used = [{"network": NETWORK}, {"label": OWNER_LABEL}]
         if not any(engine.api.containers(all=True, filters=one) for one in used):
-            engine.api.remove_network(found["Id"])  # the engine refuses where one has come
+            engine.api.remove_network(found["Id"])  # the engine refuses if a container has joined meanwhile
 
 
 # --- the bridge and the image ---
 
 _LABELS = {"ohsandbox": "1"}
 _OPTIONS = {"com.docker.network.bridge.enable_icc": "false"}
-"""What the kernel of the engine can do besides: nothing is handed from one port of the bridge to another."""
+"""Options of the bridge: the kernel forwards nothing from one port of the bridge to another, in addition to our
+rules."""
 
 
 def prepare(engine: Engine) -> _OpenBridge:
-    """Have the image and the bridge in the engine; 3 ms where they are there.
+    """Return the image and the bridge, creating them if missing; takes 3 ms if they exist.
 
     Raises:
         SandboxRefused: a network of that name is not ours.
@@ -309,14 +311,14 @@ def _found_bridge(engine: Engine) -> dict[str, Any] | None:
 
 
 def _made_bridge(engine: Engine) -> dict[str, Any]:
-    """Make the bridge. Its device has a name, which no second one gets: engines before 25 let networks share theirs."""
+    """Create the bridge with a device name that no second one can get: engines before 25 allow two of one name."""
     device = f"ohs{hashlib.sha256(str(engine.api.info().get('ID')).encode()).hexdigest()[:10]}"
     options = _OPTIONS | {"com.docker.network.bridge.name": device}
     try:
         with engine_errors(f"making the network {NETWORK!r}"):
             engine.api.create_network(NETWORK, driver="bridge", options=options, labels=_LABELS, check_duplicate=True)
     except OhsandboxError:
-        if (made := _found_bridge(engine)) is not None:  # by another process at the same time
+        if (made := _found_bridge(engine)) is not None:  # another process has created it at the same time
             return made
         raise
     if (made := _found_bridge(engine)) is None:
@@ -351,7 +353,7 @@ def _image(engine: Engine) -> str:
         return str(engine.api.inspect_image(name)["Id"])
 
 
-# --- containers of our own ---
+# --- our own containers ---
 
 
 def _rules(engine: Engine, bridge: _OpenBridge, allow: Iterable[str], resolvers: Sequence[str] = ()) -> list[str]:
@@ -391,14 +393,14 @@ def _payload(image: str, words: list[str], network: str) -> dict[str, Any]:
 
 
 def _run(engine: Engine, container: str) -> list[str]:
-    """Start a container of ours and return the words of its answer; raises SandboxRefused where it is not a success."""
+    """Start a container of ours and return the words of its answer; raise SandboxRefused if it reports a failure."""
     wire, words = _begin(engine, container)
     wire.close()
     return words
 
 
 def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
-    """As `_run`, with the wire on which it answered."""
+    """Do the same as `_run`, and also return the connection on which the container answered."""
     with engine_errors("setting the rules of an open network"):
         wire = wrap(engine.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}))
         try:
@@ -417,7 +419,7 @@ def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
 
 
 def _heard(wire: Wire) -> bytes:
-    """Return the first line of a container of ours; less where it ends before, or says nothing in time."""
+    """Return the first line that a container of ours prints; less if it ends or is silent for too long."""
     frames, said, buffer, deadline = Demultiplexer(), b"", memoryview(bytearray(4096)), time.monotonic() + ANSWER_S
     while b"\n" not in said and wire.readable(deadline) and (count := wire.recv_into(buffer)):
         said += b"".join(chunk.data for chunk in frames.feed(buffer[:count]))

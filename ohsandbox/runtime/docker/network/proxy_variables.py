@@ -1,4 +1,4 @@
-"""How programs in a sandbox find the proxy of its allowlist, and what its model is told of it."""
+"""Variables by which programs in a sandbox find the allowlist's proxy, and the description of it for a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PROXY_PORT = 3128
-"""Where the connector listens inside, on 127.0.0.1; the port that proxies have by custom."""
+"""Port on 127.0.0.1 in the sandbox where the connector listens; proxies use it by convention."""
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _LOCAL = "localhost,127.0.0.1,::1"
 _JAVA = (
@@ -17,7 +17,7 @@ _JAVA = (
     f"-Dhttps.proxyPort={PROXY_PORT} -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
 )
 NODE_PRELOAD_PATH = "/usr/local/share/ohsandbox-node-proxy.cjs"
-"""In a container, as our copy of the CA bundle: a Node process that lacks it does not start."""
+"""Path in a container, beside our copy of the CA bundle. If the file were missing, Node processes would not start."""
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 PROXY_VARIABLES = {
     **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), _PROXY),
@@ -26,21 +26,21 @@ PROXY_VARIABLES = {
     "NODE_OPTIONS": f"--require={NODE_PRELOAD_PATH}",
     JAVA_OPTIONS: _JAVA,
 }
-"""curl, git and apt read the small letters, cargo, go, pip, uv and npm both; Node has a switch for them from
-22.21 on, and our file (network/proxy/node_proxy.cjs) before; Java, which reads none of them, has a variable with
-options for every virtual machine."""
+"""curl, git and apt read the lower-case names; cargo, go, pip, uv and npm read both. Node has a switch for them from
+22.21 on, and before that loads our file (network/proxy/node_proxy.cjs). Java reads none of them, but has a variable
+with options for every virtual machine."""
 
 
 def node_preload() -> bytes:
-    """The file that NODE_OPTIONS names."""
+    """Return the contents of the file that NODE_OPTIONS names."""
     return files("ohsandbox.network.proxy").joinpath("node_proxy.cjs").read_bytes()
 
 
 def proxy_environment(given: Mapping[str, str], *, java_options: str = "", hosts: Sequence[str] = ()) -> dict[str, str]:
-    """The variables that lead programs to the proxy, without those that the caller gave a value.
+    """Return the variables that point programs to the proxy, without those that the caller has set.
 
-    hosts are names of the loopback besides. Java's options are ours, then java_options, then the caller's, of which the
-    last wins; an empty value of the caller's stays empty.
+    hosts are additional names of the loopback address. Java's options are ours, then java_options, then the caller's;
+    later ones override earlier ones. If the caller's value is empty, it stays empty.
     """
     found = {name: value for name, value in PROXY_VARIABLES.items() if name not in given}
     found |= {name: ",".join([_LOCAL, *hosts]) for name in ("no_proxy", "NO_PROXY") if name in found and hosts}
@@ -51,7 +51,7 @@ def proxy_environment(given: Mapping[str, str], *, java_options: str = "", hosts
 
 
 def told_network(rules: Sequence[str], credentials: Sequence[str] = ()) -> str:
-    """What a model is told of the list, of hosts with credentials, and of a refusal."""
+    """Return the description of the allowlist for a model: rules, hosts with credentials, how a refusal looks."""
     hosts = ", ".join(rules) or "no host yet"
     registries = " ('packages' are the package registries of the user's own tools)" if "packages" in rules else ""
     added = (

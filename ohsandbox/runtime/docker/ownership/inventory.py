@@ -1,4 +1,4 @@
-"""`DockerInventory`: containers, checkpoint images and images of a Docker engine; removal of what a dead owner left."""
+"""`DockerInventory`: lists the containers, checkpoints and images of an engine, and removes what dead owners left."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WORKSPACE_LABEL = "ohsandbox.workspace"
 
 
 class DockerInventory(Inventory):
-    """Uses one connection to an engine."""
+    """Inventory of one engine, over one connection."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         """Use engine; None connects to the one that the environment names, and `close` closes that connection."""
@@ -56,7 +56,7 @@ class DockerInventory(Inventory):
     # --- sandboxes ---
 
     def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        """Return every container with a lease label; also those of others, which `collect_garbage` never removes."""
+        """Return every container with a lease label, even those of others, which `collect_garbage` never removes."""
         found = (_info(one) for one in self._labelled() if open_network.OWNER_LABEL not in (one.get("Labels") or {}))
         wanted = [info for info in found if (labels or {}).items() <= dict(info.labels).items()]
         return sorted(wanted, key=lambda info: info.created_at)
@@ -74,19 +74,19 @@ class DockerInventory(Inventory):
         return service_inventory.read_log(self._engine, service_id, lines=lines)
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:
-        """See `Inventory.usage`. At most timeout_s and the time of one request, for any number of them."""
+        """See `Inventory.usage`. Takes at most timeout_s plus the time of one request, for any number of sandboxes."""
         until = time.monotonic() + timeout_s
         left = deque(sandbox_ids)
         found: dict[str, SandboxUsage] = {}
 
         def read() -> None:
-            with contextlib.suppress(IndexError):  # none is left
+            with contextlib.suppress(IndexError):  # nothing is left to do
                 while True:
                     name = left.popleft()
                     if (usage := read_stats(self._engine, name, until=until)) is not None:
                         found[name] = usage
 
-        # daemons: whoever leaves `ohsandbox top` does not wait for the engine
+        # daemon threads: `ohsandbox top` need not wait for the engine when it exits
         readers = [threading.Thread(target=read, daemon=True) for _ in sandbox_ids[:MAX_STATS_REQUESTS]]
         for reader in readers:
             reader.start()
@@ -113,16 +113,15 @@ class DockerInventory(Inventory):
         return done
 
     def collect_garbage(self, *, kept: bool = False, keep_networks: bool = False) -> list[GcResult]:
-        """Remove the containers whose owner is dead, leases without a container, checkpoints without a conversation.
+        """Remove containers whose owner is dead, leases without a container, checkpoints without a conversation.
 
         A container is removed if all of this holds: its label names a lease file of this state directory, that file
         names this container, nobody holds its lock, and it is neither kept nor resumable (or kept is set). A label
         alone is never enough: committed images inherit labels, and anybody may write them. A container without its
-        lease file stays, and `ps` shows it. The lock files that the guard of a dead owner's workspace held are removed
-        too.
+        lease file stays, and `ps` shows it. Lock files that the guard left in a dead owner's workspace are removed too.
         """
         engine = self._engine
-        before = lease.all_ids()  # a lease taken later may have no container yet
+        before = lease.all_ids()  # read first: a lease taken later may have no container yet
         dead = [held for one in before if not lease.owner_alive(one) and (held := lease.read(one))]
         containers = self._labelled()
         present = {_lease_id(found) for found in containers}
@@ -204,7 +203,7 @@ class DockerInventory(Inventory):
     def build_shipped_image(
         self, name: str, *, base: str | None = None, progress: Callable[[PullProgress], None] | None = None
     ) -> str:
-        """See `Inventory.build_shipped_image`; this machine's certificates and pip's settings stay out of it."""
+        """See `Inventory.build_shipped_image`; the image has neither this machine's certificates nor pip's settings."""
         return shipped_images.build_shipped(self._engine, name, base=base, progress=progress)
 
     def list_made_images(self) -> list[StoredImage]:
@@ -225,12 +224,12 @@ class DockerInventory(Inventory):
 
 
 def digest(workspace: str) -> str:
-    """Return the word of WORKSPACE_LABEL for a directory; the label has one for each that is bound read-write."""
+    """Return a directory's digest for WORKSPACE_LABEL, which lists one for each directory that is bound read-write."""
     return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
 
 
 def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> list[dict[str, Any]]:
-    """Return anybody's running containers that bind a directory; with stopped, the others too."""
+    """Return all running containers that bind a directory, of any owner; with stopped, also those that do not run."""
     with engine_errors("looking for other sandboxes of the workspace"):
         filters = {"label": [WORKSPACE_LABEL]} | ({} if stopped else {"status": ["running"]})
         listed = engine.api.containers(all=stopped, filters=filters)
@@ -312,7 +311,7 @@ def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> 
 
 
 def _unlock(engine: Engine, workspace: str) -> None:
-    """Release the guard so that the host's git can change the configuration, unless a sandbox works there or will."""
+    """Release the guard so that the host's git can change the configuration, unless a sandbox uses the workspace."""
     with contextlib.suppress(SandboxUnavailable):
         containers = of_workspace(engine, workspace, stopped=True)
         if any(found.get("State") == "running" for found in containers):

@@ -29,7 +29,7 @@ LEASE_LABEL = "ohsandbox.lease"
 _ID_BYTES = 16
 
 RESUMABLE_S = 3 * 24 * 3600.0
-"""How long the container of an interrupted conversation can be resumed: over a weekend."""
+"""How long the container of an interrupted conversation can be resumed: long enough for a weekend."""
 
 
 class LeaseRecord(BaseModel):
@@ -49,7 +49,7 @@ class LeaseRecord(BaseModel):
     conversation: str | None = None
     keep: bool = False
     workspaces: tuple[str, ...] = ()
-    """The directories of this machine that it can write."""
+    """The directories of this machine that the container can write to."""
     network_owner: str | None = None
     """The name of the container that holds its network namespace (`open_network`), and shares this lease."""
     services: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Lease:
         self.leave()
 
     def rewrite(self, **facts: object) -> None:
-        """Change the file once and to no shorter one: a kill in between leaves the old record or the new one."""
+        """Update the file with one write, never shorter: after a kill it holds the old record or the new one."""
         assert self._descriptor is not None  # noqa: S101 - only for a held lease
         self.record = self.record.model_copy(update=facts)
         size = os.fstat(self._descriptor).st_size
@@ -108,7 +108,7 @@ _held: weakref.WeakSet[Lease] = weakref.WeakSet()
 
 
 def _leave_all_in_child() -> None:
-    """Release the leases in a forked child: it shares the locks and would keep a dead owner's lease alive."""
+    """Release the leases in a forked child, which shares the locks and would keep a dead owner's lease alive."""
     for lease in list(_held):
         lease.leave()
 
@@ -188,7 +188,7 @@ def try_lock(lease_id: str) -> Iterator[bool | None]:
         return
     try:
         is_free = False
-        with contextlib.suppress(OSError):  # a file system without locks: the owner may be alive
+        with contextlib.suppress(OSError):  # on a file system without locks the owner may be alive
             is_free = private_files.try_lock(descriptor)
         yield is_free
     finally:

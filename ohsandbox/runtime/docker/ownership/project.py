@@ -1,4 +1,4 @@
-"""What several containers of one sandbox share, networks and volumes: found by label, and removed."""
+"""Networks and volumes that several containers of one sandbox share: found by label, and removed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def remove_shared(engine: Engine, leases: Collection[str]) -> list[GcResult]:
-    """Remove the networks and volumes that have the label of one of these leases, once their containers are gone.
+    """Remove the networks and volumes labelled with one of these leases, once their containers are gone.
 
-    What cannot be removed is told in the result; nothing is raised.
+    Failures are reported in the results, not raised.
     """
     api = engine.api
     if not leases:

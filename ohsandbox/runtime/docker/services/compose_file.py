@@ -1,8 +1,8 @@
-"""The services of a project: from tables, or from the part of a Compose file that a sandbox's services can be.
+"""The services of a project: from tables, or from a Compose file, of which only a safe subset is accepted.
 
-Whoever wrote the repository wrote it. So it is read strictly: what is not known here is refused with its line, what
-would reach this machine (its directories, devices, namespaces, variables) is refused, and what has no meaning here (a
-published port, a restart policy) is told.
+The file is as untrusted as its repository, so it is read strictly: unknown keys are refused with their line, and so is
+everything that would reach this machine (its directories, devices, namespaces, variables). Keys without a meaning here
+(a published port, a restart policy) are reported in notes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REACH = frozenset({
     "dns", "dns_search", "dns_opt", "external_links", "secrets", "configs", "env_file", "extends", "credential_spec",
     "use_api_socket", "isolation", "oom_kill_disable",
 })  # fmt: skip
-"""What would reach this machine, weaken the container, or read more files."""
+"""Keys that would reach this machine, weaken the container, or read more files."""
 _UNUSED = frozenset({
     "container_name", "hostname", "domainname", "restart", "networks", "stdin_open", "tty", "init", "stop_signal",
     "stop_grace_period", "pull_policy", "labels", "annotations", "logging", "links", "cap_drop", "shm_size", "ulimits",
@@ -38,29 +38,29 @@ _UNUSED = frozenset({
 _TOP = frozenset({"services", "volumes", "networks", "version", "name"})
 _VARIABLE = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::?(-)([^}$]*))?\})")
 _WHOLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
-"""A value that is one variable and nothing else."""
+"""A value that consists of one variable and nothing else."""
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(h|ms|m|s|us|ns)")
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _PORT = re.compile(r"(?:(?:\[[0-9a-fA-F:]*\]|[0-9.]*):)?(?:[0-9-]*:)?([0-9]{1,5})(?:/(tcp|udp))?")
 _SERVICE_START_S = 60.0
 _COMPLETED = "service_completed_successfully"
 _NAMES = {"working_dir": "workdir", "mem_limit": "memory"}
-"""Keys of a Compose file that `Service` calls otherwise."""
+"""Keys of a Compose file whose fields in `Service` have other names."""
 
 
 class ProjectServices(NamedTuple):
-    """What a project runs beside a sandbox."""
+    """The services that a project runs beside a sandbox."""
 
     services: tuple[Service, ...]
     notes: tuple[str, ...] = ()
-    """What of the file has no meaning here, a line each."""
+    """One line for each part of the file that has no meaning here."""
 
 
 def services_of_tables(tables: Mapping[str, Any], directory: Path, root: Path) -> ProjectServices:
-    """The services of a project's file: name to the other fields of `Service`. Builds lie below root.
+    """Return the services of a project's file, given as a table from name to the other fields of `Service`.
 
     Raises:
-        UsageError: one is wrong, with its name.
+        UsageError: a service is invalid, or a build lies outside of root; the message has its name.
     """
     found = []
     for name, told in tables.items():
@@ -82,13 +82,14 @@ def services_of_tables(tables: Mapping[str, Any], directory: Path, root: Path) -
 
 
 def services_of_compose(path: Path, root: Path, *, only: Sequence[str] = ()) -> ProjectServices:
-    """The services of a Compose file; only: these and those that they depend on. Nothing outside of root is read.
+    """Return the services of a Compose file; only limits them to these and their dependencies.
 
-    A variable is looked up nowhere: `${NAME:-default}` is its default, and a value of `environment` that is one
-    variable, such as `${NAME}`, becomes a secret env:NAME.
+    Nothing outside of root is read. Variables are not looked up: `${NAME:-default}` is its default, and a value of
+    `environment` that is one variable, such as `${NAME}`, becomes a secret env:NAME.
 
     Raises:
-        UsageError: it is not a Compose file, or asks for what no service is given; each with its line.
+        UsageError: it is not a Compose file, or asks for something that services may not have; each problem with its
+            line.
     """
     with os.fdopen(open_regular(path, os.O_RDONLY, name="Compose file"), "rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
@@ -104,14 +105,14 @@ def services_of_compose(path: Path, root: Path, *, only: Sequence[str] = ()) -> 
 
 
 class _ComposeReader:
-    """Reads one file, and gathers all that is wrong with it."""
+    """Reads one file, and collects all problems in it."""
 
     def __init__(self, read: YamlFile, path: Path, root: Path) -> None:
         self._read, self._path, self._root = read, path, root
         self._faults: list[str] = []
         self._notes: list[str] = []
         self._once: set[str] = set()
-        """Services for whose end others wait."""
+        """Names of services that run once: others wait for them to end."""
         self._where: tuple[str, ...] = ()
 
     def services(self, only: Sequence[str]) -> ProjectServices:
@@ -158,7 +159,7 @@ class _ComposeReader:
         if len(self._faults) > before:
             return None
         if "build" in found:
-            found.pop("image", None)  # then it is the name that the built image gets
+            found.pop("image", None)  # the name is then that of the built image
         try:
             return Service(name, **found)
         except UsageError as error:
@@ -202,7 +203,7 @@ class _ComposeReader:
                 self._once |= {str(one) for one, how in waits if _mapping(how).get("condition") == _COMPLETED}
 
     def _other(self, key: str, value: Any) -> None:
-        """What no service is given: refused where it would reach anything, else told."""
+        """Handle a key that `Service` has no field for: refuse it if it could reach anything, else note it."""
         if key == "profiles" or key.startswith("x-") or (value is False and key in {"privileged", "oom_kill_disable"}):
             return
         if key in _UNUSED:
@@ -288,7 +289,7 @@ class _ComposeReader:
         return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
     def _volume(self, told: Any) -> str | None:
-        """The path of a volume of the service's own; a directory of the host is refused."""
+        """Return the path of a volume of the service's own; refuse a directory of the host."""
         if isinstance(told, dict):
             if told.get("type") == "volume" and not told.keys() - {"type", "source", "target"}:
                 return self._text(("volumes",), told.get("target"))
@@ -325,7 +326,7 @@ class _ComposeReader:
         return number or 0.0
 
     def _text(self, where: tuple[str, ...], value: Any) -> str:
-        """The value with the defaults of variables put in."""
+        """Return the value as text, with the defaults of variables substituted."""
         if isinstance(value, bool):
             return str(value).lower()
         if not isinstance(value, str | int | float):
@@ -351,10 +352,10 @@ def _mapping(told: object) -> dict[str, Any]:
 
 
 def _below(named: str, directory: Path, root: Path, what: str) -> Path:
-    """The absolute path of what a file names, which no link leads out of the project.
+    """Return the absolute path that a file names; no link may lead it out of the project.
 
     Raises:
-        UsageError: it is outside of root, or is not there.
+        UsageError: the path is outside of root, or does not exist.
     """
     found = (directory / named).resolve()
     if not found.is_relative_to(root) or named.startswith("~"):

@@ -1,8 +1,8 @@
 """The files of services in checkpoints: each service is committed beside its sandbox, and its volumes with it.
 
-A volume is not part of a commit. Its files travel as an archive through the engine's API: into an image of their own
-that holds nothing else, and at a restore from there into the new container's volume before it starts. What a service
-holds in memory alone is not kept.
+A commit does not include volumes. A volume's files are copied as an archive through the engine's API into an image of
+their own, and at a restore from that image into the new container's volume before it starts. Data that a service holds
+only in memory is not kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.services.services import Pod
 
 LABEL = "ohsandbox.services"
-"""Of a sandbox's checkpoint: its services, `name=IMAGE,VOLUME...` each, by the ids of images; empty: it has none."""
+"""Label of a sandbox's checkpoint with its services, each as `name=IMAGE,VOLUME...` by the ids of images; empty if it
+has none."""
 _CHUNK_BYTES = 1024 * 1024
 
 
@@ -31,11 +32,11 @@ class KeptService(NamedTuple):
     image: str
     """The id of the image with its files."""
     volumes: tuple[str, ...] = ()
-    """Ids of the images with the files of its volumes, in the order of their places."""
+    """Ids of the images with the files of its volumes, in the order of their mount points."""
 
 
 def names_of(tag: str, pod: Pod) -> tuple[str, ...]:
-    """The tags that the images of a checkpoint's services get, known before there is one."""
+    """Return the tags for the images of a checkpoint's services, before the images are created."""
     found = []
     for name, one in pod.running.items():
         found.append(f"{tag}-{name}")
@@ -44,7 +45,7 @@ def names_of(tag: str, pod: Pod) -> tuple[str, ...]:
 
 
 def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[str, int]:
-    """Commit all services, which are paused; return the value of LABEL and the bytes. room: so many may be written.
+    """Commit all services, which are paused; return the value of LABEL and the bytes. room: maximum bytes to write.
 
     Raises:
         SandboxUnavailable: the engine failed, or there is no room.
@@ -77,7 +78,7 @@ def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[st
 
 
 class _Counted:
-    """An archive that ends in an error where it becomes larger than there is room."""
+    """Reads an archive, and raises an error once it exceeds the available room."""
 
     def __init__(self, chunks: Iterator[bytes], room: int | None) -> None:
         self._chunks, self._room, self.bytes = chunks, room, 0
@@ -91,7 +92,7 @@ class _Counted:
 
 
 def kept(engine: Engine, checkpoint: str) -> dict[str, KeptService]:
-    """The services in a checkpoint, by name; empty where it has none.
+    """Return the services in a checkpoint, by name; empty if it has none.
 
     Raises:
         SandboxUnavailable: the engine fails, or the checkpoint is gone.
@@ -107,7 +108,7 @@ def kept(engine: Engine, checkpoint: str) -> dict[str, KeptService]:
 
 
 def fill(engine: Engine, container: str, volumes: tuple[str, ...]) -> None:
-    """Put the files of volumes into those of a container that was created and has not been started.
+    """Copy the files of volumes into those of a container that was created but not started.
 
     Raises:
         SandboxUnavailable: the engine fails.
@@ -127,5 +128,5 @@ def fill(engine: Engine, container: str, volumes: tuple[str, ...]) -> None:
 
 
 def _volumes(found: Mapping[str, Any]) -> list[str]:
-    """Where a container's volumes are, in order."""
+    """Return the mount points of a container's volumes, sorted."""
     return sorted(str(one["Destination"]) for one in found.get("Mounts") or [] if one.get("Type") == "volume")

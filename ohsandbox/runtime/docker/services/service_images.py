@@ -1,4 +1,4 @@
-"""The images of services: pulled, built, or of a checkpoint."""
+"""The images of services: pulled, built, or taken from a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class ServiceImage(NamedTuple):
-    """Facts of a service's image that its container is created from."""
+    """The facts of an image from which a service's container is created."""
 
     facts: engine_images.ImageFacts
     ports: tuple[int, ...]
     healthcheck: tuple[str, ...]
-    """Its words; empty: none."""
+    """The words of its health check; empty if it has none."""
     volumes: tuple[str, ...] = ()
-    """Of a checkpoint: ids of the images with the files of its volumes."""
+    """From a checkpoint: ids of the images with the files of its volumes."""
 
 
 def images_of_checkpoint(
     engine: Engine, kept: Mapping[str, service_checkpoints.KeptService], services: Sequence[Service]
 ) -> dict[str, ServiceImage]:
-    """What services that a checkpoint has are made from; the others are missing.
+    """Return the images of those services that the checkpoint contains.
 
     Raises:
-        ImageUnavailable: one is not here any more.
+        ImageUnavailable: an image no longer exists.
     """
     found = {}
     for service in services:
@@ -58,10 +58,10 @@ def find_images(
     progress: Callable[[PullProgress], None] | None,
     cancel: threading.Event | None,
 ) -> dict[str, ServiceImage]:
-    """The services' images, pulled or built first where they are not here; those that a checkpoint has are its.
+    """Return the services' images, from the checkpoint if it contains them; others are pulled or built if missing.
 
     Raises:
-        SandboxRefused: Podman answers.
+        SandboxRefused: the engine is Podman.
         ImageUnavailable, UsageError, CallCancelledError: as `images.ensure` and `build.ensure`.
     """
     if services and engine.is_podman:
@@ -83,10 +83,10 @@ def find_images(
 
 
 def _image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
-    """What of a local image matters for a service.
+    """Return the facts of a local image that a service needs.
 
     Raises:
-        ImageUnavailable: it is not here.
+        ImageUnavailable: the image is missing.
     """
     with engine_errors(f"looking at image {name!r}"):
         described = engine.api.inspect_image(name)

@@ -1,4 +1,4 @@
-"""The services of sandboxes as the engine has them: found by their labels, told, and removed with their lease."""
+"""The services of sandboxes as the engine lists them: found by label, described, and removed with their lease."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.ownership.lease import LeaseRecord
 
 SERVICE_OF_LABEL = "ohsandbox.service-of"
-"""Of a service: the id of the lease that it shares with its sandbox."""
+"""Label of a service: the id of the lease that it shares with its sandbox."""
 SERVICE_LABEL = "ohsandbox.service"
-"""Its description in JSON, without the values of secrets."""
+"""Label with the service's description in JSON, without the values of secrets."""
 _REMOVALS = 4
-"""At once."""
+"""Number of concurrent removals."""
 
 
 def described_service(labels: Mapping[str, str]) -> Service | None:
-    """The service that a container's label describes; None where it describes none."""
+    """Return the service that a container's labels describe; None if they describe none."""
     with contextlib.suppress(UsageError, ValueError, TypeError):
         return Service(**json.loads(labels.get(SERVICE_LABEL) or ""))
     return None
 
 
 def found_services(engine: Engine, record: LeaseRecord) -> list[tuple[Service, dict[str, Any]]]:
-    """The services of a lease, running or not, with the engine's descriptions of their containers."""
+    """Return the services of a lease, running or not, with the engine's descriptions of their containers."""
     found = ((described_service(one.get("Labels") or {}), one) for one in _containers(engine, record))
     return [(service, one) for service, one in found if service is not None]
 
@@ -46,7 +46,7 @@ def _containers(engine: Engine, record: LeaseRecord) -> list[dict[str, Any]]:
         return []
     with engine_errors("looking for the services of a sandbox"):
         listed = engine.api.containers(all=True, filters={"label": f"{SERVICE_OF_LABEL}={record.id}"})
-    prefix = f"{record.container}-"  # an image committed from a service has its label as well
+    prefix = f"{record.container}-"  # an image committed from a service has its labels as well
     return [one for one in listed if str((one.get("Names") or ["/"])[0]).lstrip("/").startswith(prefix)]
 
 
@@ -63,7 +63,7 @@ def remove(engine: Engine, record: LeaseRecord) -> None:
 
 
 def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:
-    """How each service of a lease is."""
+    """Return the state of each service of a lease."""
     found = []
     for service, one in found_services(engine, record):
         image = service.image or f"built from {service.build.context if service.build else ''}"
@@ -75,7 +75,7 @@ def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:
 
 
 def read_log(engine: Engine, container: str, *, lines: int | None = None) -> str:
-    """What a container printed: its last lines, or all that the engine keeps."""
+    """Return what a container printed: its last lines, or all that the engine has kept."""
     with engine_errors(f"reading the log of {container[:64]!r}"):
         text = engine.api.logs(container, tail="all" if lines is None else lines)
     return bytes(text).decode(errors="replace")

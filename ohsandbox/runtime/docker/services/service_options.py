@@ -1,4 +1,4 @@
-"""`Service`: what runs beside a sandbox, as the caller describes it; checked without an engine."""
+"""`Service`: a container beside a sandbox, as the caller describes it; validated without an engine."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.runtime_settings import NetworkMode
 
 _MAX_SERVICES = 16
-"""Each is a container with limits of its own; a project with more has an engine of its own."""
+"""Maximum number of services: each is a container with its own limits, and a project with more runs its own engine."""
 MAX_START_S = 3600.0
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?")
-"""A name that programs look up, without dots: no service takes the name of a host elsewhere."""
+"""A host name without dots, so that no service takes the name of a host elsewhere."""
 _TAKEN = frozenset({"localhost", "sandbox", "network", "ip6-localhost", "ip6-loopback"})
-"""The names that every sandbox has, and the end of the name of the container that holds the network."""
+"""Names that every sandbox has, and the suffix of the container that owns the network."""
 _PORTS = range(1, 65536)
 
 
 def _words(value: object) -> object:
-    """A text is split as a shell does."""
+    """Split a text into words as a shell does."""
     if not isinstance(value, str):
         return value
     try:
@@ -46,7 +46,7 @@ def _words(value: object) -> object:
 
 
 def _check_words(value: object) -> object:
-    """A text is a command for /bin/sh, as in a Dockerfile's HEALTHCHECK."""
+    """Turn a text into a command for /bin/sh, as in a Dockerfile's HEALTHCHECK."""
     return ("/bin/sh", "-c", value) if isinstance(value, str) else value
 
 
@@ -60,45 +60,48 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 class Service(ConfigModel):
     """A container beside the sandbox, such as a database: `Service("db", image="postgres:17")`.
 
-    It shares the sandbox's network, so that the sandbox reaches it at 127.0.0.1 and at its name, and nothing else does.
+    It shares the sandbox's network: the sandbox reaches it at 127.0.0.1 and by its name, and nothing else can reach it.
     """
 
     name: str
     """Lower-case letters, digits, '-' and '_': a host name in the sandbox and in the other services."""
     image: str | None = None
     build: Build | None = None
-    """A directory with a Dockerfile, or the Dockerfile, in the place of image."""
+    """A directory with a Dockerfile, or the Dockerfile, instead of image."""
     command: Words | None = None
-    """In the place of the image's CMD. A text is split into words as a shell does."""
+    """Command instead of the image's CMD. A text is split into words as a shell does."""
     entrypoint: Words | None = None
-    """In the place of the image's ENTRYPOINT; the image's CMD is then ignored."""
+    """Entry point instead of the image's ENTRYPOINT; the image's CMD is then ignored."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Variables, on top of the image's."""
+    """Variables, in addition to the image's."""
     secrets: dict[str, str] = Field(default_factory=dict)
-    """More variables, by where their value is: "env:NAME", "file:PATH". It is kept nowhere but in the container."""
+    """More variables, by the location of their value: "env:NAME", "file:PATH". Values are stored only in the
+    container.
+    """
     user: str | None = None
-    """Default: the image's."""
+    """User of its processes. Default: the image's."""
     workdir: str | None = None
-    """Default: the image's."""
+    """Working directory. Default: the image's."""
     ports: Annotated[tuple[int, ...], BeforeValidator(_one_or_more)] | None = None
     """The TCP ports that it listens on. Default: those that the image exposes."""
     healthcheck: Annotated[tuple[str, ...], BeforeValidator(_check_words)] | None = None
-    """A command that succeeds, inside, once it is ready; a text is for /bin/sh. () is none. Default: the image's own;
-    without one the service is ready when it listens on its ports."""
+    """A command that succeeds in the container once the service is ready; a text is run by /bin/sh. () means none.
+    Default: the image's own; without one the service is ready when it listens on its ports.
+    """
     run_once: bool = False
-    """It prepares something and ends: ready once it has ended with exit code 0."""
+    """Whether the service performs a task and ends; it is ready once it has ended with exit code 0."""
     start_timeout_s: float = Field(default=60.0, gt=0, le=MAX_START_S)
-    """Seconds to become ready."""
+    """Maximum time in seconds until it is ready."""
     depends_on: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
-    """Names of services that are ready before this one starts."""
+    """Names of services that must be ready before this one starts."""
     volumes: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
-    """Directories of it that lie on volumes of its own, in the engine; they go with the sandbox."""
+    """Directories in the container that get volumes of their own in the engine, removed with the sandbox."""
     memory: int = Field(default=GIB, ge=32 * MIB)
-    """Bytes, swap included, or a text such as "512m"."""
+    """Memory in bytes, swap included, or a text such as "512m"."""
     cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Processors. None: as `SandboxLimits`."""
+    """Number of processors. None: as in `SandboxLimits`."""
     pids: int = Field(default=512, ge=16)
-    """Processes and threads."""
+    """Maximum number of processes and threads."""
 
     by_position = ("name",)
 
@@ -188,10 +191,10 @@ class Service(ConfigModel):
 
 
 def check_services(services: Sequence[Service], *, network: NetworkMode) -> tuple[Service, ...]:
-    """The services in the order in which they start.
+    """Return the services in the order in which they start.
 
     Raises:
-        UsageError: two have one name or one port, or wait for each other; or a port is the proxy's.
+        UsageError: two services have the same name or port, services depend on each other, or a port is the proxy's.
     """
     if len(services) > _MAX_SERVICES:
         raise UsageError(f"{len(services)} services are too many. Remedy: give at most {_MAX_SERVICES}.")
@@ -214,10 +217,10 @@ def check_services(services: Sequence[Service], *, network: NetworkMode) -> tupl
 
 
 def check_ports(ports: dict[str, tuple[int, ...]], *, network: NetworkMode) -> None:
-    """Refuse a port that two have: the sandbox and its services share one loopback.
+    """Refuse a port that two services have: the sandbox and its services share one loopback interface.
 
     Raises:
-        UsageError: with the port and both names.
+        UsageError: a port occurs twice; the message has the port and both names.
     """
     used: dict[int, str] = {PROXY_PORT: "the proxy of the allowlist"} if network == "allowlist" else {}
     for name, own in ports.items():

@@ -1,7 +1,8 @@
-"""The services of a sandbox: containers in its network namespace that start, are ready, and end with it.
+"""The services of a sandbox: containers in its network namespace, which start, become ready, and end with it.
 
-A container of ours owns the namespace (`open_network.make_owner`), so that it outlives a restart of each. All of them
-share its lease: whoever removes the sandbox, `gc` too, removes its services by the lease's id, which is their label.
+A container of ours owns the namespace (`open_network.make_owner`), so that it outlives restarts of the sandbox and of
+each service. All of these containers share the sandbox's lease, whose id is their label: removing the sandbox, also by
+`gc`, removes its services.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LOG_LINES = 8
-"""Of a service that failed, in the message."""
+"""Number of lines of a failed service's output that a message quotes."""
 _MAX_LOG_CHARS = 800
 STOP_S = 10
-"""For a service to write what it holds in memory, as databases do on their stop signal."""
+"""Seconds for a service to write out what it holds in memory, as databases do on their stop signal."""
 _LOG_DRIVER = "json-file"
 _LOG = {"Type": _LOG_DRIVER, "Config": {"max-size": "1m", "max-file": "2"}}
-"""2 MB on the engine's disk, however much it prints."""
+"""Log options: 2 MB on the engine's disk at most, however much a service prints."""
 _POLL_S = 0.1
 _CHECK_S = 10.0
-"""For one call of a health check, at most."""
+"""Time limit for one call of a health check."""
 _STARTS = 4
-"""Services that the engine starts at once."""
+"""Number of services that are started concurrently."""
 
 
 class _ServiceContainer(NamedTuple):
@@ -78,10 +79,10 @@ class _ServiceContainer(NamedTuple):
 
 
 class Pod:
-    """The services of one sandbox that runs. Everything is by the engine: it is found again by `find`."""
+    """The services of one running sandbox. All its state is in the engine, from which `find` restores it."""
 
     def __init__(self, engine: Engine, lease_id: str, *, sandbox: str, owner: str) -> None:
-        """Hold no service yet. owner is the id of the container that owns the namespace."""
+        """Create a pod without services. owner is the id of the container that owns the namespace."""
         self.engine, self.lease_id, self.sandbox, self.owner = engine, lease_id, sandbox, owner
         self.running: dict[str, _ServiceContainer] = {}
 
@@ -89,9 +90,9 @@ class Pod:
         """Create a service's container and start it.
 
         Raises:
-            UsageError: a secret is not there, or the engine refuses a value.
-            SandboxRefused: the container is weaker than it was asked for.
-            SandboxUnavailable: the engine or the image cannot.
+            UsageError: a secret is missing, or the engine refuses a value.
+            SandboxRefused: the container is less isolated than requested.
+            SandboxUnavailable: the engine or the image cannot start it.
         """
         config = self._config(service, image, options)
         payload = service_payload(config, service)
@@ -134,10 +135,10 @@ class Pod:
         self, names: Iterable[str], *, listening: Callable[[], Collection[int]], tell: Callable[[str, str], None],
         cancel: threading.Event | None,
     ) -> None:  # fmt: skip
-        """Wait until these services are ready; listening returns the ports on which somebody listens.
+        """Wait until these services are ready; listening returns the ports on which a program listens.
 
         Raises:
-            SandboxUnavailable: one ended or took longer than its time; the message has its last lines.
+            SandboxUnavailable: a service ended or was not ready in time; the message has its last lines of output.
             CallCancelledError: cancel was set.
         """
         began, waiting = time.monotonic(), [self.running[name] for name in names]
@@ -180,11 +181,11 @@ class Pod:
 
     @property
     def ports(self) -> frozenset[int]:
-        """Those of all services."""
+        """The ports of all services."""
         return frozenset(port for one in self.running.values() for port in one.ports)
 
     def describe(self) -> str:
-        """Names and ports, for a system prompt."""
+        """Return names and ports of the services, for a system prompt."""
         told = [
             f"{name} at {', '.join(f'{name}:{port}' for port in one.ports)}" if one.ports else f"{name} (no port)"
             for name, one in self.running.items()
@@ -192,7 +193,7 @@ class Pod:
         return f"{'; '.join(told)}. Each name is 127.0.0.1, which they share with the sandbox"
 
     def ended(self) -> list[str]:
-        """The services that do not run, and should.
+        """Return the names of services that should run and do not.
 
         Raises:
             SandboxUnavailable: the engine fails.
@@ -213,7 +214,7 @@ class Pod:
             one.container.kill()
 
     def stop(self) -> None:
-        """Have all services end, so that they write what they hold in memory; those that do not in time are killed."""
+        """Stop all services, so that they write out what they hold in memory; those that take too long are killed."""
 
         def end(one: _ServiceContainer) -> None:
             with contextlib.suppress(SandboxUnavailable), engine_errors(f"stopping service {one.service.name!r}"):
@@ -231,7 +232,7 @@ def start(
     progress: Callable[[PullProgress], None] | None,
     cancel: threading.Event | None,
 ) -> None:
-    """Start all services of the options, each once those that it depends on are ready; found are their images.
+    """Start all services of the options, each after its dependencies are ready; found has their images.
 
     Raises:
         SandboxUnavailable, SandboxRefused, UsageError, CallCancelledError: as `Pod.create` and `Pod.await_ready`.
@@ -254,7 +255,7 @@ def start(
 
 
 def find(engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:
-    """The services of a sandbox that is resumed, running or not; owner as for `Pod`.
+    """Return the services of a resumed sandbox, running or not; owner as for `Pod`.
 
     Raises:
         SandboxUnavailable: the engine fails.
@@ -269,10 +270,10 @@ def find(engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:
 
 
 def bring_back(pod: Pod, *, listening: Callable[[], Collection[int]], only: Collection[str] | None = None) -> list[str]:
-    """Start the services that have ended, or whose network is an earlier one; a sentence for each.
+    """Restart services that have ended, or whose network was replaced; return a sentence for each.
 
     Raises:
-        SandboxUnavailable: one does not start, or the engine fails.
+        SandboxUnavailable: a service does not start, or the engine fails.
     """
     with engine_errors("looking at the network of the services"):
         since = str(pod.engine.api.inspect_container(pod.owner)["State"].get("StartedAt"))
@@ -298,10 +299,10 @@ def bring_back(pod: Pod, *, listening: Callable[[], Collection[int]], only: Coll
 def replaced(
     pod: Pod, checkpoint: str, options: DockerOptions, *, listening: Callable[[], Collection[int]]
 ) -> Iterator[Pod]:
-    """Context in which a checkpoint's services run in the place of those of pod, as those of the pod that is yielded.
+    """Context in which a checkpoint's services run in place of those of pod; yields their own pod.
 
-    At its end the others are removed; on an error they come back, and the new ones are removed. A checkpoint without
-    services leaves them as they are.
+    At its end the old services are removed; on an error they are restored, and the new ones are removed. A checkpoint
+    without services leaves the old ones unchanged.
 
     Raises:
         SandboxUnavailable: the engine fails, or a service does not start.
@@ -332,7 +333,7 @@ def replaced(
 
 
 def _at_once(act: Callable[[T], object], ones: Iterable[T]) -> None:
-    """Do it with each, _STARTS at a time; raises what the first that fails raises."""
+    """Call act with each item, _STARTS at a time; raise the error of the first that fails."""
     with ThreadPoolExecutor(_STARTS) as pool:
         for _ in pool.map(act, ones):
             pass
@@ -351,7 +352,7 @@ def _remove_all(pod: Pod) -> None:
 
 
 def service_payload(config: ContainerConfig, service: Service) -> dict[str, Any]:
-    """The body of the create call: as a sandbox's, but for what only a sandbox needs, and with its own program."""
+    """Return the body of the create call: a sandbox's with the service's program, without sandbox-only parts."""
     payload = create_payload(config)
     for name in ("Entrypoint", "Cmd", "StopSignal", "StopTimeout", "WorkingDir", "User"):
         payload.pop(name, None)
@@ -367,7 +368,7 @@ def service_payload(config: ContainerConfig, service: Service) -> dict[str, Any]
 
 
 def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> int | None:
-    """Run a command in a container; its exit code, None where it took too long or could not start."""
+    """Run a command in a container; return its exit code, None if it took too long or could not start."""
     api = container.engine.api
     try:
         with container.starting(), engine_errors(f"checking {container.name!r}"):
@@ -378,7 +379,7 @@ def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> 
             while wire.readable(deadline):
                 if not wire.recv_into(buffer):
                     break
-                if time.monotonic() > deadline:  # it prints without end
+                if time.monotonic() > deadline:  # for a command that prints without end
                     return None
         finally:
             wire.close()
@@ -390,7 +391,7 @@ def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> 
 
 
 def _how_it_ended(one: _ServiceContainer, *, since: str = "") -> str | None:
-    """How a service ended, or that its network is an earlier one than since; None where it is as it should be."""
+    """Return how a service failed, or that its network is older than since; None if it is as it should be."""
     state = one.container.inspect()["State"]
     if state.get("Running"):
         return "had lost its network" if str(state.get("StartedAt")) < since else None
@@ -405,7 +406,7 @@ def _refuse_weaker(service: Service, found: Mapping[str, Any], config: Container
 
 
 def _stages(services: Sequence[Service]) -> list[list[Service]]:
-    """The services in groups, each of which needs only those before it."""
+    """Return the services in groups, each of which depends only on earlier groups."""
     stages, left, ready = list[list[Service]](), [*services], set[str]()
     while left:
         stage = [one for one in left if {*one.depends_on} <= ready]
@@ -416,11 +417,11 @@ def _stages(services: Sequence[Service]) -> list[list[Service]]:
 
 
 def _way_out(options: DockerOptions, service: Service) -> dict[str, str]:
-    """The variables that lead its programs to the proxy of the allowlist, with its own names excepted."""
+    """Return the variables that point a service to the allowlist's proxy, with the services' names excepted."""
     if options.network != "allowlist":
         return {}
     found = proxy_environment(service.env, hosts=[one.name for one in options.services])
-    found.pop("NODE_OPTIONS", None)  # it names a file of the sandbox
+    found.pop("NODE_OPTIONS", None)  # it names a file that only the sandbox has
     return found
 
 
