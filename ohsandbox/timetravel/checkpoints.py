@@ -24,33 +24,34 @@ if TYPE_CHECKING:
 _RUNNING = ConversationStatus.RUNNING.value
 
 COPIED_FROM = "copied_from"
-"""Of a checkpoint event: the directory of this machine whose copy the agent works on."""
+"""Field of a checkpoint event: the directory of this machine whose copy the agent works on."""
 
 
 def writes(call: Mapping[str, Any]) -> bool:
-    """Whether a call, by the data of its event, may change files of the sandbox."""
+    """Whether a call, given the data of its event, may change files of the sandbox."""
     return hint_of(str(call.get("name", "")), call).writes
 
 
 class CheckpointRange(NamedTuple):
-    """A checkpoint, and the range of events after which the files were those of the checkpoint."""
+    """A checkpoint, and the range of events after which the files were equal to it."""
 
     seq: int
     """The sequence number of the checkpoint event."""
     first: int
     last: int | None
-    """The last event of the range; None is the end of the log."""
+    """The last event of the range; None means the end of the log."""
     data: dict[str, Any]
 
     def covers(self, seq: int) -> bool:
-        """Whether the files after event seq are these."""
+        """Whether the checkpoint has the files after event seq."""
         return self.first <= seq and (self.last is None or seq <= self.last)
 
 
 class CheckpointIndex:
     """The checkpoints of a log, and the calls between them that may have written files.
 
-    What programs in the background and people write is not seen: a checkpoint has what was there when it was made.
+    Writes by background programs and by people are not tracked: a checkpoint has the files at the time when it was
+    taken.
     """
 
     def __init__(self) -> None:
@@ -69,27 +70,27 @@ class CheckpointIndex:
 
     @classmethod
     def of(cls, directory: Path) -> Self:
-        """The checkpoints of a stored conversation.
+        """Return the checkpoints of a stored conversation.
 
         Raises:
-            UsageError: its log is not there or cannot be read.
+            UsageError: its log does not exist or cannot be read.
         """
         files = cls()
         stream_events(directory, files.add)
         return files
 
     def at(self, seq: int) -> CheckpointRange | None:
-        """The checkpoint with the files as they were after event seq; None where they were not kept."""
+        """Return the checkpoint with the files after event seq; None if they were not kept."""
         return next((kept for kept in reversed(self.kept) if kept.covers(seq)), None)
 
     def add(self, event: SDKEvent) -> None:
-        """Follow the next event."""
+        """Update the index with the next event."""
         data, self.last_seq = event.data, event.seq
         if event.type == "checkpoint":
             self.kept.append(CheckpointRange(event.seq, min(self._quiet_since, event.seq), None, data))
             self.is_known, self.written = True, False
             return
-        if self._released:  # calls that a person has allowed: a checkpoint may come between that and their running
+        if self._released:  # calls allowed by a person: a checkpoint may come before they run
             self._begin(self._released, event.seq)
             self._released = set()
         if event.type == "tool_call" and writes(data):
@@ -102,12 +103,12 @@ class CheckpointIndex:
             self._writing.discard(data["tool_call_id"])
             self._quiet_since = event.seq
         elif event.type == "status_update" and data["status"] == _RUNNING:
-            if self._writing:  # of a run that was cut off: nothing of it is at work any more
+            if self._writing:  # calls of a run that was interrupted: none of them runs any more
                 self._writing.clear()
                 self._quiet_since = event.seq if self._said_after is None else self._said_after
             self._released, self._held = self._held, set()
         if event.type == "user_message" and self._said_after is None:
-            self._said_after = max(event.seq - 1, 0)  # to undo a turn is to go back to where the person began to speak
+            self._said_after = max(event.seq - 1, 0)  # undo goes back to the event before the person's message
         elif event.type in {"tool_call", "tool_result", "assistant_message"}:
             self._said_after = None
 
@@ -120,10 +121,10 @@ class CheckpointIndex:
 
 
 class CheckpointLog(Protocol):
-    """What a recorder needs of a conversation's log."""
+    """The parts of a conversation's log that a recorder uses."""
 
     directory: Path
-    """The conversation's."""
+    """The conversation's directory."""
     files: CheckpointIndex
     """The checkpoints that the log holds."""
 
@@ -135,15 +136,15 @@ class CheckpointLog(Protocol):
         """Store an event and tell listeners.
 
         Raises:
-            LogWriteError: it could not be stored.
+            LogWriteError: the event could not be stored.
         """
 
 
 class CheckpointRecorder:
-    """Takes checkpoints during one run; where one fails, a notice says so and the run continues."""
+    """Takes checkpoints during one run; if one fails, a notice reports it and the run continues."""
 
     def __init__(self, log: CheckpointLog, runtime: Runtime | None, *, enabled: bool) -> None:
-        """Take none yet. With a runtime that keeps no checkpoints, none is taken."""
+        """Create a recorder. If the runtime keeps no checkpoints, none are taken."""
         self._log = log
         self._runtime = runtime
         self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
@@ -151,7 +152,9 @@ class CheckpointRecorder:
         self._tools = ToolStateSnapshots(log.directory)
         is_new = runtime is not None and runtime.resumed is not None and runtime.resumed.how == "new"
         self._looked = runtime is None or not (runtime.host_workspace or is_new)
-        """What the log says of the files still holds; a bound workspace may have been changed since the last run."""
+        """Whether the log's statements about the files still hold; a bound workspace may have changed since the last
+        run.
+        """
         self._begun = self._given_up = False
 
     def __enter__(self) -> Self:
@@ -161,18 +164,18 @@ class CheckpointRecorder:
         self.after_run()
 
     def before(self, body: EventBody) -> None:
-        """Look at an event before it is stored: a call that may write does so after this."""
+        """Look at an event before it is stored: a call that may write runs only after this."""
         if body.type == "tool_call" and writes(body.data) and "held" not in body.data:
             self.before_write()
 
     def before_write(self) -> None:
-        """Take a checkpoint, once in a run, unless there is one since files were last written."""
+        """Take a checkpoint, once per run, unless there is one since files were last written."""
         begun, self._begun = self._begun, True
         if self._enabled and not begun and not (self._looked and self._log.files.is_known):
             self._try("before the first change of a turn")
 
     def after_run(self) -> None:
-        """Take a checkpoint of the run's result: the sandbox may be gone when it is needed."""
+        """Take a checkpoint of the run's result, since the sandbox may be gone when it is needed."""
         if self._enabled and self._log.files.written and self._log.is_open:
             self._try("after a turn")
 
@@ -180,7 +183,7 @@ class CheckpointRecorder:
         """Take a checkpoint now.
 
         Raises:
-            OhsandboxError: they cannot be kept.
+            OhsandboxError: the files cannot be kept.
         """
         if self._runtime is None:
             raise UsageError(
@@ -197,7 +200,7 @@ class CheckpointRecorder:
         self._looked = True
 
     def _copied_from(self) -> dict[str, str]:
-        """Of the runtime, or as the log has it: who resumes need not name the directory again."""
+        """Return the field for the copied directory, by the runtime or the log: who resumes need not name it again."""
         if self._runtime is None or self._runtime.host_workspace is not None:
             return {}
         if (copied := self._runtime.copied_workspace) is not None:
@@ -213,16 +216,16 @@ class CheckpointRecorder:
         except LogWriteError:
             raise
         except OhsandboxError as error:
-            self._given_up = True  # until the next turn: what fails may take long to
+            self._given_up = True  # not again before the next turn: a failing attempt may take long
             message = f"The files could not be kept, so this cannot be undone: {error}"
             self._log.emit(events.notice(code="CheckpointFailed", message=message))
 
 
 def keep_now(log: CheckpointLog, runtime: Runtime | None) -> int:
-    """Take a checkpoint where the log is open and the files may have changed; returns the seq of the last event.
+    """Take a checkpoint if the log is open and the files may have changed; return the seq of the last event.
 
     Raises:
-        OhsandboxError: they cannot be kept.
+        OhsandboxError: the files cannot be kept.
     """
     if log.is_open and not log.files.is_known:
         CheckpointRecorder(log, runtime, enabled=True).take("for a fork")

@@ -1,7 +1,6 @@
 """`fork`: a new conversation that begins with the first events of another, and with its files at that event.
 
-The log that is there only ever grows, so nothing is undone in place: the old conversation stays as it is, and the
-fork is told apart by its own id.
+A log only grows, so nothing is undone in place: the old conversation stays as it is, and the fork has an id of its own.
 """
 
 from __future__ import annotations
@@ -34,39 +33,39 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
 _FROM_US = "[From ohsandbox, not the user:"
-"""The beginning of a message that nobody typed: it does not count as a turn."""
+"""The beginning of a message that no person typed; it does not count as a turn."""
 
 _RUNNING = events.ConversationStatus.RUNNING.value
 
 FORKED = "Forked"
-"""The code of the notice in a fork that says where it comes from."""
+"""Code of the notice in a fork that states its origin."""
 
 NOT_KEPT = "NotKept"
-"""The code of the notice in a fork that names files which its snapshot does not hold."""
+"""Code of the notice in a fork that names files which its snapshot lacks."""
 MAX_NAMED = 5
-"""Most files that this notice names."""
+"""Maximum number of files that this notice names."""
 
 TOOLS_UNKNOWN = "What its tools kept then is not known, so they begin anew: earlier edits cannot be undone."
 
 
 class Fork(NamedTuple):
-    """A fork on disk, not open."""
+    """A fork on disk that has not been opened."""
 
     id: str
     directory: Path
     at: int
-    """The seq of the last event that both share."""
+    """The seq of the last event that both conversations share."""
     kept: CheckpointRange
-    """The checkpoint of its files."""
+    """The checkpoint with the fork's files."""
     workspace: Workspaces | None = None
-    """Where the files of bound workspaces are to be."""
+    """Where the files of bound workspaces are to be written."""
 
 
 def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
-    """The checkpoint with the files as they were after event `at` of a conversation.
+    """Return the checkpoint with the files of a conversation after event `at`.
 
     Raises:
-        UsageError: there is no such event, or its files were not kept; the message says of which they were.
+        UsageError: there is no such event, or its files were not kept; the message names events whose files were.
     """
     files = CheckpointIndex.of(directory)
     if not 0 <= at <= files.last_seq:
@@ -85,7 +84,7 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
 
 
 def is_turn(event: SDKEvent) -> bool:
-    """Whether a person wrote it to the agent: where nothing runs, a turn begins with it; see `Turns`."""
+    """Whether a person wrote the event to the agent: if no run is active, a turn begins with it; see `Turns`."""
     if event.type != "user_message":
         return False
     said = str(event.data["content"])
@@ -93,18 +92,18 @@ def is_turn(event: SDKEvent) -> bool:
 
 
 class Turns:
-    """Follows a log and tells which messages begin a turn: one that steers the agent belongs to the turn at work."""
+    """Whether a person wrote the event to the agent: unless a run is active, a turn begins with it; see `Turns`."""
 
     def __init__(self) -> None:
         self._is_running = False
         self._unheard: SDKEvent | None = None
 
     def begun_by(self, event: SDKEvent) -> SDKEvent | None:
-        """The message that, with this event, is known to have begun a turn."""
+        """Return the message that, as this event shows, has begun a turn; None if there is none."""
         begun = None
         if event.type == "status_update":
             was_running, self._is_running = self._is_running, event.data["status"] == _RUNNING
-            if was_running and self._is_running:  # that run was cut off: the message was for the next one
+            if was_running and self._is_running:  # that run was interrupted: the message was for the next one
                 begun = self._unheard
         elif is_turn(event):
             if not self._is_running:
@@ -117,10 +116,10 @@ class Turns:
 
 
 def seq_before_turns(directory: Path, turns: int) -> int:
-    """The seq of the event before the last `turns` turns, which messages of the person began.
+    """Return the seq of the event before the last `turns` turns, which begin with messages of the person.
 
     Raises:
-        UsageError: there were fewer.
+        UsageError: there were fewer turns.
     """
     said: list[int] = []
     counted = Turns()
@@ -136,16 +135,16 @@ def seq_before_turns(directory: Path, turns: int) -> int:
 
 
 def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fork:
-    """Make a conversation beside this one, of its events up to `at`, with the files at that event.
+    """Create a conversation beside this one, with its events up to `at` and the files at that event.
 
     Args:
         directory: the conversation's; a process may have it open.
-        at: the last event to be taken along; -1 is none.
-        workspace: where the files of bound workspaces are to be, which is not written here: see `restore_workspace`.
+        at: the last event to copy; -1 for none.
+        workspace: where the files of bound workspaces are to be; `restore_workspace` writes them, not this function.
 
     Raises:
         UsageError: the files at that event were not kept, or the fork cannot be written.
-        SandboxUnavailable: the engine that has the files does not serve.
+        SandboxUnavailable: the engine that has the files is unavailable.
     """
     kept = find_checkpoint(directory, max(at, 0))
     conversation_id = new_id()
@@ -170,11 +169,11 @@ def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fo
 
 
 def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
-    """`fork`, with the files of a bound workspace put into a directory that holds nothing yet; of several, below it.
+    """`fork`, with the files of a bound workspace written to an empty directory; of several, to directories below it.
 
     Raises:
         UsageError: the files at that event were not kept, or workspace does not fit.
-        SandboxUnavailable: the engine that has the files does not serve.
+        SandboxUnavailable: the engine that has the files is unavailable.
     """
     expect("at", at, int, "Give an event of the conversation, or its seq.", optional=False)
     bound = Workspaces.recorded(find_checkpoint(directory, max(at, 0)).data.get("workspace"))
@@ -192,10 +191,10 @@ def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
 
 
 def restore_workspace(forked: Fork) -> list[UnappliedChange]:
-    """Fill the fork's empty directories with what was there then. Returns what could not be put.
+    """Fill the fork's empty directories with the files at its event. Returns what could not be written.
 
     Raises:
-        UsageError: one cannot be made or read, or the snapshot is lost.
+        UsageError: a directory cannot be created or read, or the snapshot is lost.
     """
     bound, workspace = forked.kept.data.get("workspace"), forked.workspace
     if bound is None or workspace is None:
@@ -223,7 +222,7 @@ def append_notice(directory: Path, *, code: str, message: str, **facts: Any) -> 
 
 
 def not_kept(forked: Fork) -> dict[str, str]:
-    """What a bound workspace had then and the snapshot does not hold, so that a fork lacks it; worst first.
+    """Return what a bound workspace had at the fork's event and its snapshot lacks; worst first.
 
     Raises:
         UsageError: the snapshot is lost.
@@ -235,10 +234,10 @@ def not_kept(forked: Fork) -> dict[str, str]:
 
 
 def empty_directory(directory: Path) -> Path:
-    """The directory, made where it is missing.
+    """Return the directory, created if missing.
 
     Raises:
-        UsageError: it cannot be made, or holds something.
+        UsageError: it cannot be created, or is not empty.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -251,7 +250,7 @@ def empty_directory(directory: Path) -> Path:
 
 
 def _copy_log(directory: Path, target: Path, at: int) -> None:
-    """Copy the first events, with checksums for their new conversation."""
+    """Copy the first events, with checksums for the new conversation."""
     blobs = Blobs(target)
     with os.fdopen(os.open(target / LOG_NAME, NEW_FILE, 0o600), "wb") as file:
 
@@ -276,7 +275,7 @@ def _copy_snapshots(directory: Path, target: Path, found: Sequence[dict[str, obj
 
 
 def _copy_agents(directory: Path, target: Path, shared: Sequence[SDKEvent]) -> None:
-    """The sub-agents that began in these events, whole: at an event whose files are known none is at work."""
+    """Copy the sub-agents that began in these events, with all their files: at a kept event none is running."""
     began = [event.data for event in shared if event.type == "notice" and event.data["code"] == events.AGENT_STARTED]
     names = {PurePath(str(data.get("trail"))).parent.name for data in began}
     source = directory / AGENTS_NAME
@@ -295,7 +294,7 @@ def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
     """Keep the containers' checkpoints for the fork, too.
 
     Raises:
-        ImageUnavailable: the one that the fork begins with is gone.
+        ImageUnavailable: the checkpoint with which the fork begins is gone.
     """
     images = list(dict.fromkeys(str(data["id"]) for data in found if data.get("id")))
     if not images:
@@ -307,7 +306,7 @@ def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
 
 
 def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> list[int]:
-    """Approvals that were in force then, and are not now: going back brings none back."""
+    """Return approvals that were in force at the fork's event and have been revoked since: a fork restores none."""
     then: set[int] = set()
     now: set[int] = set()
     for event in shared:
@@ -317,7 +316,7 @@ def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> list[int]:
 
 
 def _note_approval(in_force: set[int], event: SDKEvent) -> None:
-    """Follow the numbers of the approvals in force; a malformed revocation revokes all, as everywhere."""
+    """Update the numbers of the approvals in force; a malformed revocation revokes all, as everywhere."""
     number = event.data.get("number")
     if event.type == "approval" and isinstance(number, int):
         in_force.add(number)

@@ -1,8 +1,8 @@
 """`ToolStateSnapshots`: snapshots of the state that a conversation's tools keep on this machine, for forks.
 
-A checkpoint keeps it beside the files. Between a checkpoint and the ends of its range only tools that `files_then`
-names as read-only may have run, so that it holds for the whole range; of those, the task list alone keeps something,
-and each state of it stands in the log.
+A checkpoint includes this state in addition to the files. Within a checkpoint's range only tools that `files_then`
+names as read-only may have run, so the state is valid for the whole range. Of these tools only the task list keeps
+state, and each state of it is in the log.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
 
 _FIELD = "tools"
-"""Of a checkpoint event: the snapshot's name; None where the tools kept nothing; missing where it is not known."""
+"""Field of a checkpoint event: the snapshot's name; null if the tools kept nothing; missing if it is unknown."""
 
 _TASK_LIST = "task_tracker"
 
 
 class ToolStateSnapshots:
-    """The tool states of one conversation, by its directory."""
+    """The tool states of one conversation, given its directory."""
 
     def __init__(self, directory: Path) -> None:
         self._tools = directory / TOOLS_NAME
         self._kept = SnapshotStore(directory / TOOL_SNAPSHOTS_NAME)
 
     def keep(self) -> dict[str, str | None]:
-        """Keep what the tools have now; returns what the checkpoint event says of it, nothing where it cannot be kept.
+        """Keep the tools' present state; return the field for the checkpoint event, empty if it cannot be kept.
 
-        That the files are kept matters more, so this is not an error: a fork tells that it does not know.
+        Keeping the files matters more, so a failure is not an error: a fork reports that the state is unknown.
         """
         try:
             return {_FIELD: self._kept.take(self._tools) if self._tools.is_dir() else None}
@@ -51,18 +51,19 @@ class ToolStateSnapshots:
             return {}
 
     def share_with(self, target: Path, checkpoints: Iterable[Mapping[str, Any]]) -> None:
-        """Copy the snapshots that these checkpoints name to a fork; one that is lost is left out."""
+        """Copy the snapshots that these checkpoints name to a fork; one that is lost is skipped."""
         for name in sorted({str(data[_FIELD]) for data in checkpoints if data.get(_FIELD)}):
             with contextlib.suppress(UsageError):
                 self._kept.copy_to(target / TOOL_SNAPSHOTS_NAME, [name])
 
     def put_into(self, target: Path, checkpoint: Mapping[str, Any], events: Iterable[SDKEvent]) -> bool:
-        """Give a fork what the tools kept at a checkpoint, and the task list by the fork's events.
+        """Give a fork the tools' state at a checkpoint, with the task list that the fork's events determine.
 
-        Returns False where what they kept then is not known, and they had something since: they begin anew.
+        Returns False if the state at the checkpoint is unknown although the tools kept something later: they then start
+        without state.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the state cannot be written.
         """
         tools = target / TOOLS_NAME
         is_whole = _FIELD in checkpoint and self._put(tools, checkpoint[_FIELD])
@@ -76,7 +77,7 @@ class ToolStateSnapshots:
             return True
         try:
             tree = self._kept.load(name)
-        except UsageError:  # the oldest snapshots go
+        except UsageError:  # the oldest snapshots have been removed
             return False
         make_private_dir(tools)
         return not tree.left_out and not write_changes(
@@ -88,10 +89,10 @@ class ToolStateSnapshots:
 
 
 def _put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
-    """Make the task list of a conversation what its events say; the tool itself writes it.
+    """Set a conversation's task list to what its events say; the tool itself writes it.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the task list cannot be written.
     """
     plan = _last_plan(events)
     if plan is None:
@@ -106,7 +107,7 @@ def _put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
 
 
 def _last_plan(events: Iterable[SDKEvent]) -> dict[str, Any] | None:
-    """The arguments of the last call that changed the task list; None where there was none."""
+    """Return the arguments of the last call that changed the task list; None if there was none."""
     calls: dict[str, dict[str, Any]] = {}
     plan = None
     for event in events:

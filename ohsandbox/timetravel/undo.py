@@ -1,8 +1,8 @@
-"""Undo in a directory of this machine: what the agent changed in some turns is taken back, and what others did stays.
+"""Undo in a directory of this machine: reverts the agent's changes of some turns and keeps those of others.
 
 The agent's changes are those between the checkpoint before a turn's first write and the one after its last. What a
-person changed meanwhile in the same turn counts as the agent's. The directory is kept as it was and as it is to be
-before anything is written, in the fork, so that `redo` finds both whatever interrupts us.
+person changed during the same turn counts as the agent's change. Before anything is written, the fork stores the
+directory's old and new state, so that `redo` finds both after any interruption.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
 _UNDONE = "Undone"
-"""The code of the notice in a fork that says what was taken back, and from which conversation."""
+"""Code of the notice in a fork that states what was undone, and from which conversation."""
 _LEFT_ALONE = "LeftAlone"
-"""The code of the notice in a fork that names what was not put back, and why."""
+"""Code of the notice in a fork that names what was not reverted, and why."""
 REDONE = "Redone"
-"""The code of the notice in the older conversation that says that its files are back."""
+"""Code of the notice in the older conversation that states that its files were restored."""
 
 
 class UndoPlan(NamedTuple):
     """The changes that an undo or a redo makes to a workspace."""
 
     directory: Path
-    """Of the conversation that is undone, or of the fork that is redone."""
+    """Directory of the conversation that is undone, or of the fork that is redone."""
     workspace: Workspaces | None
-    """None where the files lie in a container: a fork has its own."""
+    """None if the files are in a container: a fork gets its own."""
     changes: list[FileChange]
     kept_back: list[UnappliedChange]
-    """Changes that are left out, because others have changed the same file since."""
+    """Changes that are not reverted, because others have changed the same file since."""
     left_out: dict[str, str]
-    """What the checkpoints do not hold, and why; worst first."""
+    """What the checkpoints lack, and why; worst first."""
     at: int = -1
-    """The last event of the conversation that stays."""
+    """The last event of the conversation that is kept."""
     is_cut_off: bool = False
-    """The last turn was killed before its end: what came after its start cannot be told apart from what it did."""
+    """Whether the last turn was killed before its end: its changes cannot be told from those made after it."""
 
 
 class _Steps(NamedTuple):
     workspace: Workspaces | None
     trees: list[tuple[Manifest, Manifest | None]]
-    """Before and after each; None is now."""
+    """The manifests before and after each step; None means the present state."""
 
 
 def plan_undo(directory: Path, turns: int) -> UndoPlan:
     """Plan the undo of the last turns; changes nothing.
 
     Raises:
-        UsageError: there were fewer, their files were not kept, or the disk has too little free for a snapshot.
+        UsageError: there were fewer turns, their files were not kept, or the disk has too little free for a snapshot.
     """
     at = seq_before_turns(directory, turns)
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
@@ -79,14 +79,14 @@ def plan_undo(directory: Path, turns: int) -> UndoPlan:
 
 
 def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
-    """Fork the conversation, and take the agent's changes back from the workspace.
+    """Fork the conversation, and revert the agent's changes in the workspace.
 
-    Returns what was left alone or could not be written as well. The directory is looked at again: who has changed
-    something since the plan loses nothing.
+    Returns the fork, and what was left unchanged or could not be written. The directory is scanned again, so changes
+    made since the plan are not lost.
 
     Raises:
         UsageError: the fork cannot be written.
-        SandboxUnavailable: the engine that has the files does not serve.
+        SandboxUnavailable: the engine that has the files is unavailable.
     """
     forked = fork(plan.directory, plan.at, workspace=plan.workspace)
     own = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
@@ -115,8 +115,8 @@ def plan_redo(directory: Path) -> UndoPlan:
     """Plan the redo of an undo; changes nothing.
 
     Raises:
-        UsageError: the conversation was not made by an undo, what it took is lost, or the disk has too little free for
-            a snapshot.
+        UsageError: the conversation was not created by an undo, the snapshot of the undone changes is lost, or the disk
+            has too little free for a snapshot.
     """
     undone = _undone(directory)
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
@@ -129,23 +129,23 @@ def plan_redo(directory: Path) -> UndoPlan:
 
 
 def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
-    """Bring the changes back; returns the undone conversation's directory, and the changes that were not written.
+    """Restore the changes; return the undone conversation's directory, and the changes that were not written.
 
     Raises:
         ConversationOpenError: a process has that conversation open.
-        UsageError: it is gone.
+        UsageError: that conversation is gone.
     """
     undone = _undone(plan.directory)
     older = plan.directory.parent / str(undone["conversation_id"])
     if not older.is_dir():
         raise UsageError(f"Conversation {older.name!r} was deleted, so there is nothing to go back to.")
     message = f"What {plan.directory.name!r} had taken back is there again."
-    # first: nothing is written where it is open elsewhere
+    # open it first: nothing may be written if another process has it open
     append_notice(older, code=REDONE, message=message, conversation_id=plan.directory.name)
     if plan.workspace is None:
         return older, []
     store = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
-    there = store.load(store.take(plan.workspace))  # kept: an undo of `older` gives it back
+    there = store.load(store.take(plan.workspace))  # stored, so that an undo of `older` restores it
     changes, refused, _, _ = _planned(_steps_of_redo(undone, store), there, store)
     refused = [*refused, *plan.workspace.write(changes, store, git=True)]
     _note_left_alone(older, refused)
@@ -162,7 +162,7 @@ def _planned(
 
 
 def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
-    """The checkpoints around each time that the agent wrote after event at.
+    """Return the checkpoints around each time that the agent wrote after event at.
 
     Raises:
         UsageError: the files at that event were not kept, or are lost.
@@ -192,7 +192,7 @@ def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
 
 
 def _steps_of_redo(undone: dict[str, Any], store: SnapshotStore) -> _Steps:
-    """The undo is the step that is taken back."""
+    """Return the undo itself as the step to revert."""
     if undone.get("workspace") is None:
         return _Steps(None, [])
     before, after = store.load(undone["before"]), store.load(undone["after"])
@@ -213,10 +213,10 @@ def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> Non
 
 
 def _undone(directory: Path) -> dict[str, Any]:
-    """What the conversation's own notice of an undo says; those of its older parts are of others.
+    """Return the data of the conversation's own notice of an undo; copied notices belong to other conversations.
 
     Raises:
-        UsageError: it has none.
+        UsageError: it has no such notice.
     """
     found: dict[str, Any] = {}
 

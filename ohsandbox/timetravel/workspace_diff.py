@@ -39,43 +39,46 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 _COPY = "/workspace"
-"""Where the copy of a directory lies in a sandbox."""
+"""Path of the copied directory in a sandbox."""
 
 IGNORED = "ignored by git"
-"""The beginning of the reason for what the agent made and git ignores."""
+"""Beginning of the reason for files that the agent created and git ignores."""
 BEFORE = ", at the first of the two events alone"
-"""The end of the reason where the newer side has no such file, or a smaller one."""
+"""End of the reason if the newer side has no such file, or a smaller one."""
 
 
 class WorkspaceDiff(NamedTuple):
     """Changes of a workspace between two events."""
 
     changes: list[FileChange]
-    """Outside `.git`; of several workspaces, the first name of a path tells which."""
+    """Changes outside `.git`; with several workspaces, the first name of a path tells the workspace."""
     store: SnapshotStore
-    """Holds the content of every file, while the block lasts."""
+    """Holds the content of every file until the context of `diff_workspace` ends."""
     left_out: dict[str, str]
-    """What could not be compared, and why; worst first. The changes hold nothing of it, and nothing below it."""
+    """Paths that could not be compared, and why; worst first. The changes contain neither these nor paths below
+    them.
+    """
     is_whole: bool
-    """False: files may have changed after the last checkpoint."""
+    """False if files may have changed after the last checkpoint."""
     image: str | None = None
-    """The checkpoint that has what was left out of the newer side; None for a directory of this machine."""
+    """The checkpoint that has the left-out files of the newer side; None for a directory of this machine."""
     place: str = ""
-    """Where the workspace lies in that image."""
+    """Path of the workspace in that image."""
 
 
 @contextlib.contextmanager
 def diff_workspace(
     directory: Path, a: int | None = None, b: int | None = None, *, ignored: bool | None = None
 ) -> Iterator[WorkspaceDiff]:
-    """What changed in the workspace from event a to event b; None is the beginning, and now.
+    """Yield the changes in the workspace from event a to event b; None means the beginning, or now.
 
-    A bound workspace is looked at as it is now; of a container, now is the last checkpoint. ignored says whether new
-    files are among it that git ignores; None: not those of a copy. A file that was there before always is.
+    "Now" is the present state of a bound workspace; for files in a container it is the last checkpoint. ignored tells
+    whether to include new files that git ignores; None excludes them only for a copied directory. Files that existed
+    before are always included.
 
     Raises:
         UsageError: the files at that event were not kept.
-        SandboxUnavailable: the engine that has them does not serve.
+        SandboxUnavailable: the engine that has them is unavailable.
     """
     files = CheckpointIndex.of(directory)
     if not files.kept:
@@ -103,25 +106,25 @@ def diff_workspace(
 
 
 def bound_workspaces(directory: Path) -> list[Path]:
-    """The directories of this machine that the conversation last worked in; none where its files are its sandbox's."""
+    """Return the directories of this machine that the conversation last worked in; empty without a bound one."""
     kept = CheckpointIndex.of(directory).kept
     bound = Workspaces.recorded(kept[-1].data.get("workspace")) if kept else None
     return [] if bound is None else [*bound.directories.values()]
 
 
 def copied_workspace(directory: Path) -> Path | None:
-    """The directory of this machine whose copy the conversation works on; None where it works on none."""
+    """Return the directory of this machine whose copy the conversation works on; None if there is none."""
     kept = CheckpointIndex.of(directory).kept
     return Path(kept[-1].data[COPIED_FROM]) if kept and kept[-1].data.get(COPIED_FROM) else None
 
 
 def changed_between(directory: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Paths in bound workspaces that differ between two checkpoints' `workspace`, directories left out.
+    """Return the paths in bound workspaces that differ between two checkpoints' `workspace`, without directories.
 
-    Of several workspaces they are absolute paths in the sandbox.
+    With several workspaces these are absolute paths in the sandbox.
 
     Raises:
-        UsageError: one does not exist or is damaged.
+        UsageError: a snapshot does not exist or is damaged.
     """
     kept, bound = SnapshotStore(directory / SNAPSHOTS_NAME), Workspaces.recorded(new)
     before, after = (kept.load(str(one["snapshot"])) for one in (old, new))
@@ -130,10 +133,10 @@ def changed_between(directory: Path, old: dict[str, Any], new: dict[str, Any]) -
 
 
 def scan_changed(target: Path, changes: Sequence[FileChange], store: SnapshotStore) -> Manifest:
-    """What a directory has of the names that were changed.
+    """Return a manifest of the changed names in a directory.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the directory cannot be read.
     """
     return scan(target, store, only=[change.path for change in changes])
 
@@ -146,23 +149,23 @@ class _Trees:
         self._temporary = temporary
         self.store = SnapshotStore(temporary / "store", beside=self._kept)
         self.ignored: set[str] = set()
-        """Of the copy of a directory that was looked at last: what git would not track."""
+        """Of the copied directory that was read last: the paths that git would not track."""
         self.place = ""
-        """Where the workspace that was looked at last lay in its sandbox."""
+        """Path in its sandbox of the workspace that was read last."""
 
     def of(self, data: dict[str, Any]) -> Manifest:
-        """Of a checkpoint."""
+        """Return the manifest of a checkpoint."""
         if data.get("workspace"):
             return self._kept.load(str(data["workspace"]["snapshot"]))
         return self._fetched(data)
 
     def now(self, data: dict[str, Any]) -> Manifest:
-        """The workspace of the last checkpoint as it is now, as far as that can be known."""
+        """Return the manifest of the last checkpoint's workspace as it is now, as far as that is known."""
         bound = Workspaces.recorded(data.get("workspace"))
         return self.of(data) if bound is None else bound.scan(self.store, before=self.of(data), git=False)
 
     def _fetched(self, data: dict[str, Any]) -> Manifest:
-        """Out of a sandbox made from the checkpoint, through the filter of every download."""
+        """Return the manifest of a sandbox made from the checkpoint, through the filter that all downloads use."""
         image = str(data.get("image") or DEFAULT_IMAGE)
         with (
             tempfile.TemporaryDirectory(dir=self._temporary) as place,
@@ -184,20 +187,20 @@ class _Trees:
 
 
 _MAX_RULES_BYTES = 1024**2
-"""A longer `.gitignore` is none."""
+"""Maximum size of a `.gitignore`; a longer one is ignored."""
 _FIND_LARGE = r'find . -type f -size +"$1"c -exec stat -c %s {} \; -print0 -exec rm -f {} \;'
-"""GNU and busybox have `stat -c` and `-print0`; without them the files stay, and the download reads and drops them."""
+"""GNU and busybox have `stat -c` and `-print0`. Without them the files stay, and the download reads and drops them."""
 _MAX_NAMES_BYTES = 16 * 1024**2
 _FIND_S = 300.0
 
 
 def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
-    """Remove the files that no snapshot keeps from a sandbox that is only read from; what they were.
+    """Remove files too large for a snapshot from a sandbox that is only read; return them with the reasons.
 
     A sparse file may have any size, and a tar would send all of it.
 
     Raises:
-        UsageError: there are too many to name, or they were not found in time.
+        UsageError: there are too many, or the search took too long.
     """
     most = manifest.MAX_FILE_BYTES
     argv = ["sh", "-c", _FIND_LARGE, "sh", str(most)]
@@ -213,7 +216,7 @@ def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
 
 
 def _ignored_of(changes: Sequence[FileChange], tree: Manifest, store: SnapshotStore) -> set[str]:
-    """The new files among the changes that the tree's `.gitignore` files match, and what Python caches."""
+    """Return the new files among the changes that the tree's `.gitignore` files match, and Python's caches."""
     made = {change.path for change in changes if change.old is None and change.new and change.new.kind != "dir"}
     cached = {path for path in made if "__pycache__" in path.split("/")}
     rules = {path: entry for path, entry in tree.entries.items() if path.split("/")[-1] == ".gitignore"}
@@ -229,7 +232,7 @@ def _ignored_of(changes: Sequence[FileChange], tree: Manifest, store: SnapshotSt
 
 
 def _without_ignored(changes: Sequence[FileChange], ignored: set[str]) -> tuple[list[FileChange], list[str]]:
-    """Without what is new and ignored by git, and without new directories that hold nothing else; and what that was."""
+    """Return the changes without new ignored paths and directories of only those, and the paths removed."""
     made = {change.path for change in changes if change.old is None and change.path in ignored}
     filled = {parent for path in made for parent in parents_of(path)}
     only_filled = {change.path for change in changes if change.old is None and change.path in filled}
@@ -240,13 +243,13 @@ def _without_ignored(changes: Sequence[FileChange], ignored: set[str]) -> tuple[
 
 
 def _by_directory(paths: Sequence[str]) -> dict[str, str]:
-    """What the agent made and git ignores, by the directories at the top."""
+    """Group paths that the agent created and git ignores by their top directories."""
     counts = Counter(path.split("/")[0] + ("/" if "/" in path else "") for path in paths)
     return {name: f"{IGNORED} ({count} new)" for name, count in counts.items()}
 
 
 def _require_same_layout(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse two checkpoints whose paths do not begin with the same names: one workspace was added, or left out."""
+    """Refuse two checkpoints whose workspaces differ: one was added or left out."""
     before, after = (Workspaces.recorded(data.get("workspace")) for data in (old, new))
     if before is not None and after is not None and before.directories.keys() != after.directories.keys():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A command's output in bounded memory: its capture, the file of a longer one, and the relay to a listener."""
+"""A command's output in bounded memory: its capture, the file of a longer output, and the relay to a listener."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 CAPTURE_BYTES = 2 * 1024 * 1024
-"""How much of one command's output is kept, half from its beginning and half from its end: a 500 KiB line is returned
-whole, and the tool cuts what a model sees far below this."""
+"""How much of one command's output is kept, half from its beginning and half from its end. A line of 500 KiB is
+returned whole; the tool shows a model far less than this."""
 
 PENDING_BYTES = 1024 * 1024
 """Bytes received and not yet passed on; above this the terminal is not read, and the command's next write blocks."""
 
 _SPOOL_BYTES = 64 * 1024 * 1024
-"""The file's maximum size: a forgotten `yes` must not fill the sandbox's disk."""
+"""Maximum size of the file: a forgotten `yes` must not fill the sandbox's disk."""
 FLUSH_S = 5.0
 
 FAREWELL = b"exit\n"
@@ -42,10 +42,10 @@ class Captured(NamedTuple):
 
 
 class Capture:
-    """Accepts any number of bytes and keeps limit_bytes of them. Not thread-safe; the session's lock guards it."""
+    """Keeps limit_bytes of any number of bytes. Not thread-safe; the session's lock guards it."""
 
     def __init__(self, *, limit_bytes: int = CAPTURE_BYTES, on_overflow: Callable[[bytes], None] | None = None) -> None:
-        """on_overflow receives every byte, from the first one on, once there are more than limit_bytes."""
+        """Call on_overflow with every byte, from the first one on, once there are more than limit_bytes."""
         self._half = limit_bytes // 2
         self._on_overflow = on_overflow
         self._reset()
@@ -58,7 +58,7 @@ class Capture:
 
     @property
     def size(self) -> int:
-        """Bytes since the last take."""
+        """Number of bytes since the last take."""
         return len(self._head) + self._tail_bytes + self._dropped
 
     def feed(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class Capture:
         return head + b"".join(found)
 
     def kept(self) -> tuple[bytes, bool]:
-        """The bytes since the last take, without taking them, and False; if some were dropped, the end and True."""
+        """Return the bytes since the last take, which stay, and False; if some were dropped, the end and True."""
         tail = b"".join(self._tail)
         return (tail, True) if self._dropped else (bytes(self._head) + tail, False)
 
@@ -121,9 +121,9 @@ class Capture:
 
 
 def printable_end(data: bytes, masker: Masker | None) -> str:
-    """The end of a growing stream for a terminal, without what only the next bytes can decide, and without secrets.
+    """Return the end of a growing stream for a terminal, masked, without bytes whose meaning depends on the next ones.
 
-    Of LAST_OUTPUT_BYTES, which may begin anywhere, the first line is left out.
+    Data of LAST_OUTPUT_BYTES may begin in the middle of a line, so its first line is left out.
     """
     text = clean(data[: whole_prefix(data)])
     is_cut = len(data) >= LAST_OUTPUT_BYTES
@@ -137,12 +137,12 @@ def printable_end(data: bytes, masker: Masker | None) -> str:
 
 
 def _shown_bytes(data: bytes, masker: Masker | None) -> int:
-    """Number of leading bytes of data that can be shown now."""
+    """Return the number of leading bytes of data that can be shown now."""
     count = whole_prefix(data)
     if not masker:
         return count
     upto = masker.whole_prefix(data[:count])
-    # a value may begin with its own last bytes: what may begin a second one then ends a first
+    # the end of one occurrence of a value may begin the next one
     return min([upto, *(span.start for span in masker.spans(data[:count]) if span.start < upto < span.end)])
 
 
@@ -198,7 +198,7 @@ class OutputRelay:
     """
 
     def __init__(self, listener: Callable[[str], object], masker: Masker) -> None:
-        """`hand_on` and `finish` call listener, in their caller's thread."""
+        """Store the listener; `hand_on` and `finish` call it in their caller's thread."""
         self._listener = listener
         self._masker, self._masked = masker, masker.stream()
         self._after_gap = False
@@ -213,7 +213,7 @@ class OutputRelay:
 
     @property
     def pending(self) -> bool:
-        """Whether anything has come since `take`."""
+        """Whether any output has come since `take`."""
         return self._size > 0
 
     def feed(self, data: bytes, after_gap: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Capture.kept` has it
@@ -228,14 +228,14 @@ class OutputRelay:
         return came
 
     def hand_on(self, data: bytes) -> None:
-        """Pass data to the listener, except an end that only the next data can decide.
+        """Pass data to the listener, except an end whose meaning depends on the next data.
 
         Raises:
             ListenerFailed: the listener raised an exception.
         """
         data = self._held + data
         count = whole_prefix(data)
-        shown = data[:count].rstrip(b"\r")  # half of a CRLF, or the line will be rewritten: decided with the next data
+        shown = data[:count].rstrip(b"\r")  # half of a CRLF, or of a line to be rewritten: the next data decides
         if len(shown) < count:
             self._held = b"\r" + data[count:]
         else:

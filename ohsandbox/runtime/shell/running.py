@@ -1,4 +1,4 @@
-"""A command that runs in a shell, and its processes: what they do, and signals to them."""
+"""A command that runs in a shell, and its processes: querying their state, and sending them signals."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.shell.session import ShellCommand, ShellSession
 
 RUNG_S = 2.0
-"""How long a command has to end after one rung of the kill ladder."""
+"""Seconds for a command to end after each rung of the kill ladder."""
 _CANCEL_RUNG_S = 0.4
-"""The same for a cancelled command: its caller waits, and it has to be gone within a second."""
+"""The same for a cancelled command: its caller waits, and it must be gone within a second."""
 _UNANSWERED_S = 30.0
-"""A sandbox that cannot run a line of shell for this long, as under a fork bomb, is restarted."""
+"""Seconds after which a sandbox that cannot run a line of shell, for example during a fork bomb, is restarted."""
 _BEGINS_S = 5.0
-"""A shell on a loaded machine begins a command within this; one that does not is held up before it, and interrupted."""
+"""Seconds within which a shell on a loaded machine begins a command; otherwise something holds it up, which is
+interrupted."""
 _BEGIN_PERIOD_S = 0.02
 _INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
 
 
 class RunningCommand(ProcessTree):
-    """A command that has not ended, and its processes; the functions of processes.sh look at them."""
+    """A command that has not ended, and its processes, which the functions of processes.sh query."""
 
     def __init__(
         self, snippet: Callable[[bytes], CallResult], session: ShellSession, call: ShellCommand, *, mark: str
@@ -63,17 +64,17 @@ class RunningCommand(ProcessTree):
         self._snippet(b"ohs_signal INT %d" % self.session.pid)
 
     def type(self, data: bytes) -> None:
-        """Write to the terminal; an INTR whose signal fell between two commands and was lost is sent again."""
+        """Write to the terminal; resend an INTR whose signal came between two commands and was lost."""
         if data != _INTERRUPT:
             self.session.terminal.write(data)
             return
-        # an INTR before the command discards the shell's line, and the command with it
+        # an INTR before the command would discard the shell's input line, and the command with it
         deadline = time.monotonic() + _BEGINS_S
         with self.session.changed:
             while not self.call.began and self.session.alive and time.monotonic() < deadline:
                 self.session.changed.wait(
                     _BEGIN_PERIOD_S
-                )  # the begin is not notified: most commands end right after it
+                )  # the begin is not reported as an event: most commands end right after it
         front = self._snippet(b"ohs_front %d" % self.session.pid).stdout.strip()
         self.session.terminal.write(data)
         if front.isdigit():
@@ -82,12 +83,12 @@ class RunningCommand(ProcessTree):
     def end(self, *, quickly: bool = False) -> None:
         """Climb the ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, the shell.
 
-        Quickly: without SIGTERM, with one pass of SIGKILL before the last one, and each rung is short.
+        quickly: skip SIGTERM, make one pass of SIGKILL before the last one, and shorten each rung.
 
         Raises:
-            SandboxUnavailable: no process can be started in the sandbox to do it.
+            SandboxUnavailable: no process can be started in the sandbox to send signals.
         """
-        self.session.relay_to(None)  # a full relay would stop the reader before the command's end
+        self.session.relay_to(None)  # otherwise a full relay would stop the reader before the command's end
         rungs: Sequence[Callable[[], object]] = (self.interrupt, partial(self.signal, "TERM"), self.kill)
         if quickly:
             rungs = (self.interrupt, partial(self.signal, "KILL"))
@@ -97,11 +98,11 @@ class RunningCommand(ProcessTree):
                 break
         else:
             self.session.terminal.kill()
-            self._ends(quickly=quickly)  # it may start another process until then
+            self._ends(quickly=quickly)  # the command may start another process until then
         self.kill()
 
     def _ends(self, *, quickly: bool) -> bool:
-        """Whether it has ended after a rung."""
+        """Return whether the command has ended after a rung."""
         options = WaitOptions(_CANCEL_RUNG_S if quickly else RUNG_S)
         watch = CommandWait(self.session, self.call, self.probe, options, ignore_input=True)
         return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)

@@ -1,8 +1,9 @@
 """One persistent shell: two channels, one thread that reads both, and the state of the running command.
 
 The keeper (no terminal) passes commands in and reports out over two FIFOs; the terminal carries the programs' output
-and input. A command has ended when its end mark has arrived on the terminal *and* its report on the keeper. Output
-alone can forge neither; if one is lost (`printf` redefined, shell killed), `ShellSession.recover` finds out.
+and input. A command has ended when its end mark has arrived on the terminal *and* its report on the keeper. A program
+cannot forge either one by its output. If one is lost (`printf` redefined, shell killed), `ShellSession.recover` detects
+it.
 """
 
 from __future__ import annotations
@@ -37,36 +38,38 @@ TERMINAL = _SCRIPTS.joinpath("terminal.sh").read_text("utf-8")
 SESSION = _SCRIPTS.joinpath("session.sh").read_text("utf-8")
 
 _BACKGROUND_BYTES = 64 * 1024
-"""How much output of background jobs between two commands is kept."""
+"""Bytes of background jobs' output between two commands that are kept."""
 
 _LAST_REPORT_S = 0.2
-"""How long to wait for the report of a shell whose terminal has closed; a shell killed by SIGKILL sends none."""
+"""Seconds to wait for the report of a shell whose terminal has closed; a shell killed by SIGKILL sends none."""
 
 START_S = 10.0
-"""A shell sends its greeting within 10 ms of its exec; a /bin/sh that does something else never sends one."""
+"""Seconds to wait for a shell's greeting, which comes within 10 ms of its exec; a /bin/sh that is no shell never sends
+one."""
 REAP_S = 1.0
-"""Time until the engine knows the exit code of a process that has ended."""
+"""Seconds until the engine knows the exit code of a process that has ended."""
 
 _NUMBER = re.compile(r"\d{1,10}")
 _JOB_STARTED = re.compile(r"(?m)^\[\d+\] (\d{1,10})\n")
 _JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|Hangup)(?:\(\d+\))? +(\S.*)\n")
 _LAYOUT = re.compile(r"[\s;&]")
-"""What bash adds and leaves out as it prints a job that was written in several lines."""
+"""Characters that bash adds or omits when it prints a job that was written in several lines."""
 _HERE_DOCUMENT = re.compile(r"(?m)^(bash: warning: here-document) at line \d+(?= delimited by end-of-file)")
-"""bash counts every line that it was sent, ours included; the line number of an interactive bash cannot be set."""
+"""bash counts every line that it was sent, including ours, and the line number of an interactive bash cannot be set."""
 _JOB_COMMANDS = 50
-"""How many commands with a `&` are remembered, to recognise bash's messages about their jobs."""
+"""Number of commands with a `&` that are remembered, to recognise bash's messages about their jobs."""
 
 _EXIT = re.compile(r"\b(?:EXIT|0)\b")
-"""The condition of an EXIT trap."""
+"""The condition of an EXIT trap, as the `trap` command names it."""
 
 _FAREWELL = FAREWELL.decode()
-"""The output of an EXIT trap follows it."""
+"""The text that bash prints when it exits; the output of an EXIT trap follows it."""
 
 _LATE = 'command eval "$ohs_late"'
-"""An interrupt or an error makes an interactive shell abandon its line and read this one, which sends the missing
-report. bash reads a pipe byte by byte and gets it directly after each command. dash and ash read ahead: dash drops it
-at an interrupt, and busybox's applets, forked without exec, would read it as their own stdin: `recover` sends it."""
+"""When an interrupt or an error makes an interactive shell abandon its line, it reads this next line, which sends the
+missing report. bash reads a pipe byte by byte, so it gets this line directly after each command. dash and ash read
+ahead: dash discards it at an interrupt, and busybox's applets, forked without exec, would read it as their own stdin.
+For those shells `recover` sends it."""
 
 
 @dataclass
@@ -75,9 +78,9 @@ class ShellCommand:
 
     command: str
     text: str = ""
-    """What the shell executes in place of the command; empty if it executes the command itself."""
+    """What the shell executes instead of the command; empty if it executes the command itself."""
     env: dict[str, str] = field(default_factory=dict)
-    """Variables that the shell exports before it."""
+    """Variables that the shell exports before the command."""
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     limit_kib: int = field(default_factory=limit_mark)
     capture: Capture = field(default_factory=Capture)
@@ -106,7 +109,7 @@ class _CommandReport(NamedTuple):
 
     @classmethod
     def parse(cls, record: bytes) -> _CommandReport | None:
-        """Parse a record of the `out` FIFO; None for one that is not ours."""
+        """Parse a record of the `out` FIFO; return None for a record that is not ours."""
         parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
         if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
             return None
@@ -114,11 +117,11 @@ class _CommandReport(NamedTuple):
 
 
 class ShellUnusable(SandboxUnavailable):
-    """The processes of a session started, but no shell came up."""
+    """The processes of a session started, but no working shell."""
 
 
 class ShellSession:
-    """The two channels of a shell. One command at a time; the owner serialises calls."""
+    """The two channels of a shell. It runs one command at a time; the owner serialises calls."""
 
     def __init__(
         self,
@@ -135,14 +138,14 @@ class ShellSession:
     ) -> None:
         """Start the shell in workdir; `restored` is shell text that sets its environment first.
 
-        A copy of its exported variables, except `unsaved`, is kept beside it for its successor.
+        A copy of its exported variables, except `unsaved`, is kept in its directory for its successor.
 
         open_channel(argv, tty=, env=) opens a channel as the session's user. directory is private to the session and
         does not exist yet. mark is in the environment of all that the shell starts. home is the directory that a shell
         enters if its own was removed. on_overflow(nonce) returns the sink for a command's whole output.
 
         Raises:
-            SandboxUnavailable: no shell can be started here.
+            SandboxUnavailable: no shell can be started in the sandbox.
         """
         self.cwd = workdir
         self.directory = directory
@@ -162,9 +165,13 @@ class ShellSession:
         self._job_commands: deque[str] = deque(maxlen=_JOB_COMMANDS)
         self._bash = False
         self._exit_trap = False
-        """The agent may have set an EXIT trap: it prints when the shell exits, with a command's redirections undone."""
+        """Whether the agent may have set an EXIT trap: it prints when the shell exits, with a command's redirections
+        undone.
+        """
         self._prefix = f"ohs_{secrets.token_hex(4)}_"
-        """Of the names of ours in the shell, where commands set what they like: nothing else in it begins so."""
+        """Prefix of our names in the shell, where commands may set any names: random, so that no other name begins with
+        it.
+        """
         self._records = b""
         self._splitter = MarkSplitter()
         self._keeper_ended = self._terminal_ended = self._closed = False
@@ -172,7 +179,7 @@ class ShellSession:
         self._keeper, self.terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
         self._greeting = secrets.token_hex(16)
         setup = self._setup(workdir, home, restored, unsaved)
-        with contextlib.suppress(BrokenPipeError):  # the keeper has ended, which the reader tells
+        with contextlib.suppress(BrokenPipeError):  # the keeper has ended, which the reader will report
             self._keeper.write(setup)
         threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True).start()
         with self.changed:
@@ -182,7 +189,7 @@ class ShellSession:
             raise self._not_up()
 
     def _setup(self, workdir: str, home: str, restored: str, unsaved: Sequence[str]) -> bytes:
-        """The lines before the first command."""
+        """Return the lines that the shell reads before the first command."""
         lines = self._own(f"{NEWLINE}\n{SESSION}\n")
         lines += self._own("ohs_dir=%s ohs_home=%s\n") % (self._quote(self.directory), self._quote(home))
         if unsaved:
@@ -194,14 +201,14 @@ class ShellSession:
         return lines + greet % (self._quote(workdir), self._greeting.encode())
 
     def _own(self, text: str) -> bytes:
-        """Shell text of ours with the names that this shell has in their place."""
+        """Return our shell text with the placeholder names replaced by this shell's own."""
         return text.replace("ohs_", self._prefix).encode()
 
     def _quote(self, text: str) -> bytes:
         return quote(text, newline=self._own("ohs_nl"))
 
     def _not_up(self) -> SandboxUnavailable:
-        if type(self.failure) is SandboxUnavailable:  # restarted while the shell came up: the next one will
+        if type(self.failure) is SandboxUnavailable:  # restarted as the shell came up: try again
             return ShellUnusable(str(self.failure))
         return self.failure or ShellUnusable(f"No shell came up in the sandbox within {START_S:g} s.")
 
@@ -252,7 +259,7 @@ class ShellSession:
         return self.alive and self._keeper.filenos() is not None
 
     async def ended(self, signal: Signal) -> bool:
-        """Await the end of the running command; whether it came, and handling it blocks for nothing."""
+        """Wait for the end of the running command; return whether it came and can be handled without blocking."""
         with self.changed:
             self._tell = signal.set
             if not self.alive or self.call is None or self.call.finished:
@@ -263,7 +270,7 @@ class ShellSession:
         return call.report.exit_code != KILLED and call.capture.size <= AT_ONCE_BYTES
 
     def send(self, call: ShellCommand, by_file: str | None = None) -> None:
-        """Send the shell a command, or the text in its place; by_file is a file of the sandbox that holds it."""
+        """Send the shell a command, or the text instead of it; by_file is a file of the sandbox that contains it."""
         command = call.command
         if self._on_overflow:
             call.capture = Capture(on_overflow=self._on_overflow(call.nonce))
@@ -286,14 +293,14 @@ class ShellSession:
         return self._exit_trap
 
     def recover(self) -> None:
-        """Ask a shell that waits for its next command to report the one whose report is missing."""
+        """Ask a shell that waits for its next command to send the missing report of the last one."""
         self._keeper.write(self._late())
 
     def _late(self) -> bytes:
         return self._own(f"{_LATE};exec >/dev/null 2>&1\n" if self._exit_trap else f"{_LATE}\n")
 
     def relay_to(self, relay: OutputRelay | None) -> None:
-        """Relay the running command's output from now on, and first what is captured and not taken; None stops."""
+        """Relay the running command's output from now on, beginning with what is captured and not taken; None stops."""
         if relay is self._relay:
             return
         with self.changed:
@@ -303,7 +310,7 @@ class ShellSession:
             self.changed.notify_all()
 
     def take_background(self, masker: Masker) -> str:
-        """Take what background jobs printed since the last call, masked."""
+        """Return what background jobs printed since the last call, masked."""
         with self.changed:
             return self._background.take(final=True, masker=masker).text
 
@@ -311,13 +318,13 @@ class ShellSession:
         """Detect that the shell has ended although a job it left behind still holds the terminal.
 
         Raises:
-            SandboxUnavailable: the sandbox is gone too.
+            SandboxUnavailable: the sandbox is gone as well.
         """
         with contextlib.suppress(TimeoutError):
             self._end(self.terminal.wait(REAP_S), None)
 
     def own_output(self, text: str, call: ShellCommand) -> str:
-        """Text without what an interactive bash adds: '[1] 4711' and 'Done' of background jobs, its own 'exit'."""
+        """Return text without what an interactive bash adds: '[1] 4711' and 'Done' of background jobs, its 'exit'."""
         if not self._bash:
             return text
         if not self.alive:
@@ -373,13 +380,13 @@ class ShellSession:
                     poll.unregister(fd)
                     if by_fd[fd] is self._keeper and not self._keeper.filenos():
                         self._note_keeper_end()
-        # the EXIT trap's report may come after the terminal's end: they are different connections
+        # the EXIT trap's report may come after the terminal's end, since the connections differ
         while self._misses_report() and not self._keeper_ended and poll.poll(_LAST_REPORT_S * 1000):
             self._take(self._keeper, 0)
             self._keeper_ended = not self._keeper.filenos()
 
     def _read_in_threads(self) -> None:
-        """Read channels without descriptors: this thread reads the terminal, another one the keeper."""
+        """Read channels without descriptors: the terminal in this thread, the keeper in another one."""
         threading.Thread(target=self._read_keeper, name="ohsandbox-keeper", daemon=True).start()
         while self._take(self.terminal, None):
             pass
@@ -401,7 +408,7 @@ class ShellSession:
             self.changed.notify_all()
 
     def _note_keeper_end(self) -> None:
-        """Kill the shell: without its keeper, as after `kill -9 -1`, it can neither take commands nor report."""
+        """Kill the shell: if its keeper is gone, as after `kill -9 -1`, it can neither take commands nor report."""
         self._keeper_ended = True
         if not (self._terminal_ended or self._closed):
             self.terminal.kill()
@@ -410,9 +417,9 @@ class ShellSession:
         return self.call is not None and self.call.report is None
 
     def _exit_code(self) -> int:
-        """Exit code of the shell whose terminal has closed; a shell that still runs then is useless and is killed.
+        """Return the exit code of the shell whose terminal has closed; one that still runs is useless and is killed.
 
-        A shell whose keeper is gone read end of file and exited with 0, or we killed it: both count as KILLED.
+        A shell whose keeper is gone has read end of file and exited with 0, or was killed by us: both count as KILLED.
         """
         try:
             code = self.terminal.wait(REAP_S)
@@ -422,9 +429,9 @@ class ShellSession:
         return KILLED if self._keeper_ended else code
 
     def _take(self, channel: Channel, timeout_s: float | None) -> bool:
-        """Read once; False at the end of the stream."""
+        """Read once; return False at the end of the stream."""
         if self._relay is not None and channel is self.terminal:
-            with self.changed:  # the terminal's buffer fills, and writes to it block
+            with self.changed:  # stop reading: the terminal's buffer fills, and writes to it block
                 self.changed.wait_for(lambda: self._relay is None or not self._relay.full)
         chunks = channel.read(timeout_s)
         with self.changed:
@@ -477,14 +484,14 @@ class ShellSession:
         self._tell_end()
 
     def _tell_end(self) -> None:
-        """Not within `changed`, which the one that is told takes."""
+        """Call `_tell`, without holding `changed`, which the callee acquires."""
         if (tell := self._tell) is not None and (not self.alive or self.call is None or self.call.finished):
             self._tell = None
             tell()
 
 
 def _without_farewell(text: str) -> str:
-    """Remove it where a trap may have printed after it: a line of its own is likelier than the end of another."""
+    """Remove bash's 'exit' if a trap may have printed after it: most likely it is a line of its own."""
     lines = [*re.finditer(f"(?m)^{_FAREWELL}", text)]
     start = lines[-1].start() if lines else text.rfind(_FAREWELL)
     return text if start < 0 else text[:start] + text[start + len(_FAREWELL) :]

@@ -1,4 +1,4 @@
-"""`Shell`: a named session, with time limits, restart after a failure, and notices that explain both."""
+"""`Shell`: a named session with time limits, restarts after failures, and notices that explain both."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.process.worker import CallResult
 
 _UNSEEN_BYTES = 4096
-"""How much of the output since the last result is checked: a question is shorter."""
+"""Bytes at the end of the output that are checked for a question, which is shorter."""
 _TOLD_QUEUE_S = 1.0
-"""The shortest wait behind another call that gives a notice."""
+"""The shortest wait in seconds behind another call that is reported in a notice."""
 _COMMAND_BY_FILE_BYTES = 16 * 1024
-"""Shells read a pipe byte by byte: 1 MiB took 0.5 s through the FIFO and 20 ms from a file."""
+"""Size from which a command is passed in a file: shells read a pipe byte by byte, 1 MiB took 0.5 s through the FIFO and
+20 ms from a file."""
 _SNIPPET_S = 5.0
-"""The kill ladder restarts a sandbox that cannot run a line of shell in this time."""
+"""Time limit for a line of shell; the kill ladder restarts a sandbox that exceeds it."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
 _LAST_PLAIN_CODE = 127
-"""Above it a signal ended the program, perhaps before it restored the terminal."""
+"""Exit codes above this mean that a signal ended the program, perhaps before it restored the terminal."""
 NEEDED = ("cat", "mkdir", "mkfifo")
 """Programs that a session needs to start; it works without rm, stty, tty and sleep."""
 
@@ -51,7 +52,7 @@ _ENDED_BY_US = frozenset({WaitOutcome.TIMEOUT, WaitOutcome.CANCELLED})
 
 
 class SessionOptions(NamedTuple):
-    """How a session begins."""
+    """The settings with which a session begins."""
 
     env: Mapping[str, str]
     workdir: str
@@ -59,7 +60,7 @@ class SessionOptions(NamedTuple):
 
 
 class Shell:
-    """A persistent shell, one command at a time; threads queue."""
+    """A persistent shell that runs one command at a time; other threads queue."""
 
     def __init__(self, host: Runtime, name: str, options: SessionOptions) -> None:
         self.name = name
@@ -69,9 +70,9 @@ class Shell:
         """Id of the thread whose call is running; 0 for none."""
         self._session: ShellSession | None = None
         self._generation = 0
-        """The sandbox's, when the session was opened."""
+        """The sandbox's generation when the session was opened."""
         self._begun: Begun[CommandObservation] | None = None
-        """A call of an event loop that has the turn, perhaps without a thread."""
+        """A call from an event loop that holds the turn, perhaps without a thread."""
         self._running: RunningCommand | None = None
         self._descendants: ProcessTree | None = None
         """All processes started since the first shell."""
@@ -85,7 +86,9 @@ class Shell:
         self._new_env: deque[tuple[str, str]] = deque()
         """Variables that the shell exports before its next command."""
         self._untidy = False
-        """The last command may have left the terminal in another mode: it was interactive or was killed."""
+        """Whether the last command may have left the terminal in another mode, because it was interactive or was
+        killed.
+        """
         self._was_used = False
 
     # --- methods for the caller ---
@@ -97,12 +100,12 @@ class Shell:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was started and is alive."""
+        """Whether the shell was started and is alive."""
         return self._session is not None and self._session.alive
 
     @property
     def is_unused(self) -> bool:
-        """Whether it was started before its first command, which has not come."""
+        """Whether the shell was started in advance and has had no command yet."""
         return self._session is not None and not self._was_used
 
     def execute(
@@ -114,7 +117,7 @@ class Shell:
         text: str = "",
         listener: Callable[[str], object] | None = None,
     ) -> CommandObservation:
-        """See `Runtime.execute`; the shell executes text in place of the command."""
+        """See `Runtime.execute`; the shell executes text instead of the command."""
         called_at, queued_s = time.monotonic(), 0.0
         if not self._lock.acquire(blocking=False):
             if self._holder == threading.get_ident():
@@ -147,17 +150,17 @@ class Shell:
         return observation.model_copy(update={"queued_s": round(queued_s, 3), "notice": notice})
 
     def _queue(self, wait: WaitOptions) -> bool:
-        """Wait for the running call to return; False if this caller's time ends or it is cancelled first."""
+        """Wait for the running call to return; return False if this caller's time ends or it is cancelled first."""
         until = math.inf if wait.yield_s is None else time.monotonic() + wait.yield_s
         while not (wait.cancel and wait.cancel.is_set()) and (left_s := until - time.monotonic()) > 0:
             if self._lock.acquire(timeout=min(LOOK_EVERY_S, left_s)):
                 return True
-            if (begun := self._begun) is not None:  # its event loop may wait for us
+            if (begun := self._begun) is not None:  # its event loop may be waiting for this thread
                 begun.start()
         return False
 
     def begin(self, command: str, wait: WaitOptions) -> Begun[CommandObservation] | None:
-        """Send command from an event loop's thread. None: nothing was sent, for it might block; call `execute`."""
+        """Send command from an event loop's thread. None: nothing was sent because it might block; call `execute`."""
         if is_short(wait.timeout_s) or len(command) > _COMMAND_BY_FILE_BYTES or not command.strip():
             return None
         if not self._lock.acquire(blocking=False):
@@ -177,7 +180,7 @@ class Shell:
         return begun
 
     def _finish(self, running: RunningCommand, wait: WaitOptions, watch: CommandWait) -> CommandObservation:
-        """Wait for the command of `begin`, and give the turn back."""
+        """Wait for the command of `begin`, and release the turn."""
         try:
             return self._watched(running, wait, watch=watch)
         finally:
@@ -190,12 +193,12 @@ class Shell:
             self._ready()
 
     def set_env(self, env: Mapping[str, str]) -> None:
-        """Have the next command run with these variables, and the shells that follow; from any thread."""
+        """Set variables for the next command and all later shells; from any thread."""
         self._options = self._options._replace(env={**self._options.env, **env})
         self._new_env.extend(env.items())
 
     def take_over(self, workdir: str) -> None:
-        """Begin in workdir, where an earlier process's shell of this name was; called before the first command."""
+        """Start in workdir, where an earlier process's shell of this name was; called before the first command."""
         self._cwd, self._taken_over = workdir, True
 
     def interrupt(self) -> None:
@@ -211,7 +214,7 @@ class Shell:
             return running.call.capture.last(limit_bytes)
 
     def close(self, *, kill: bool = True) -> None:
-        """Kill the shell and all it started; without kill only close its channels, as before the sandbox's own end."""
+        """Kill the shell and all it started; if not kill, only close its channels, as before the sandbox's own end."""
         if kill and self._descendants is not None:
             with contextlib.suppress(OhsandboxError, OSError):
                 self._descendants.kill()
@@ -255,7 +258,7 @@ class Shell:
         return False
 
     def _begin(self, command: str, text: str = "", *, at_once: ShellSession | None = None) -> RunningCommand:
-        """Send the command. at_once: to this idle session, blocking for nothing; BrokenPipeError if it has ended."""
+        """Send the command. at_once: to this idle session, without blocking; BrokenPipeError if it has ended."""
         session, path = at_once or self._ready(), None
         self._was_used = True
         self._background += session.take_background(self._host.secrets.masker)
@@ -270,7 +273,7 @@ class Shell:
             self._host.write_bytes(path, data, mode=0o600, user=self._options.user)
         try:
             session.send(running.call, path)
-        except BrokenPipeError:  # the shell ended unnoticed; it has not read the command
+        except BrokenPipeError:  # the shell ended unnoticed and has not read the command
             self._new_env.extendleft(reversed(call.env.items()))
             if at_once:
                 raise
@@ -292,7 +295,7 @@ class Shell:
         try:
             outcome = self._outcome(watch or self._watch(running, wait, relay))
             if outcome is WaitOutcome.LOST and not running.call.began and not self._again:
-                # the old shell never read the command, so nothing of it ran: a new one gets it
+                # the old shell never read the command, so nothing of it ran: send it to a new shell
                 self._new_env.extendleft(reversed(running.call.env.items()))
                 self._restart(running.session, "The shell no longer took commands and was started again")
                 self._again = True
@@ -318,7 +321,7 @@ class Shell:
         return CommandWait(running.session, running.call, probe, wait, relay=relay)
 
     def _outcome(self, watch: CommandWait) -> WaitOutcome:
-        """The outcome; LOST, and the sandbox restarted, if the sandbox cannot be asked what runs in it."""
+        """Return the outcome; if the sandbox cannot be asked what runs in it, restart it and return LOST."""
         try:
             outcome = watch.outcome()
         except SandboxUnavailable as failure:
@@ -329,7 +332,7 @@ class Shell:
         return outcome
 
     def _kill(self, running: RunningCommand, *, quickly: bool = False) -> None:
-        """`RunningCommand.end`, and the whole sandbox where that cannot be done."""
+        """Call `RunningCommand.end`; if that is impossible, end the whole sandbox."""
         try:
             running.end(quickly=quickly)
         except SandboxUnavailable as failure:  # no process can be started: pids are used up, or it is frozen
@@ -346,7 +349,7 @@ class Shell:
             exit_code = None
         elif outcome is WaitOutcome.LEFT:
             exit_code = session.exit_code
-            # killed, and another thread has brought the sandbox back before the engine was asked why: not by itself
+            # it was killed, and another thread revived the sandbox before the engine was asked for the cause
             killed = exit_code == KILLED and self._generation != self._host.generation
             failure = session.failure or (SandboxUnavailable("The shell ended with the sandbox.") if killed else None)
             if failure is not None:
@@ -387,7 +390,7 @@ class Shell:
         return CommandObservation(command=command, cwd=self._cwd, session=self.name, notice=notice, **facts)
 
     def _not_begun(self, command: str, wait: WaitOptions, *, queued_s: float) -> CommandObservation:
-        """Result for a caller that gave up its turn. Takes no notices, changes nothing: another call holds the lock."""
+        """Return the result for a caller that gave up its turn. Changes nothing, since another call holds the lock."""
         cancelled = wait.cancel is not None and wait.cancel.is_set()
         why = (
             "Cancelled before it began; nothing of it ran"
@@ -406,7 +409,7 @@ class Shell:
     # --- the session ---
 
     def _ready(self) -> ShellSession:
-        """The live session, started if necessary."""
+        """Return the live session, started if necessary."""
         if self._session is not None and not self._session.alive and self._running is None:
             self._restart(self._session, "The shell had ended and was started again")
         if self._session is None:
@@ -440,7 +443,7 @@ class Shell:
         return session
 
     def _what_is_missing(self) -> SandboxUnavailable | None:
-        """The error that names the missing programs without which no shell comes up; None if all are there."""
+        """Return the error that names missing programs without which no shell starts; None if all exist."""
         body = b'[ "$PATH" ] || echo "no PATH";ohs_lacks %s' % " ".join(NEEDED).encode()
         said = self._snippet(body).stdout.splitlines()
         lacking = [f"`{name}`" for name in NEEDED if name.encode() in said]
@@ -457,15 +460,15 @@ class Shell:
         )
 
     def _left_behind(self, path: str) -> str:
-        """The environment that an earlier process's keeper saved (keeper.sh), with our mark in place of its own."""
+        """Return the environment that an earlier process's keeper saved (keeper.sh), with our mark in place of its."""
         with contextlib.suppress(OhsandboxError, OSError):
             mine = self._snippet(b"[ -f %s ] && [ -O %s ]" % (quote(path), quote(path)))
-            if mine.status == "0" and (text := self._snapshot(path)):  # another user may have put a file there
+            if mine.status == "0" and (text := self._snapshot(path)):  # another user may have put a file at that path
                 return f"{text}\nexport OHSANDBOX_SESSION={self._mark}"
         return ""
 
     def _restart(self, session: ShellSession, why: str) -> None:
-        """Discard a dead or lost shell; the next command gets one with its directory and exported environment."""
+        """Discard a dead or lost shell; the next command gets a new one with its directory and exported environment."""
         self._restored = self._snapshot(f"{session.directory}/env")
         self._cwd = session.cwd
         session.close()
@@ -474,7 +477,7 @@ class Shell:
         self._notices.append(f"{why}, in {self._cwd}; {kept}, functions, aliases and unexported variables are lost")
 
     def _snapshot(self, path: str) -> str:
-        """Shell text that sets the environment of a shell that has gone; empty if it cannot be read."""
+        """Return shell text that restores the environment of a shell that is gone; empty if it cannot be read."""
         with contextlib.suppress(OhsandboxError, OSError):
             outcome = self._snippet(read_body(path, ENV_SNAPSHOT_BYTES), ENV_SNAPSHOT_BYTES)
             return outcome.stdout.decode("utf-8", "surrogateescape") if outcome.status == "0" else ""

@@ -1,4 +1,4 @@
-"""Terminal output and input: splitting off our marks, cleaning program output for reading, encoding key names."""
+"""Terminal output and input: splitting off our marks, cleaning program output, encoding key names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Literal, NamedTuple
 
 _MARK_PREFIX = b"\x1b]7117;"
-"""Our marks are operating system commands (ECMA-48 8.3.89) of a number that no terminal uses."""
+"""Our marks are operating system commands (ECMA-48 8.3.89) with a number that no terminal uses."""
 
 _MARK = re.compile(rb"\x1b\]7117;([0-9a-f]{32});(begin|end)\x07")
 _MARK_BYTES = 7 + 32 + 7
@@ -55,8 +55,8 @@ def _may_become_mark(start: bytes) -> bool:
 
 
 _STRING_UNITS = 4096
-"""The longest control string (ECMA-48 5.6) that is recognised: titles, links and clipboards are shorter. A longer one,
-or one whose line ends before its terminator, loses only its introducer and stays as text: it can hide nothing."""
+"""The longest control string (ECMA-48 5.6) that is recognised; titles, links and clipboards are shorter. A longer one,
+or one whose line ends before its terminator, loses only its introducer and stays as text, so it can hide nothing."""
 
 _CSI = rb"[0-?]{0,256}[ -/]{0,16}"
 _STRING = rb"(?:[^\x07\x18\x1a\x1b\n\xc2]|\xc2(?![\x80-\x9f])){0,%d}" % _STRING_UNITS
@@ -65,7 +65,7 @@ _CONTROL = re.compile(
     rb"|\xc2(?:\x9b%(csi)s[@-~]|[\x90\x98\x9d-\x9f]%(string)s(?:\x07|\x1b\\|\xc2\x9c)|[\x80-\x9f])"
     % {b"csi": _CSI, b"string": _STRING}
 )
-"""A control function, as ESC and a byte or as the UTF-8 of its C1 control. Each byte is scanned at most twice: a string
+"""A control function, as ESC and a byte or as its C1 control in UTF-8. Each byte is scanned at most twice: a string
 ends where the next one may begin."""
 _INTRODUCER = re.compile(rb"\x1b|\xc2[\x90\x98\x9b\x9d-\x9f]")
 _UNFINISHED = re.compile(
@@ -74,7 +74,7 @@ _UNFINISHED = re.compile(
 )
 _UNFINISHED_BYTES = 2 * _STRING_UNITS + 4
 _HALF = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})(?=\x1b|\xc2[\x80-\x9f])")
-"""The beginning of a character that a control function interrupts: what follows that is not an end of it."""
+"""The beginning of a character that a control function interrupts: no continuation of the character follows."""
 
 
 def clean(raw: bytes) -> str:
@@ -120,9 +120,9 @@ def _picture(found: re.Match[str]) -> str:
 
 
 def whole_prefix(raw: bytes) -> int:
-    """Number of leading bytes of a growing stream that can be shown now: up to an unfinished character or escape."""
+    """Return the number of bytes of a growing stream that can be shown: up to an unfinished character or escape."""
     introducers = [found.start() for found in _INTRODUCER.finditer(raw, max(0, len(raw) - _UNFINISHED_BYTES))]
-    for start in introducers[-2:]:  # the last may be the terminator of the one before
+    for start in introducers[-2:]:  # the last introducer may be the terminator of the string before it
         if _UNFINISHED.match(raw, start):
             return start
     for back in range(1, min(4, len(raw) + 1)):
@@ -144,7 +144,7 @@ _CONTROL_KEY = re.compile(r"(?:C-|CTRL[-+])([a-z@\[\]\\^_])", re.IGNORECASE)
 
 
 def keystrokes(text: str) -> bytes:
-    """The bytes to type for text: a key (`C-c`, `ENTER`, `UP`), or the text, and Enter unless it ends in a newline."""
+    """Return the bytes to type: of a key (`C-c`, `ENTER`, `UP`), or text and Enter unless it ends in a newline."""
     key = text.strip()
     if control := _CONTROL_KEY.fullmatch(key):
         return bytes([ord(control[1].upper()) & 0x1F])

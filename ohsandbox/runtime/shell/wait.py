@@ -1,4 +1,4 @@
-"""Waiting for a command: until it ends, waits for input, falls silent, matches, or runs out of time."""
+"""Waiting for a command until it ends, waits for input, falls silent, matches, or runs out of time."""
 
 from __future__ import annotations
 
@@ -23,34 +23,36 @@ if TYPE_CHECKING:
 FIRST_PROBE_S = 0.1
 """Silence before the processes are probed: most commands end sooner and are never probed."""
 SECOND_PROBE_S = 0.1
-"""A verdict counts if a second probe confirms it, without output in between."""
+"""Seconds until a second probe, which must confirm the first, without output in between."""
 PROBE_PERIOD_S = 0.5
 """Time between probes of a busy command; a probe costs about 1.5 ms in the sandbox."""
 BEGIN_S = 5.0
-"""A shell begins a command within 1 ms. A shell that is busy for this long before it runs something that the agent put
-before every command, such as a PROMPT_COMMAND that cannot be unset."""
+"""A shell begins a command within 1 ms. If it is busy for this long, it runs something that the agent put before every
+command, such as a PROMPT_COMMAND that cannot be unset."""
 READ_CHARS_PER_S = 256 * 1024
-"""What a shell reads of a long command before it runs it, at the least: alone 5 MiB take it 0.5 s, and with twelve
-runnable processes on two processors up to 10 s, in which it looks like one that is busy with something else."""
+"""Minimum rate at which a shell reads a long command before it runs it: alone it takes 0.5 s for 5 MiB, but up to 10 s
+with twelve runnable processes on two processors. Meanwhile it looks as if it were busy with something else."""
 _RECOVER_S = 1.0
 """A shell that is asked for a missing report sends it within a millisecond, or within this time with six runnable
-processes per processor: with 0.2 s there, 1 in 150 shells that Ctrl-C had thrown out of a loop was replaced."""
+processes per processor. With 0.2 s, 1 in 150 shells that Ctrl-C had thrown out of a loop was replaced."""
 _RECOVER_PROBES = 8
-"""As many probes find it idle before it is lost: as many as fit into RECOVER_S, and on a busier machine into longer."""
+"""Number of probes that find the shell idle before it is given up: as many as fit into _RECOVER_S, and more time on a
+busier machine."""
 _RECOVER_AGAIN = 3
-"""Asked again after as many: an interrupt that is sent until it is seen to work (ohs_insist) discards a question."""
+"""Number of probes after which the shell is asked again: an interrupt that is repeated until it works (ohs_insist)
+discards a question."""
 EXPECT_BYTES = 64 * 1024
-"""How far back `expect` looks."""
+"""Bytes at the end of the output in which `expect` searches."""
 EXPECT_CHARS = 1000
-"""The longest `expect`: it may come from a model, and takes time and memory to compile."""
+"""Maximum length of `expect`: it may come from a model, and takes time and memory to compile."""
 _EXPECT_S = 0.5
 """Limit of one search: an ordinary pattern takes about 1 ms for EXPECT_BYTES; `(x+x+)+y` takes exponential time."""
 EXPECT_PAUSE = 4
-"""Pause between searches, in durations of the last one: at most a fifth of a processor, whatever the output."""
+"""Pause between searches, in durations of the last one, so that searches use at most a fifth of a processor."""
 
 
 class WaitOutcome(Enum):
-    """Why the waiting ended."""
+    """Why waiting ended."""
 
     FINISHED = auto()
     LEFT = auto()
@@ -84,7 +86,7 @@ def expectation(pattern: str) -> regex.Pattern[str]:
     """Compile pattern with `regex`, which has a timeout and lets other threads run; `re` has neither.
 
     Raises:
-        UsageError: it is not a valid pattern, or is longer than EXPECT_CHARS.
+        UsageError: the pattern is invalid or longer than EXPECT_CHARS.
     """
     import regex  # noqa: PLC0415 - takes 50 ms and is rarely needed
 
@@ -109,7 +111,7 @@ class CommandWait:
         ignore_input: bool = False,
         relay: OutputRelay | None = None,
     ) -> None:
-        """probe() returns what the terminal's foreground does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
+        """Store the arguments. probe() tells what the terminal does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
         self._shell, self._call, self._probe = shell, call, probe
         self._cancel, self._relay, self._ignore_input = wait.cancel, relay, ignore_input
         now = time.monotonic()
@@ -128,10 +130,10 @@ class CommandWait:
         self._idle_probes = 0
         """Time at which an idle shell that was asked for its report is given up."""
         self.notice = ""
-        """Why `expect` was given up; empty if it was not."""
+        """Reason why the search for `expect` was given up; empty if it was not."""
 
     def outcome(self) -> WaitOutcome:
-        """Block until one of the outcomes.
+        """Block until one of the outcomes, and return it.
 
         Raises:
             SandboxUnavailable: the sandbox is gone.
@@ -143,13 +145,13 @@ class CommandWait:
                     now = time.monotonic()
                     due = min(self._look_at, self._next_probe)
                     if now >= due or (self._relay is not None and self._relay.pending):
-                        break  # to search, to probe or to relay, without the lock: the reader continues meanwhile
+                        break  # release the lock to search, to probe or to relay: the reader continues meanwhile
                     look = math.inf if self._cancel is None else now + LOOK_EVERY_S
                     until = min(due, self._deadline, self._quiet_since + self._idle_timeout_s, self._yield_at, look)
                     self._shell.changed.wait(max(0.0, until - now))
                 data = self._relay.take() if self._relay is not None else b""
                 if data:
-                    self._shell.changed.notify_all()  # a reader that a full relay blocked continues
+                    self._shell.changed.notify_all()  # a reader that was blocked by a full relay continues
             if data and self._relay is not None:
                 self._relay.hand_on(data)
             if outcome is None and time.monotonic() >= min(self._look_at, self._next_probe):
@@ -171,7 +173,7 @@ class CommandWait:
             if self._expect is not None:
                 self._look_at = min(self._look_at, max(now, self._looked_until))
         if now >= self._look_at:
-            return None  # the search comes before any time limit
+            return None  # search first, before any time limit applies
         cancelled = self._cancel is not None and self._cancel.is_set()
         limits = (
             (self._deadline, WaitOutcome.TIMEOUT),
@@ -210,9 +212,9 @@ class CommandWait:
             return None
         late = verdict == "busy" and time.monotonic() >= self._begins_until
         if not self._call.began and (late or verdict == "input"):
-            return WaitOutcome.LOST  # it reads the terminal, or does something else, instead of reading its command
+            return WaitOutcome.LOST  # it reads the terminal or does something else instead of reading its command
         if verdict == "spins" and not self._shell.traps_exit and time.monotonic() >= self._reads_until:
-            return WaitOutcome.LOST  # half a second is long for a report
+            return WaitOutcome.LOST  # a report does not take half a second
         if verdict == "input" and not self._ignore_input:
             return WaitOutcome.INPUT
         if verdict == "idle":

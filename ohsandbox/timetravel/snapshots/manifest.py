@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.snapshots.store import SnapshotStore
 
 MAX_FILE_BYTES = 64 * 1024**2
-"""A larger file is left out and reported: a turn does not write a database or a model."""
+"""Maximum size of a file; a larger one is left out and reported: a turn does not write a database or a model."""
 MAX_ENTRIES = 100_000
 MAX_TOTAL_BYTES = 1024**3
 MAX_NAMES_CHARS = 24 * 1024**2
@@ -38,9 +38,10 @@ MAX_SPECIAL = 1_000_000
 """Limit of counted FIFOs, sockets and devices (0.4 s); a directory with more is refused."""
 
 _WHOLE_BYTES = 1024**2
-"""A larger file is copied in pieces instead of read whole."""
+"""Maximum size of a file that is read whole; a larger one is copied in pieces."""
 _SETTLED_NS = 2_000_000_000
-"""A file changed within this time before a scan may have changed again with the same times (FAT has 2 s)."""
+"""A file changed this recently before a scan may have changed again with the same times (FAT has a resolution of 2
+s)."""
 
 _TOO_LARGE = re.compile(r"(\d+) bytes, over ")
 
@@ -48,7 +49,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class FileEntry(NamedTuple):
-    """One name."""
+    """A name and its metadata."""
 
     kind: Literal["file", "link", "dir"]
     mode: int
@@ -67,7 +68,7 @@ class FileEntry(NamedTuple):
         return other is not None and self[:3] == other[:3]
 
     def is_still(self, name: str, directory: int) -> bool:
-        """Whether a file or a link in an open directory was not written or replaced since, or does not exist."""
+        """Whether a file or link in an open directory was not written or replaced since, or still does not exist."""
         try:
             facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
@@ -80,7 +81,7 @@ class Manifest(NamedTuple):
 
     taken_ns: int
     entries: dict[str, FileEntry]
-    """By path below the directory; bytes that are not UTF-8 are surrogates, as from `os.fsdecode`."""
+    """Entries by path below the directory; bytes that are not UTF-8 are surrogates, as from `os.fsdecode`."""
     left_out: dict[str, str]
     """Paths that were left out, with the reason: their state is unknown."""
     special: int = 0
@@ -88,7 +89,7 @@ class Manifest(NamedTuple):
 
 
 def is_git(path: str) -> bool:
-    """Whether a path is a `.git` or lies in one, by any spelling that a file system takes for `.git`."""
+    """Whether a path is a `.git` or lies in one, in any spelling that a file system treats as `.git`."""
     if path.isascii() and "git" not in path.lower():
         return False
     return any(name == ".git" or looks_like_dotgit(name) for name in path.split("/"))
@@ -130,13 +131,13 @@ def scan(
 
 
 def parents_of(path: str) -> Iterator[str]:
-    """The directories that contain a path, the nearest first."""
+    """Yield the directories that contain a path, the nearest first."""
     while path := path.rpartition("/")[0]:
         yield path
 
 
 def worst_first(left_out: Mapping[str, str]) -> dict[str, str]:
-    """Sort left-out paths: too large files, the largest first; those over another limit; the rest by path."""
+    """Sort left-out paths: files that are too large, the largest first; those over another limit; the rest by path."""
 
     def rank(one: tuple[str, str]) -> tuple[int, int, str]:
         path, why = one
@@ -158,13 +159,13 @@ def is_over_limit(why: str) -> bool:
 
 
 class FileChange(NamedTuple):
-    """One name that differs between two manifests."""
+    """A name that differs between two manifests."""
 
     path: str
     old: FileEntry | None
-    """None: it did not exist."""
+    """None: the name did not exist."""
     new: FileEntry | None
-    """None: it does not exist any more."""
+    """None: the name no longer exists."""
 
     @property
     def word(self) -> Literal["new", "changed", "gone"]:
@@ -180,12 +181,12 @@ class FileChange(NamedTuple):
 
 
 def outside_git(changes: Iterable[FileChange]) -> list[FileChange]:
-    """The changes outside `.git`: those inside go into no patch and to no other directory."""
+    """Return the changes outside `.git`: those inside it go into no patch and to no other directory."""
     return [change for change in changes if not is_git(change.path)]
 
 
 def changes_between(old: Manifest, new: Manifest) -> list[FileChange]:
-    """Every name that differs, sorted by path. Paths that either manifest left out, and those below, are ignored."""
+    """Return every name that differs, sorted by path, ignoring paths that either manifest left out, and those below."""
     paths = old.entries.keys() | new.entries.keys()
     unknown = old.left_out.keys() | new.left_out.keys()
     if unknown:
@@ -207,7 +208,7 @@ class _Scan:
         self._bytes = self._chars = self._git_bytes = self._git_entries = 0
 
     def tree(self, taken_ns: int) -> Manifest:
-        """The manifest of the names scanned."""
+        """Return the manifest of the names scanned."""
         return Manifest(taken_ns, self._entries, self._left_out, self._special)
 
     def into(self, directory: int, prefix: str, *, depth: int, in_git: bool = False) -> None:
@@ -220,7 +221,7 @@ class _Scan:
             try:
                 self._take(directory, name, path, depth=depth, in_git=in_git)
             except FileNotFoundError:
-                continue  # removed meanwhile
+                continue  # removed during the scan
             except OSError as error:
                 self._leave_out(path, str(error.strerror))
 
@@ -306,11 +307,11 @@ class _Scan:
             data = file.read(_WHOLE_BYTES + 1)
             if len(data) <= _WHOLE_BYTES:
                 return self._keeper.keep(data)
-            file.seek(0)  # it has grown meanwhile
+            file.seek(0)  # the file has grown during the scan
         return self._keeper.keep_file(file, limit_bytes=most)
 
     def _too_large_for_git(self, objects: int) -> str | None:
-        """Why an open `objects` directory is left out, or None; its sizes are added up before anything is read."""
+        """Return why an open `objects` directory is left out, or None; sizes are summed before anything is read."""
         count, size = self._git_entries, self._git_bytes
         for length in _sizes_below(objects, depth=0):
             count, size = count + 1, size + length
@@ -326,11 +327,11 @@ class _Scan:
 
 
 def _sizes_below(directory: int, *, depth: int) -> Iterator[int]:
-    """Sizes in bytes of all names below an open directory. os.fwalk blocks if a directory became a FIFO (3.11)."""
+    """Yield the sizes in bytes of names below an open directory. os.fwalk would block on a FIFO (Python 3.11)."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
-                with contextlib.suppress(OSError):  # gone meanwhile
+                with contextlib.suppress(OSError):  # removed during the scan
                     yield entry.stat(follow_symlinks=False).st_size
                 continue
             yield 0

@@ -1,4 +1,4 @@
-"""Changes as a patch that `git apply` takes.
+"""Changes as a patch that `git apply` accepts.
 
 git compares numbered copies, so that neither a file name nor a `.gitattributes` of the agent affects the diff that a
 user sees; the names are inserted afterwards.
@@ -25,7 +25,8 @@ _COMPARE = (
 )  # fmt: skip
 
 _BEGINNING = re.compile(rb"^diff --git [ab]/(\d{7}) [ab]/\1\n", re.MULTILINE)
-"""No line of a hunk or a binary patch begins so: hunk lines begin with a sign, binary ones are base 85."""
+"""The first line of a file's patch. No line of a hunk or a binary patch matches: hunk lines begin with a sign, binary
+ones are base 85."""
 
 _PLAIN = re.compile(rb"[^\x00-\x1f\x7f-\xff\"\\]*")
 _ESCAPES = {0x22: b'\\"', 0x5C: b"\\\\", 0x07: b"\\a", 0x08: b"\\b", 0x09: b"\\t", 0x0A: b"\\n", 0x0B: b"\\v"}
@@ -40,7 +41,7 @@ class _FilePatch(NamedTuple):
 
 
 def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> list[_FilePatch]:
-    """Patches of the changes, file by file; directories have none.
+    """Return the patches of the changes, file by file; directories have none.
 
     Args:
         changes: the result of `changes_between`.
@@ -84,7 +85,7 @@ def _parts(output: bytes, changes: Sequence[FileChange]) -> Iterator[_FilePatch]
 
 
 def _named(text: bytes, path: str) -> bytes:
-    """One file's patch with the names inserted."""
+    """Return one file's patch with the names inserted."""
     name = path.encode("utf-8", "surrogateescape")
     old, new = quoted(b"a/" + name), quoted(b"b/" + name)
     head = b"diff --git %s %s\n" % (old, new)
@@ -101,12 +102,12 @@ def _named(text: bytes, path: str) -> bytes:
 
 
 def _ended(name: bytes) -> bytes:
-    """Add the line's end; a name with a space gets a tab before it, so that patch(1) finds the name's end."""
+    """Return the name with the line's end; a name with a space gets a tab, so that patch(1) finds the name's end."""
     return name + (b"\t\n" if b" " in name and not name.startswith(b'"') else b"\n")
 
 
 def quoted(name: bytes) -> bytes:
-    """A path as git writes it: unchanged, or as a C string if it holds controls, quotes or bytes over 127."""
+    """Return a path as git writes it: unchanged, or as a C string if it has controls, quotes or bytes over 127."""
     if _PLAIN.fullmatch(name):
         return name
     return b'"' + b"".join(_escaped(byte) for byte in name) + b'"'

@@ -1,4 +1,4 @@
-"""Write changes into a directory that others may write to: by descriptor, following no symlink, files atomically."""
+"""Writes changes into a directory that others may write to: by descriptor, following no symlink, files atomically."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class UnappliedChange(NamedTuple):
-    """One change that could not be made."""
+    """A change that could not be made."""
 
     path: str
     why: str
@@ -67,7 +67,7 @@ def write_changes(
 
 
 def _must_go(change: FileChange) -> bool:
-    """Whether old is removed first; not so for a directory that stays one and a file that replaces a file."""
+    """Whether old is removed first; not if a directory stays a directory, or a file replaces a file."""
     if change.old is None:
         return False
     return change.new is None or ("dir" in {change.old.kind, change.new.kind} and change.old.kind != change.new.kind)
@@ -160,7 +160,7 @@ _CHANGED = "it was changed while this was done, and stays as it is"
 
 
 def _may_write(directory: int, name: str, change: FileChange) -> bool:
-    """Whether the name is as `old` says; if old is None or was removed, whether it is not a file, link or directory."""
+    """Whether the name is as `old` says; if old is None or removed, whether no file, link or directory is there."""
     if change.old is None or _must_go(change):
         try:
             mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode

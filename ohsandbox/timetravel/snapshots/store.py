@@ -1,4 +1,4 @@
-"""`SnapshotStore`: manifests of one directory with their contents, each content once.
+"""`SnapshotStore`: manifests of one directory with their contents, each content stored once.
 
 <directory>/objects/ab/cdef...    a file's content, under its SHA-256
 <directory>/000001.json           a manifest
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_SNAPSHOTS = 50
-"""With more, the oldest are removed, except the first."""
+"""Maximum number of snapshots; beyond it the oldest are removed, except the first."""
 
 _PIECE_BYTES = 1024**2
 
@@ -39,14 +39,14 @@ class SnapshotStore:
     """Snapshots of a directory of this machine; git is neither needed nor touched."""
 
     def __init__(self, directory: Path, *, beside: SnapshotStore | None = None) -> None:
-        """Directory holds the snapshots and is not created yet. Contents that `beside` holds are not stored again."""
+        """Use directory, created at first use, for the snapshots. Contents that `beside` has are not stored again."""
         self.directory = directory
         self._beside = beside
         self._objects = directory / "objects"
         self._last: tuple[str, Manifest] | None = None
 
     def take(self, root: Path | Workspaces) -> str:
-        """Store a snapshot of root; returns its name, the last one's if nothing has changed.
+        """Store a snapshot of root; return its name, or the last one's name if nothing has changed.
 
         Raises:
             UsageError: root is too large, the disk has too little free, or the snapshot cannot be written.
@@ -65,7 +65,7 @@ class SnapshotStore:
         """Check the free disk space: a directory of 1 GiB may be stored fifty times.
 
         Raises:
-            UsageError: less is free than must stay free, see `disk_space.floor_bytes`.
+            UsageError: less space is free than must stay free; see `disk_space.floor_bytes`.
         """
         here = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         if (short := disk_space.shortage(disk_space.measure(here), None)) is not None:
@@ -97,7 +97,7 @@ class SnapshotStore:
         return name
 
     def names(self) -> list[str]:
-        """Names of all snapshots, oldest first."""
+        """Return the names of all snapshots, oldest first."""
         if not self.directory.is_dir():
             return []
         return sorted(path.stem for path in self.directory.glob("*.json") if _NAME.fullmatch(path.stem))
@@ -114,7 +114,7 @@ class SnapshotStore:
         return digest
 
     def keep_file(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
-        """Store the unread rest of an open file, in pieces; None, and nothing stored, if it is over limit_bytes.
+        """Store the unread rest of an open file, in pieces; return None and store nothing if it is over limit_bytes.
 
         Raises:
             UsageError: it cannot be written.
@@ -154,7 +154,7 @@ class SnapshotStore:
         """Copy these snapshots to the store in directory; contents are hard-linked if possible: they never change.
 
         Raises:
-            UsageError: one is lost, or directory cannot be written.
+            UsageError: a snapshot is lost, or directory cannot be written.
         """
         other = SnapshotStore(directory)
         try:
@@ -167,7 +167,7 @@ class SnapshotStore:
             raise _full(directory, error) from error
 
     def adopt(self, other: SnapshotStore, digest: str) -> None:
-        """Store a content of another store.
+        """Store a content from another store.
 
         Raises:
             UsageError: it cannot be written.
@@ -191,7 +191,7 @@ class SnapshotStore:
         return self.holds(digest, size) or (self._beside is not None and self._beside.holds(digest, size))
 
     def _store(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
-        """Copy to a temporary file while it is hashed; rename it last."""
+        """Copy to a temporary file while computing the hash; rename it last."""
         found, size = hashlib.sha256(), 0
         temporary = f".{secrets.token_hex(8)}"
         try:

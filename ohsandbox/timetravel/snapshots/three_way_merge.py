@@ -1,4 +1,4 @@
-"""Apply the changes of one directory to another, which may have changed meanwhile."""
+"""Applies the changes of one directory to another, which may have changed too."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def revert_changes(
 
 _DERIVED = {"index", "logs", "ORIG_HEAD", "COMMIT_EDITMSG", "FETCH_HEAD", "gc.log"}
 """Names in a `.git` that any git command may rewrite, even `git status`. They follow the refs: if those are reverted,
-so are these; if only these were changed by both, they stay."""
+so are these; if only these were changed by both sides, they stay."""
 
 
 def _repository(path: str) -> str:
-    """The `.git` that contains a path, else the path: refs, index and logs are reverted together or not at all."""
+    """Return the `.git` that contains a path, or the path: refs, index and logs are reverted only together."""
     if not is_git(path):
         return path
     parts = path.split("/")
@@ -107,7 +107,7 @@ def _repository(path: str) -> str:
 
 
 def _is_object(path: str) -> bool:
-    """Whether a path is in git's `objects`: those are restored and never removed, later commits may need them."""
+    """Whether a path is in git's `objects`; those are restored but never removed, since later commits may need them."""
     return "objects" in _within_git(path)
 
 
@@ -121,7 +121,7 @@ def _is_state_of_git(path: str) -> bool:
 
 
 def _within_git(path: str) -> list[str]:
-    """The components of a path below its `.git`."""
+    """Return the components of a path below its `.git`."""
     return path.removeprefix(_repository(path)).split("/")[1:]
 
 
@@ -132,7 +132,7 @@ def _since(conflict: UnappliedChange) -> UnappliedChange:
 
 
 def _in_the_way(path: str, there: Manifest, touched: set[str]) -> str | None:
-    """A parent of the path that is a file or a symlink there and that the changes do not replace, or None."""
+    """Return a parent of the path that is a file or symlink there and stays one with the changes, or None."""
     for parent in parents_of(path):
         found = there.entries.get(parent)
         if found is not None and found.kind != "dir" and parent not in touched:
@@ -157,12 +157,12 @@ def _merge_one(
             done.conflicts.append(UnappliedChange(change.path, f"a {found.kind} is there, and a directory shall be"))
     elif (merged := _merged(change, found, store)) is None:
         done.conflicts.append(UnappliedChange(change.path, _why(change, found)))
-    elif not _alike(found, merged, exactly=owner is None):  # else it was applied before
+    elif not _alike(found, merged, exactly=owner is None):  # otherwise it was applied before
         done.changes.append(FileChange(change.path, found, _as_ours(merged, found, owner)))
 
 
 def _alike(one: FileEntry | None, other: FileEntry | None, *, exactly: bool) -> bool:
-    """Whether two entries are equal; unless exactly, as git compares: only the executable bit of a file's mode."""
+    """Whether two entries are equal; unless exactly, compared as in git: of modes only the executable bit counts."""
     if one is None or other is None:
         return one is other
     if exactly:
@@ -172,18 +172,18 @@ def _alike(one: FileEntry | None, other: FileEntry | None, *, exactly: bool) -> 
 
 
 def _as_ours(wanted: FileEntry | None, found: FileEntry | None, owner: tuple[int, int] | None) -> FileEntry | None:
-    """Wanted with the owner and mode of the entry that it replaces; of its own mode only the executable bit counts."""
+    """Return wanted with the replaced entry's owner and mode; of its own mode only the executable bit counts."""
     if wanted is None or owner is None:
         return wanted
     uid, gid = owner if found is None else (found.uid, found.gid)
     mode = 0o755 if wanted.kind == "dir" or wanted.mode & 0o100 else 0o644
     if found is not None and found.kind == wanted.kind and found.mode & 0o100 == wanted.mode & 0o100:
         mode = found.mode
-    return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # no mtime: it is written now
+    return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # no mtime: the file is written now
 
 
 def _merged(change: FileChange, found: FileEntry | None, store: SnapshotStore) -> FileEntry | None:
-    """The three-way merge of a text file; None if there is none."""
+    """Return the three-way merge of a text file; None if it is impossible."""
     versions = (found, change.old, change.new)
     if is_git(change.path) or any(entry is None or entry.kind != "file" for entry in versions) or not git.is_here():
         return None

@@ -20,19 +20,19 @@ _EMPTY = Manifest(0, {}, {})
 
 
 class Workspaces(NamedTuple):
-    """Directories bound as workspaces. Paths in one alone are below it; of several, the first name is that of one."""
+    """Directories bound as workspaces. Paths are relative to the only one, or begin with the name of one of several."""
 
     directories: dict[str, Path]
-    """By the first name of paths in the tree; one alone has none, which is ""."""
+    """Directories by the first name of paths in the tree; a single one has the name ""."""
     places: Mapping[str, str] = MappingProxyType({})
-    """Where each of several lies in the sandbox, by the same names."""
+    """Paths of several workspaces in the sandbox, by the same names."""
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.directories.values()))
 
     @classmethod
     def bound(cls, places: Mapping[str, Path]) -> Workspaces | None:
-        """Of directories by their places in the sandbox; None without one."""
+        """Return the workspaces for directories given by their paths in the sandbox; None if there are none."""
         if len(places) < 2:  # noqa: PLR2004 - one alone
             return cls({"": next(iter(places.values()))}) if places else None
         names = {place: path.name for place, path in moved_places([*places], Path("/")).items()}
@@ -40,7 +40,7 @@ class Workspaces(NamedTuple):
 
     @classmethod
     def recorded(cls, data: Mapping[str, Any] | None) -> Workspaces | None:
-        """Of what `record` has made; None of None."""
+        """Return the workspaces that `record` has described; None for None."""
         if not data:
             return None
         places = data.get("places") or {"": data["path"]}
@@ -48,39 +48,39 @@ class Workspaces(NamedTuple):
 
     @property
     def first(self) -> Path:
-        """The one named first."""
+        """The directory that was named first."""
         return next(iter(self.directories.values()))
 
     @property
     def only(self) -> Path | None:
-        """The one directory, where it is one alone."""
+        """The only directory; None if there are several."""
         return None if self.places else self.first
 
     def record(self) -> dict[str, Any]:
-        """What an event keeps: {path}, and of several {path, places}."""
+        """Return the data that an event stores: {path}, and for several {path, places}."""
         several = {self.places[name]: str(path) for name, path in self.directories.items() if self.places}
         return {"path": str(self.first)} | ({"places": several} if several else {})
 
     def for_runtime(self) -> Path | dict[str, Path]:
-        """The directory, or each by its place in the sandbox: what `Runtime.fork` takes."""
+        """The argument for `Runtime.fork`: the directory, or each by its path in the sandbox."""
         return {self.places[name]: path for name, path in self.directories.items()} if self.places else self.first
 
     def moved(self, directory: Path) -> Workspaces:
-        """The same with other files: directory has those of one alone, or a directory for each, by their names."""
+        """Return the same workspaces at another place: directory is the only one, or contains one for each name."""
         return self._replace(directories={name: directory / name for name in self.directories})
 
     def in_sandbox(self, path: str) -> str:
-        """A path of the tree as the sandbox has it; of one alone, relative to the workspace."""
+        """Return a path of the tree as a path in the sandbox; with one workspace, relative to it."""
         name, _, rest = path.partition("/")
         return f"{self.places[name]}/{rest}" if name in self.places else path
 
     def scan(
         self, keeper: SnapshotStore, *, taken_ns: int = 0, before: Manifest | None = None, git: bool = True
     ) -> Manifest:
-        """Scan each directory, within the limits of one; see `manifest.scan`.
+        """Scan each directory, each within the limits for one; see `manifest.scan`.
 
         Raises:
-            UsageError: one cannot be read, or is over a limit.
+            UsageError: a directory cannot be read, or is over a limit.
         """
         found = Manifest(taken_ns, {}, {})
         for name, directory in self.directories.items():
@@ -92,7 +92,7 @@ class Workspaces(NamedTuple):
         return found
 
     def write(self, changes: Sequence[FileChange], store: SnapshotStore, *, git: bool) -> list[UnappliedChange]:
-        """Apply changes of paths of the tree; see `write_changes`. Returns those that failed.
+        """Apply changes to paths of the tree; see `write_changes`. Returns those that failed.
 
         Raises:
             UsageError: a directory cannot be opened, or its path contains a symlink.
@@ -111,7 +111,7 @@ def _joined(name: str, path: str) -> str:
 
 
 def _below(name: str, tree: Manifest) -> Manifest:
-    """The entries below a name, by their paths there."""
+    """Return the entries below a name, by their paths there."""
     if not name:
         return tree
     prefix = _joined(name, "")
