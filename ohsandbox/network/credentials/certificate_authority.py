@@ -1,4 +1,4 @@
-"""The certificate authority of one sandbox: for the hosts of its credentials and no other, its key in memory only."""
+"""The certificate authority of one sandbox, limited to the hosts of its credentials; its key is only in memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _AUTHORITY_LIFETIME = dt.timedelta(days=365)
-"""It ends with the process that made it; a session of a year is none."""
+"""The authority ends with the process that created it, and no session lasts a year."""
 LEAF_LIFETIME = dt.timedelta(days=2)
 RENEWED_BEFORE = dt.timedelta(days=1)
-"""A leaf with less left is replaced: connections last hours, and a sandbox's clock may be a few hours ahead."""
+"""A leaf certificate with less time left is replaced: connections last hours, and a sandbox's clock may be hours
+ahead."""
 _BACKDATED = dt.timedelta(days=1)
-"""A sandbox's clock may be behind: virtual machines of an engine wake up with an old one."""
+"""Validity begins this much earlier, since a sandbox's clock may be behind: virtual machines of an engine wake up with
+an old time."""
 _EVERYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 
 
@@ -39,9 +41,9 @@ class _Leaf(NamedTuple):
 
 
 class CertificateAuthority:
-    """Issues certificates for `hosts`; its own is constrained to these names (RFC 5280, 4.2.1.10), and no address.
+    """Issues certificates for `hosts`; its own is constrained to these names (RFC 5280, 4.2.1.10), without addresses.
 
-    A constraint of that kind covers names below a host, too. Thread-safe.
+    Such a constraint also covers subdomains of a host. Thread-safe.
     """
 
     def __init__(self, hosts: Iterable[str]) -> None:
@@ -57,10 +59,10 @@ class CertificateAuthority:
         return self._certificate.public_bytes(Encoding.PEM)
 
     def server_context(self, host: str) -> ssl.SSLContext:
-        """How to answer a TLS client that asks for this host: HTTP/1.1, and its SNI must be the host's name.
+        """Return the server context for a TLS client that asks for this host: HTTP/1.1, and the SNI must be the host.
 
         Raises:
-            ValueError: the host is none of the authority's.
+            ValueError: the authority does not issue certificates for host.
         """
         if host not in self.hosts:
             raise ValueError(f"{host!r} is not one of this authority's hosts.")
@@ -86,7 +88,7 @@ class CertificateAuthority:
 
     def _issue(self, host: str) -> _Leaf:
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "ohsandbox")])  # a CN ends at 64 characters
+        name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "ohsandbox")])  # a CN has at most 64 characters
         certificate = (
             _builder(name, self._certificate.subject, key.public_key(), LEAF_LIFETIME)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -100,18 +102,18 @@ class CertificateAuthority:
 
 
 def java_trust_store(roots: bytes) -> bytes:
-    """The certificates of a PEM bundle as a trust store that Java reads without a password (PKCS #12)."""
+    """Return the certificates of a PEM bundle as a trust store that Java reads without a password (PKCS #12)."""
     certificates = load_certificates(roots)
     named = [PKCS12Certificate(one, str(number).encode()) for number, one in enumerate(certificates)]
     return serialize_java_truststore(named, NoEncryption())
 
 
 def load_certificates(bundle: bytes) -> Sequence[x509.Certificate]:
-    """The certificates of a PEM bundle; one that cannot be read is left out, as TLS libraries do."""
+    """Return the certificates of a PEM bundle; unreadable ones are skipped, as in TLS libraries."""
     end = b"-----END CERTIFICATE-----"
     found = []
     for piece in bundle.split(end)[:-1]:
-        # a public root of 2004 has the serial number 0: `cryptography` warns, and will refuse it one day
+        # a public root of 2004 has the serial number 0: `cryptography` warns, and may refuse it in the future
         with contextlib.suppress(ValueError), warnings.catch_warnings(action="ignore"):
             found.append(x509.load_pem_x509_certificate(piece[piece.rfind(b"-----BEGIN CERT") :] + end))
     return found
@@ -145,7 +147,7 @@ def _server_context(host: str, certificate: x509.Certificate, key: ec.EllipticCu
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     password = secrets.token_bytes(32)
-    # OpenSSL's loader takes files only: the leaf's key is in one for a moment, encrypted under what memory alone has
+    # OpenSSL loads only files: the leaf's key is in one for a moment, encrypted with a password that is only in memory
     with tempfile.TemporaryDirectory(prefix="ohsandbox-") as directory:
         pem = Path(directory) / "leaf.pem"
         sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.hex().encode()))

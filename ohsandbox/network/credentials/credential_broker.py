@@ -1,6 +1,6 @@
-"""`CredentialBroker`: all that a sandbox gets of a person's credentials, and what answers for them outside of it.
+"""`CredentialBroker`: what a sandbox gets for a user's credentials, and what serves them outside of it.
 
-Imports `cryptography` and h11: import this module at first use only.
+This module imports `cryptography` and h11, so import it only at first use.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from ohsandbox.network.credentials.credentials import Credential
 
 _BUNDLE_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Of the person's environment; OpenSSL reads `SSL_CERT_FILE` and `SSL_CERT_DIR` itself."""
+"""Variables of the user's environment; OpenSSL itself reads `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
 
 
 class CredentialBroker:
-    """One for each sandbox, at each start of this process: its authority's key is nowhere else.
+    """The broker of one sandbox in one process: the key of its authority exists nowhere else.
 
     Attributes:
-        rules: what the sandbox's network policy must allow besides.
-        interceptor: for the proxy.
+        rules: additional rules that the sandbox's network policy needs.
+        interceptor: the interceptor for the proxy.
         certificate: the sandbox's own authority, in PEM.
-        bundle: PEM of every authority that programs in the sandbox should trust: the person's ca_bundle, or without
-            one the public roots, and the sandbox's own.
+        bundle: PEM of every authority that programs in the sandbox should trust: the user's ca_bundle, or without one
+            the public roots, and the sandbox's own.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CredentialBroker:
         ca_bundle: str | Path | None = None,
         upstream: ssl.SSLContext | None = None,
     ) -> None:
-        """Make the sandbox's authority; upstream None verifies hosts by this machine's trust store and ca_bundle."""
+        """Create the sandbox's authority; upstream None verifies hosts by this machine's trust store and ca_bundle."""
         roots = Path(certifi.where() if ca_bundle is None else ca_bundle).expanduser().read_bytes()
         authority = CertificateAuthority(one.host for one in credentials)
         self.rules = rules_of(credentials)
@@ -54,7 +54,7 @@ class CredentialBroker:
         self.bundle = roots.rstrip() + b"\n" + authority.certificate
 
     def java_trust_store(self) -> bytes:
-        """The same authorities for `-Djavax.net.ssl.trustStore`, read without a password."""
+        """The same authorities for `-Djavax.net.ssl.trustStore`, readable without a password."""
         return java_trust_store(self.bundle)
 
     def __repr__(self) -> str:
@@ -62,14 +62,14 @@ class CredentialBroker:
 
 
 def upstream_context(ca_bundle: str | Path | None = None, environ: Mapping[str, str] | None = None) -> ssl.SSLContext:
-    """How the real hosts are verified: by this machine's trust store, the person's variables and their bundle."""
+    """Return the context that verifies real hosts: by this machine's trust store, the user's variables, ca_bundle."""
     context = ssl.create_default_context()
     environ = os.environ if environ is None else environ
     named = [*(environ.get(variable) for variable in _BUNDLE_VARIABLES), ca_bundle]
     for bundle in [Path(one).expanduser() for one in named if one]:
         if bundle.is_file():
             context.load_verify_locations(bundle)
-    if not context.cert_store_stats()["x509_ca"]:  # Python's own builds for macOS come without roots
+    if not context.cert_store_stats()["x509_ca"]:  # Python's own builds for macOS have no roots
         context.load_verify_locations(certifi.where())
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -1,4 +1,4 @@
-"""Credentials that never enter a sandbox: what a person writes for them, and the header that each becomes.
+"""Credentials that never enter a sandbox: how a user writes them, and the header that each becomes.
 
     HOST[:PORT]=env:NAME[,bearer | ,header:NAME | ,basic:USER]
     PRESET[=env:NAME]
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PLACEHOLDER = "ohsandbox-placeholder"
-"""A worthless value for the variable that programs inside look for."""
+"""The worthless value of the variables that programs inside look for."""
 _FORM = re.compile(r",(bearer|header:[^,:]*|basic:[^,:]*)\Z")
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _USER = re.compile(r"[A-Za-z0-9._@+-]{1,128}")
 _VALUE = re.compile(r"[\x21-\x7e]+(?: [\x21-\x7e]+)*")
-"""Visible ASCII: what every server reads alike in a header (RFC 9110, 5.5)."""
+"""Visible ASCII, which every server reads alike in a header (RFC 9110, 5.5)."""
 _OF_A_MESSAGE = re.compile(
     r"host|content-length|transfer-encoding|connection|upgrade|expect|te|trailer|keep-alive|accept-encoding|proxy-.*"
 )
-"""Headers that say how a message is read or where it goes; none of them is a credential for a server."""
+"""Headers that determine how a message is parsed or where it goes; none of them can carry a credential."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Credential:
 
 
 class _CredentialPlace(NamedTuple):
-    """Where the value of a preset is sent."""
+    """A place to which the value of a preset is sent."""
 
     host: str
     form: str = "bearer"
@@ -75,7 +75,7 @@ class _CredentialPreset(NamedTuple):
     """A predefined credential, selected by one word."""
 
     variables: tuple[str, ...]
-    """Of the host: the first that is set has the value. All of them hold the placeholder inside."""
+    """Variables of the host: the first that is set has the value. Inside, all of them have the placeholder."""
     places: tuple[_CredentialPlace, ...]
     placeholder: str = PLACEHOLDER
     more_inside: tuple[str, ...] = ()
@@ -128,16 +128,16 @@ PRESETS: Mapping[str, _CredentialPreset] = {
     "together": _CredentialPreset(("TOGETHER_API_KEY",), (_CredentialPlace("api.together.xyz"),)),
     "xai": _CredentialPreset(("XAI_API_KEY",), (_CredentialPlace("api.x.ai"),)),
 }
-"""Forges and model providers, as they document their clients: variables, hosts, headers. At a forge git takes basic
-authentication and the interface below its path a bearer token."""
+"""Forges and model providers, as their clients' documentation describes: variables, hosts, headers. For a forge, git
+uses basic authentication, and the API below its path a bearer token."""
 
 
 def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None = None) -> tuple[Credential, ...]:
     """Read credentials and look up their values; environ None is this process's.
 
     Raises:
-        UsageError: one is malformed, its value is missing or fits no header, or a host is named twice. Never quotes
-            what may be a value.
+        UsageError: a credential is malformed, its value is missing or fits no header, or a host is named twice. The
+            message never quotes what may be a value.
     """
     environ = os.environ if environ is None else environ
     found: list[Credential] = []
@@ -157,10 +157,10 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
 
 
 def check_outside(credentials: Iterable[Credential], variables: Mapping[str, str]) -> None:
-    """Refuse variables of a sandbox that have a value which must stay outside.
+    """Refuse variables of a sandbox that contain a value which must stay outside.
 
     Raises:
-        UsageError: one has.
+        UsageError: a variable contains one.
     """
     for one in credentials:
         for name, value in variables.items():
@@ -177,7 +177,7 @@ def rules_of(credentials: Iterable[Credential]) -> tuple[str, ...]:
 
 
 def _malformed(subject: str) -> UsageError:
-    # a host has a dot; anything else is a word that was meant as a preset, or a value, which is not quoted
+    # hosts have a dot; other text is a mistyped preset, or a value, which must not be quoted
     hint = did_you_mean(subject, PRESETS) if subject.isalpha() and len(subject) <= max(map(len, PRESETS)) else ""
     return UsageError(
         f"A credential does not say where its value is.{hint} Remedy: write HOST=env:NAME, or one of "
@@ -225,7 +225,7 @@ def _preset(word: str, reference: str, environ: Mapping[str, str]) -> list[Crede
 
 
 def _host(subject: str) -> tuple[str, int]:
-    """The host and port; an address, a pattern, this machine or a URL is none."""
+    """Return host and port; refuse an address, a pattern, this machine or a URL."""
     name, colon, port = subject.partition(":")
     try:
         host = normalized_host(name)
@@ -242,7 +242,7 @@ def _host(subject: str) -> tuple[str, int]:
 
 
 def _header(host: str, form: str) -> str:
-    """The header of a form, in lower case."""
+    """Return the header of a form, in lower case."""
     kind, _, rest = form.partition(":")
     header = rest.lower() if kind == "header" else "authorization"
     if not _HEADER.fullmatch(header) or _OF_A_MESSAGE.fullmatch(header):
@@ -253,7 +253,7 @@ def _header(host: str, form: str) -> str:
 
 
 def _fitting(host: str, value: str) -> str:
-    """The value without blanks around it, where a header can hold it."""
+    """Return the value without surrounding blanks, if a header can contain it."""
     value = value.strip()
     if not _VALUE.fullmatch(value):
         raise UsageError(

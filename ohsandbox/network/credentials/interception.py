@@ -1,7 +1,7 @@
-"""Requests to a credential's host: TLS ends here, the credential's header is put in, TLS goes on to the real host.
+"""Requests to a credential's host: TLS ends here, the credential's header is added, and TLS continues to the real host.
 
-h11 reads and writes both sides, so what goes out is one well-formed HTTP/1.1 request for the host, however odd what
-came in was. Bodies pass piece by piece. An answer that quotes the credential has it masked, its length kept.
+h11 parses and writes both sides, so the outgoing request is one well-formed HTTP/1.1 request for the host, whatever
+came in. Bodies pass piece by piece. If an answer quotes the credential, it is masked with the same length.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _HANDSHAKE_S = 20.0
-"""For one TLS handshake; a slow line takes two."""
+"""Time limit for one TLS handshake; a slow line takes two seconds."""
 _HEAD_S = 300.0
-"""From one request's end to the next one's: pools of clients keep a connection for a minute or five."""
+"""Seconds from one request's end to the next one's: clients' pools keep a connection for one to five minutes."""
 IDLE_S = 3600.0
-"""Without a byte from the host, or into it: models think for minutes, and a websocket may have nothing to say."""
+"""Seconds without a byte from or to the host: models think for minutes, and a websocket may be silent."""
 MAX_HEAD_BYTES = 128 * 1024
-"""Of a request or answer, trailers as well; most servers take 8 to 64 KiB."""
+"""Maximum size of the head of a request or answer, and of trailers; most servers accept 8 to 64 KiB."""
 LINGER_BYTES, LINGER_S = 1 << 20, 2.0
-"""What is read of a request that was refused, so that its sender comes to read why."""
+"""Bytes and seconds for which a refused request is still read, so that its sender gets to read the reason."""
 
 
 class CredentialInterceptor:
@@ -52,7 +52,7 @@ class CredentialInterceptor:
     def __init__(
         self, credentials: Sequence[Credential], authority: CertificateAuthority, upstream: ssl.SSLContext
     ) -> None:
-        """Take credentials whose hosts are the authority's; upstream verifies what the hosts show."""
+        """Store credentials, whose hosts are the authority's; upstream verifies the hosts' certificates."""
         self._credentials = tuple(sorted(credentials, key=lambda one: -len(one.path)))
         self._authority = authority
         self._upstream = upstream
@@ -62,7 +62,7 @@ class CredentialInterceptor:
         )
 
     def wants(self, host: str, port: int) -> bool:
-        """Whether connections there get a credential."""
+        """Whether connections to this host and port get a credential."""
         return any((one.host, one.port) == (host, port) for one in self._credentials)
 
     async def serve(
@@ -80,7 +80,7 @@ class CredentialInterceptor:
         try:
             async with asyncio.timeout(_HANDSHAKE_S):
                 await sandbox.handshake()
-        except (OSError, TimeoutError) as error:  # the sandbox is told by TLS
+        except (OSError, TimeoutError) as error:  # the sandbox learns of it through TLS
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
                 refused(HTTPStatus.FORBIDDEN, f"has a credential, and its TLS was not agreed on: {_tls_problem(error)}")
             sandbox.close()
@@ -94,7 +94,7 @@ def _tls_problem(error: ssl.SSLError) -> str:
 
 
 class _Destination(NamedTuple):
-    """The real host, and what it gets."""
+    """The real host, and the credentials for it."""
 
     host: str
     port: int
@@ -103,7 +103,7 @@ class _Destination(NamedTuple):
     connect: Callable[[], Awaitable[Streams]]
 
     def credential(self, target: bytes) -> Credential | None:
-        """That of the longest path that the request is at or below."""
+        """Return the credential with the longest path that contains the request's."""
         return next((one for one in self.credentials if target.startswith(one.path.encode())), None)
 
     async def open(self) -> TlsStream:
@@ -118,7 +118,7 @@ class _Destination(NamedTuple):
 
 
 class _Side:
-    """One side of the exchange: a stream, and what h11 makes of it."""
+    """One side of the exchange: a stream and its h11 connection."""
 
     def __init__(self, stream: TlsStream, role: type[h11.CLIENT | h11.SERVER]) -> None:
         self.stream = stream
@@ -126,13 +126,13 @@ class _Side:
         self._early: asyncio.Task[bytes] | None = None
 
     async def next_event(self) -> Any:
-        """The next event of h11, which is PAUSED where a next request waits."""
+        """Return the next event of h11, which is PAUSED if a next request waits."""
         while (event := self.http.next_event()) is h11.NEED_DATA:
             await self.receive()
         return event
 
     async def receive(self) -> bytes:
-        """Give h11 what comes next."""
+        """Pass the next data to h11."""
         early, self._early = self._early, None
         data = await (early or self.stream.read())
         self.http.receive_data(data)
@@ -143,7 +143,7 @@ class _Side:
             await self.stream.write(data)
 
     def listen(self) -> None:
-        """Begin to wait for data or the end, between two exchanges; either ends the connection."""
+        """Start waiting for data or the end between two exchanges; either ends the connection."""
         self._early = asyncio.ensure_future(self.stream.read())
         self._early.add_done_callback(self._closes_unless_read)
 
@@ -153,7 +153,7 @@ class _Side:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether nothing came since the last exchange, not even the end."""
+        """Whether nothing, not even the end, has come since the last exchange."""
         return self._early is not None and not self._early.done()
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class _Side:
 
 
 class _Exchanges:
-    """The requests of one connection of the sandbox, one after another, and their answers."""
+    """The requests of one connection of the sandbox, one after another, with their answers."""
 
     def __init__(
         self, sandbox: TlsStream, to: _Destination, masker: Masker, refused: Callable[[int, str], None]
@@ -184,13 +184,13 @@ class _Exchanges:
                 CredentialRefusal(HTTPStatus(error.error_status_hint), "this is not HTTP/1.1 that could be passed on")
             )
         except (OSError, TimeoutError, h11.LocalProtocolError):
-            pass  # who went away, or an answer that broke off: so does this connection
+            pass  # a side closed the connection, or an answer was incomplete: end this connection too
         finally:
             self._sandbox.close()
             self._drop_upstream()
 
     async def _exchange(self) -> bool:
-        """Serve one request; whether there may be another."""
+        """Serve one request; return whether another may follow."""
         async with asyncio.timeout(_HEAD_S):
             request = await self._sandbox.next_event()
         if not isinstance(request, h11.Request):
@@ -203,7 +203,7 @@ class _Exchanges:
         return await self._relay(upstream)
 
     async def _sent(self, head: h11.Request) -> _Side | CredentialRefusal:
-        """The upstream side, with the request's head sent."""
+        """Return the upstream side with the request's head sent, or a refusal."""
         try:
             if self._upstream is None or not self._upstream.is_reusable:
                 self._drop_upstream()
@@ -224,10 +224,10 @@ class _Exchanges:
         return self._upstream
 
     async def _relay(self, upstream: _Side) -> bool:
-        """Carry the body there and the answer back, at the same time."""
+        """Carry body and answer at the same time."""
         async with side_by_side(self._send_body(upstream), self._send_answer(upstream)) as (body, answer):
             await asyncio.wait((body, answer), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done() and body.result():  # the sandbox has gone, or its body is none
+            if not answer.done() and body.result():  # the sandbox has gone, or its body is malformed
                 return False
             switched: bool | CredentialRefusal = await answer
         if isinstance(switched, CredentialRefusal):  # only now: refusing reads what the body's task was reading
@@ -246,14 +246,14 @@ class _Exchanges:
     async def _send_body(self, upstream: _Side) -> bool:
         """Carry the request's body; then wait, and return whether the sandbox has gone."""
         while not isinstance(event := await self._from(self._sandbox), h11.EndOfMessage):
-            with contextlib.suppress(OSError):  # its answer may be on the way, and says why it hears no more
+            with contextlib.suppress(OSError):  # its answer, which says why it stopped reading, may be on the way
                 await upstream.send(event)
         with contextlib.suppress(OSError):
             await upstream.send(h11.EndOfMessage(headers=request_trailers(event.headers)))
         return not await self._sandbox.receive()
 
     async def _send_answer(self, upstream: _Side) -> bool | CredentialRefusal:
-        """Carry the answer; whether both sides speak another protocol from now on, or what to say in its place."""
+        """Carry the answer; return whether both sides switch protocols, or the refusal to send instead."""
         mask = EchoMask(self._masker)
         began = False
         while True:
@@ -288,12 +288,12 @@ class _Exchanges:
             await self._sandbox.send(h11.Data(data=data))
 
     async def _from(self, side: _Side) -> Any:
-        await asyncio.sleep(0)  # a body of a million chunks holds up no other sandbox of this process
+        await asyncio.sleep(0)  # so that a body of a million chunks does not block other sandboxes of this process
         async with asyncio.timeout(IDLE_S):
             return await side.next_event()
 
     async def _splice(self, upstream: _Side) -> None:
-        """Carry bytes both ways until one side ends."""
+        """Carry bytes in both directions until one side ends."""
         mask = EchoMask(self._masker)
 
         async def carry(side: _Side, other: TlsStream, change: Callable[[bytes], bytes]) -> None:
@@ -310,14 +310,14 @@ class _Exchanges:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
 
     async def _refuse(self, refusal: CredentialRefusal) -> None:
-        """Answer ourselves, where no answer has begun, and see that it is read; the connection ends then."""
+        """Send the refusal if no answer has begun, let the sandbox read it, and end the connection."""
         self._refused(refusal.status, f"was sent a request that is not served: {refusal.text}")
         if self._sandbox.http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             return
         text = f"ohsandbox: {refusal.text}\n".encode()
         headers = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(text)))]
         await self._sandbox.send(h11.Response(status_code=refusal.status, headers=[*headers, ("connection", "close")]))
-        with contextlib.suppress(h11.LocalProtocolError):  # to HEAD the head is all
+        with contextlib.suppress(h11.LocalProtocolError):  # the answer to HEAD is only a head
             await self._sandbox.send(h11.Data(data=text))
             await self._sandbox.send(h11.EndOfMessage())
         await self._linger()

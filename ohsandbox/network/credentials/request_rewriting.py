@@ -1,4 +1,4 @@
-"""What becomes of requests for a credential's host, and of their answers: headers, and the mask of an echo."""
+"""Rewriting of requests to a credential's host and of their answers: headers, and masking of echoed credentials."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 _HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate te upgrade alt-svc".split()
 )
-"""Of one connection (RFC 9110, 7.6.1); and the offer to go on by QUIC, which nothing here carries."""
+"""Headers of one connection (RFC 9110, 7.6.1), and the offer to switch to QUIC, which the proxy cannot carry."""
 _FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding", b"trailer", b"expect"))
-"""Say how a message is read; a `Connection` that names one does not remove it."""
+"""Headers that determine how a message is parsed; naming them in `Connection` does not remove them."""
 _CREDENTIALS = frozenset(
     (
         b"authorization x-api-key api-key x-goog-api-key private-token job-token deploy-token x-auth-token x-auth-key "
         b"x-access-token x-api-token x-vault-token"
     ).split()
 )
-"""Where a sandbox could put a key of somebody else's, to take data out to another account of the same host."""
+"""Headers in which a sandbox could put another key, to send data to another account at the same host."""
 _REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"CONNECT"))
-"""The first two are answered with the request, credential and all."""
+"""The first two are answered with the request itself, including the credential."""
 
 
 class CredentialRefusal(NamedTuple):
-    """An answer that the proxy itself gives."""
+    """An answer that the proxy itself sends."""
 
     status: HTTPStatus
     text: str
@@ -42,7 +42,7 @@ class CredentialRefusal(NamedTuple):
 def outgoing(
     request: h11.Request, host: str, port: int, credential: Credential | None
 ) -> h11.Request | CredentialRefusal:
-    """The request as it goes to the host, or why it does not."""
+    """Return the request as it goes to the host, or the reason for refusing it."""
     names = [name for name, _ in request.headers]
     if request.method.upper() in _REFUSED_METHODS:
         told = f"{request.method.decode()} is refused: its answer would show the credential"
@@ -58,7 +58,7 @@ def outgoing(
     own = credential.header.encode() if credential is not None else b""
     dropped = {b"host", b"accept-encoding"} | ({b"sec-websocket-extensions"} if _is_websocket(request) else set())
     kept = [pair for pair in _passed(request.headers) if pair[0] not in dropped and not _is_credential(pair[0], own)]
-    # what is compressed cannot be searched for an echo of the credential
+    # compressed answers cannot be searched for an echo of the credential
     headers = [(b"host", named[0].encode()), *kept, (b"accept-encoding", b"identity")]
     if _is_websocket(request):
         headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
@@ -68,14 +68,14 @@ def outgoing(
 
 
 def request_trailers(trailers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Those that may go on: neither a credential nor anything that a server reads a message by."""
+    """Return the trailers that may pass: neither credentials nor headers that determine how a message is parsed."""
     return [pair for pair in trailers if pair[0] not in _HOP | _FRAMING and not _is_credential(pair[0])]
 
 
 def answered(
     answer: h11.Response | h11.InformationalResponse, mask: EchoMask
 ) -> h11.Response | h11.InformationalResponse:
-    """An answer's head as it goes into the sandbox."""
+    """Return an answer's head as it goes into the sandbox."""
     headers = _passed(answer.headers)
     if any(name == b"transfer-encoding" for name, _ in headers):
         headers = [pair for pair in headers if pair[0] != b"content-length"]
@@ -86,14 +86,14 @@ def answered(
 
 
 def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Return headers of the message itself: neither those of one connection, nor those that `Connection` names."""
+    """Return the headers of the message itself, without those of one connection or named in `Connection`."""
     pairs = list(headers)
     named = {one.strip().lower() for name, value in pairs if name == b"connection" for one in value.split(b",")}
     return [(name, value) for name, value in pairs if name not in _HOP and (name in _FRAMING or name not in named)]
 
 
 def _is_credential(name: bytes, own: bytes = b"") -> bool:
-    """Whether a header may hold a key; some servers read `X_Api_Key` as `X-Api-Key`."""
+    """Whether a header may contain a key; some servers read `X_Api_Key` as `X-Api-Key`."""
     plain = name.replace(b"_", b"-")
     return plain in _CREDENTIALS or plain == own.replace(b"_", b"-")
 
@@ -104,9 +104,9 @@ def _is_websocket(request: h11.Request) -> bool:
 
 
 class EchoMask:
-    """Writes `*` over every form of the credentials in an answer; lengths stay, and so do the ends of messages.
+    """Replaces every form of the credentials in an answer by `*`; lengths stay, and so do the ends of messages.
 
-    It holds back an end that may be the beginning of a value: at most the length of the longest form.
+    It holds back a tail that may be the beginning of a value: at most the length of the longest form.
     """
 
     def __init__(self, masker: Masker) -> None:
@@ -121,17 +121,17 @@ class EchoMask:
         return bytes(found)
 
     def headers(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-        """The same names with their values."""
+        """Return the headers with masked values."""
         return [(name, self.whole(value)) for name, value in headers]
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes that can be given out after this data."""
+        """Return the bytes that can be passed on after this data."""
         data = self.whole(self._held + data)
         upto = self._masker.whole_prefix(data)
         self._held = data[upto:]
         return data[:upto]
 
     def flush(self) -> bytes:
-        """Return the bytes that were held back: the answer has ended."""
+        """Return the bytes that were held back, since the answer has ended."""
         data, self._held = self._held, b""
         return data

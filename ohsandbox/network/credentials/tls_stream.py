@@ -1,4 +1,4 @@
-"""TLS over a pair of asyncio streams, in memory: also where the streams are not sockets, or were read from before."""
+"""TLS over a pair of asyncio streams, in memory: also for streams that are not sockets or have been read from."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ READ_BYTES = 64 * 1024
 
 
 class TlsStream:
-    """One TLS connection, as client where `server_hostname` is given, else as server.
+    """One TLS connection, as client if `server_hostname` is given, else as server.
 
-    One task may read while another writes. `asyncio.StreamWriter.start_tls` decides its side by how the streams were
-    made, and loses what their reader holds already.
+    One task may read while another writes. `asyncio.StreamWriter.start_tls` derives its side from how the streams were
+    created, and loses data that their reader has buffered.
     """
 
     def __init__(
@@ -38,20 +38,20 @@ class TlsStream:
         )
 
     async def handshake(self) -> None:
-        """Agree on keys.
+        """Perform the handshake.
 
         Raises:
-            ssl.SSLError: the sides do not agree; the other one has been told.
+            ssl.SSLError: the handshake failed; the other side has been sent an alert.
             ConnectionError: the connection has ended.
         """
         await self._until_done(self._tls.do_handshake)
         await self._writer.drain()
 
     async def read(self) -> bytes:
-        """Some data; b"" at the end. Cancelled, it loses nothing.
+        """Return some data; b"" at the end. Cancelling it loses no data.
 
         Raises:
-            OSError: the connection broke, or what came is not TLS.
+            OSError: the connection broke, or the data is not TLS.
         """
         try:
             return await self._until_done(lambda: self._tls.read(READ_BYTES))
@@ -59,7 +59,7 @@ class TlsStream:
             return b""
 
     async def write(self, data: bytes) -> None:
-        """Send data; waits while the other side is slow.
+        """Send data; wait while the other side is slow.
 
         Raises:
             OSError: the connection broke.
@@ -71,7 +71,7 @@ class TlsStream:
             await self._writer.drain()
 
     def close(self) -> None:
-        """Say goodbye, and close the streams once what was written is out."""
+        """Send close_notify, and close the streams once all data has been written."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()
         with contextlib.suppress(OSError, RuntimeError):
@@ -85,7 +85,7 @@ class TlsStream:
             except ssl.SSLWantReadError:
                 pass
             finally:
-                self._flush()  # what was agreed, or the alert that says why not
+                self._flush()  # key material, or the alert with the reason for a failure
             if data := await self._reader.read(READ_BYTES):
                 self._incoming.write(data)
             else:

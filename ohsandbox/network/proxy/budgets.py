@@ -1,4 +1,4 @@
-"""How much one sandbox may use of the network, and what is used."""
+"""Limits on one sandbox's use of the network, and its usage."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkBudgets:
-    """Limits of one sandbox's proxy; what is beyond is refused with status 429, or the connection ends.
+    """Limits of one sandbox's proxy; requests beyond them get status 429, or the connection ends.
 
     Attributes:
-        connections: at once; package tools open some 50.
-        requests_per_s: decisions a second on average; ten times as many may come at once.
-        sent_bytes: out of the sandbox, all connections together, as long as the process lives; what an agent
-            uploads for its work is far below, and what would carry a disk away is not.
-        received_bytes: into the sandbox, likewise.
-        head_bytes: of a request's head.
+        connections: maximum number at once; package tools open about 50.
+        requests_per_s: average number of decisions per second; bursts of ten times as many pass.
+        sent_bytes: bytes out of the sandbox, over all connections of this process; an agent's ordinary uploads stay far
+            below it, a copy of a whole disk does not.
+        received_bytes: the same for bytes into the sandbox.
+        head_bytes: maximum size of a request's head.
         head_timeout_s: from the start of a connection, or the first byte of its next request, to the end of the head;
             likewise for the first message of TLS.
-        idle_timeout_s: without a byte in either direction.
+        idle_timeout_s: maximum time without a byte in either direction.
     """
 
     connections: int = 512
@@ -36,7 +36,7 @@ class NetworkBudgets:
 
 
 class NetworkUsage:
-    """What one sandbox has used of its budgets."""
+    """What one sandbox has used of its limits."""
 
     def __init__(self, budgets: NetworkBudgets) -> None:
         self._budgets = budgets
@@ -47,7 +47,7 @@ class NetworkUsage:
         self.received_bytes = 0
 
     def request_problem(self) -> str:
-        """Count a request: why it is too many; "" where it is not."""
+        """Count a request; return why it is refused, "" if it is not."""
         now = time.monotonic()
         since, self._at = now - self._at, now
         self._requests_left = min(self._burst, self._requests_left + since * self._budgets.requests_per_s)
@@ -57,7 +57,7 @@ class NetworkUsage:
         return self.bytes_problem()
 
     def bytes_problem(self) -> str:
-        """Which budget of bytes is used up; "" for none."""
+        """Return which limit on bytes is used up; "" if none is."""
         if self.sent_bytes > self._budgets.sent_bytes:
             return f"more than {counted(self._budgets.sent_bytes, 'byte')} sent"
         if self.received_bytes > self._budgets.received_bytes:

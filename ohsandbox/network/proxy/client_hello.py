@@ -1,4 +1,4 @@
-"""The server name in the first message of TLS, read strictly: what two parsers could read differently is refused.
+"""The server name in the first message of TLS, parsed strictly: ambiguous messages are refused.
 
 RFC 8446, 4.1.2 and 5.1; RFC 6066, 3. The message may be spread over many records and any number of reads.
 """
@@ -10,20 +10,21 @@ import hashlib
 from typing import NamedTuple
 
 _MAX_HELLO_BYTES = 32 * 1024
-"""Of all records of a ClientHello; with post-quantum key shares it has about 2 KiB."""
+"""Maximum size of all records of a ClientHello; with post-quantum key shares it takes about 2 KiB."""
 _CHANGE_CIPHER_SPEC, _HANDSHAKE = 20, 22
 _CLIENT_HELLO, _SERVER_HELLO = 1, 2
 _RECORD_HEADER, _MESSAGE_HEADER = 5, 4
 _MAX_RECORD = 2**14
 _SERVER_NAME = 0
 _ENCRYPTED = frozenset({0xFE0D, 0xFFCE})
-"""encrypted_client_hello (RFC 9849), and the draft before it: they carry another name that we cannot read."""
+"""encrypted_client_hello (RFC 9849) and its earlier draft: they carry another name that we cannot read."""
 ALERT_ACCESS_DENIED = bytes((21, 3, 1, 0, 2, 2, 49))
 """A fatal alert that programs show as "access denied" (RFC 8446, 6.2)."""
 
 
 _RETRY_RANDOM = hashlib.sha256(b"HelloRetryRequest").digest()
-"""In the place of a ServerHello's random: the client sends a second ClientHello then (RFC 8446, 4.1.3)."""
+"""Marks a HelloRetryRequest in the random field of a ServerHello; the client then sends a second ClientHello (RFC 8446,
+4.1.3)."""
 
 
 class ClientHelloError(ValueError):
@@ -31,10 +32,10 @@ class ClientHelloError(ValueError):
 
 
 class ClientHello(NamedTuple):
-    """A ClientHello.
+    """A ClientHello message.
 
     Attributes:
-        raw: all bytes that were read, from the first of the first record on.
+        raw: all bytes that were read, beginning with the first record's header.
         server_name: as the client wrote it, in lower case; "" where it names none.
     """
 
@@ -48,12 +49,12 @@ async def read_client_hello(
     """Read the records of a ClientHello, and no byte beyond them.
 
     Args:
-        reader: of the client.
-        first: what was read of it already, at most a record's header.
+        reader: stream of the client.
+        first: bytes that were read already, at most a record's header.
         is_second: whether it answers a HelloRetryRequest, so that change_cipher_spec may come before it.
 
     Raises:
-        ClientHelloError: it is none, or is hidden, malformed, or longer than MAX_HELLO_BYTES.
+        ClientHelloError: the message is not a ClientHello, or is encrypted, malformed, or longer than _MAX_HELLO_BYTES.
         asyncio.IncompleteReadError: the connection ended before its end.
     """
     raw, message = b"", b""
@@ -75,10 +76,10 @@ async def read_client_hello(
 
 
 def _is_whole(message: bytes) -> bool:
-    """Whether a handshake message is complete; as soon as its header is there it must be a ClientHello's.
+    """Whether a handshake message is complete; once its header has arrived, it must be a ClientHello's.
 
     Raises:
-        ClientHelloError: it is another one, or too long.
+        ClientHelloError: it is another message, or too long.
     """
     if message and message[0] != _CLIENT_HELLO:
         raise ClientHelloError("is not a ClientHello")
@@ -91,7 +92,7 @@ def _is_whole(message: bytes) -> bool:
 
 
 class _Fields:
-    """Reads fields one after the other; a field that is not whole is an error."""
+    """Reads fields one after the other; an incomplete field is an error."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -120,7 +121,7 @@ class _Fields:
 
 
 def server_name(message: bytes) -> str:
-    """The name in a whole ClientHello message, in lower case; "" where it has none.
+    """Return the name in a complete ClientHello message, in lower case; "" if it has none.
 
     Raises:
         ClientHelloError: it is malformed, has an extension twice, or hides its name (ECH).
@@ -148,7 +149,7 @@ def server_name(message: bytes) -> str:
 
 
 def _name(extension: bytes) -> str:
-    """Of the one entry of the list: type 0, the host's name."""
+    """Return the name in the list's only entry, which must have type 0 (host name)."""
     outer = _Fields(extension)
     entries = _Fields(outer.vector(2))
     outer.end()
@@ -160,9 +161,9 @@ def _name(extension: bytes) -> str:
 
 
 async def read_server_answer(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
-    """The first record of a server's answer to a ClientHello, and whether it asks for a second ClientHello.
+    """Return the first record of a server's answer to a ClientHello, and whether it asks for a second ClientHello.
 
-    What the server sends in the place of a handshake record is returned as it is, as far as it was read.
+    If the server sends something other than a handshake record, the bytes read so far are returned unchanged.
     """
     header = record = b""
     try:

@@ -1,7 +1,7 @@
-"""The head of a request to the proxy, read strictly, and where it wants to go.
+"""The head of a request to the proxy, parsed strictly, and its destination.
 
-What servers are known to read in two ways is refused: a line that ends without CR, a folded header, two lengths, two
-hosts, user information, an address in the place of a name.
+Constructs that servers are known to interpret differently are refused: a line that ends without CR, a folded header,
+two lengths, two hosts, user information, an address in the place of a name.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ _AUTHORITY = re.compile(rb"([^\s:@/?#\\\[\]%]{1,255})(?::([1-9]\d{0,4}))?", re.A
 _ABSOLUTE = re.compile(rb"http://([^/?#\\]*)([/?][^#\\]*)?", re.IGNORECASE)
 _ORIGIN = re.compile(rb"/[^#\\]*")
 _ECHOED = frozenset({b"TRACE", b"TRACK"})
-"""Answered with the request as it arrived (RFC 9110, 9.3.8), so with what was added to it on the way."""
+"""Methods that are answered with the request as it arrived (RFC 9110, 9.3.8), including anything that was added on the
+way."""
 _BAD_IN_LINE = re.compile(rb"[\x00\r]")
 
 
 class HeadError(Exception):
-    """A request that is not served; `str(error)` says what it is, as the second half of a sentence about it.
+    """A request that is refused; `str(error)` is the reason, as the second half of a sentence about the request.
 
     Attributes:
-        status: of the answer.
-        host: that it named, as far as it was read; foreign text.
-        port: likewise; 0 for none.
+        status: status of the answer.
+        host: the host that it named, as far as it was read; foreign text.
+        port: the port; 0 for none.
     """
 
     def __init__(self, message: str, *, status: int = 400, host: str = "", port: int = 0) -> None:
@@ -41,12 +42,12 @@ class HeadError(Exception):
 
 
 class Target(NamedTuple):
-    """Where a request wants to go.
+    """The destination of a request.
 
     Attributes:
-        host: normalized.
+        host: the normalized name.
         port: its port.
-        path: with the query; "" for CONNECT.
+        path: the path with the query; "" for CONNECT.
     """
 
     host: str
@@ -55,29 +56,29 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """As a Host header has it for plain HTTP."""
+        """The authority as in a Host header for plain HTTP."""
         return self.host if self.port == HTTP_PORT else f"{self.host}:{self.port}"
 
 
 class RequestReader:
-    """Reads heads of requests from one connection, and what follows them; nothing is read beyond a head.
+    """Reads heads of requests from one connection, and their bodies; reading a head consumes nothing beyond it.
 
     Args:
-        reader: of the connection.
-        limit_bytes: most of a head.
+        reader: stream of the connection.
+        limit_bytes: maximum size of a head.
     """
 
     def __init__(self, reader: asyncio.StreamReader, limit_bytes: int) -> None:
         self._reader = reader
         self._limit_bytes = limit_bytes
         self.pending = bytearray()
-        """What came with a body and belongs to the next request."""
+        """Bytes that arrived with a body and belong to the next request."""
 
     async def read_head(self) -> bytes:
-        """The bytes of the next head, the empty line included; b"" where the connection ended before it.
+        """Return the bytes of the next head with the empty line; b"" if the connection ended before it.
 
         Raises:
-            HeadError: it is too long, not whole, or has a line that another parser could read differently.
+            HeadError: it is too long, incomplete, or has an ambiguous line.
         """
         lines: list[bytes] = []
         size = 0
@@ -113,7 +114,7 @@ class RequestReader:
             raise HeadError("has too long a head", status=431) from None
 
     async def read_some(self, limit_bytes: int) -> bytes:
-        """Some bytes of a body, at most limit_bytes; b"" at the end."""
+        """Return some bytes of a body, at most limit_bytes; b"" at the end."""
         if self.pending:
             data = bytes(self.pending)
             self.pending.clear()
@@ -122,10 +123,10 @@ class RequestReader:
 
 
 def parsed_request(head: bytes, connection: h11.Connection) -> h11.Request:
-    """The request of a whole head; connection is a server's, and gets the body next.
+    """Return the request of a complete head; connection is a server's, which parses the body next.
 
     Raises:
-        HeadError: it is malformed, or its length is said twice.
+        HeadError: it is malformed, or states its length twice.
     """
     try:
         connection.receive_data(head)
@@ -145,14 +146,14 @@ def parsed_request(head: bytes, connection: h11.Connection) -> h11.Request:
 
 
 def target_of(request: h11.Request, *, inside: Target | None = None) -> Target:
-    """Where the request wants to go; its Host header must say the same.
+    """Return the destination of a request, which its Host header must match.
 
     Args:
-        request: from `parsed_request`.
-        inside: of the tunnel that it came through; its requests name a path alone.
+        request: result of `parsed_request`.
+        inside: destination of the tunnel through which it came; requests in a tunnel name only a path.
 
     Raises:
-        HeadError: the target is none that a proxy takes, names no host, or another one than the Host header.
+        HeadError: the target is invalid for a proxy, or names no host, or another one than the Host header.
     """
     if request.method == b"CONNECT":
         target = _authority(request.target, default_port=None, path=b"")
@@ -183,10 +184,10 @@ def _check_host(request: h11.Request, target: Target) -> None:
 
 
 def _authority(text: bytes, *, default_port: int | None, path: bytes) -> Target:
-    """Host and port.
+    """Parse host and port.
 
     Raises:
-        HeadError: it is not a host's name and port, which must be there where default_port is None.
+        HeadError: it is not a host name and port; if default_port is None, the port is required.
     """
     shown = text.decode("latin-1")
     found = _AUTHORITY.fullmatch(text)

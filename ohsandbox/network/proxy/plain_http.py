@@ -1,4 +1,4 @@
-"""Requests of plain HTTP, forwarded one by one: parsed, decided, and written anew, so that nothing hides in them."""
+"""Plain HTTP requests, forwarded one by one: parsed, checked, and written anew, so that nothing is smuggled in."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade expect".split()
 )
-"""RFC 9110, 7.6.1, and what else is for the next station alone; `expect` is answered here."""
+"""Headers for one connection only (RFC 9110, 7.6.1, and others); `expect` is answered here."""
 _KEPT = frozenset({b"host", b"content-length"})
-"""Cannot be taken off by naming them in Connection."""
+"""Headers that naming them in Connection does not remove."""
 _MAX_RESPONSE_HEAD = 64 * 1024
 
 
 class _Outside(NamedTuple):
-    """A connection that requests are forwarded on, as long as they go to one host."""
+    """A connection on which requests are forwarded, as long as they go to one host."""
 
     host: str
     port: int
@@ -43,8 +43,8 @@ class PlainHTTP:
     """Forwards the requests of one link, over a connection that is kept while they go to the same host.
 
     Args:
-        link: of the sandbox.
-        incoming: what it sends.
+        link: the sandbox's connection.
+        incoming: reader of what the sandbox sends.
         dialer: makes connections.
     """
 
@@ -55,10 +55,10 @@ class PlainHTTP:
         self._outside: _Outside | None = None
 
     async def connect(self, target: Target, *, private: bool) -> None:
-        """Have a connection to the host of an allowed request.
+        """Open a connection to the host of an allowed request, unless there is one.
 
         Raises:
-            UpstreamError: there is none.
+            UpstreamError: no connection could be made.
         """
         found = self._outside
         if found is not None and (found.host, found.port) == (target.host, target.port) and _is_idle(found):
@@ -70,22 +70,23 @@ class PlainHTTP:
         self._outside = _Outside(target.host, target.port, streams, connection, proxy)
 
     def drop(self) -> None:
-        """Have no connection to the outside any more."""
+        """Close the connection to the outside."""
         self._link.drop_outside()
         self._outside = None
 
     async def forward(self, server: h11.Connection, request: h11.Request, target: Target) -> bool:
-        """Send the request, its body and the answer; whether the link may send another one.
+        """Forward the request, its body and the answer; return whether the link may send another request.
 
         Args:
-            server: our side of the link for this one request: what it has read beyond it is put back.
+            server: our side of the link for this one request; bytes read beyond the request are put back.
             request: its head.
-            target: where it goes.
+            target: its destination.
 
         Raises:
-            UpstreamError: the outside broke off, or answered what is not HTTP, before anything of it was passed on.
+            UpstreamError: the host closed the connection or did not answer in HTTP, before any of the answer was passed
+                on.
             HeadError: the body is malformed.
-            h11.ProtocolError, OSError: one side broke off.
+            h11.ProtocolError, OSError: one side closed the connection.
         """
         assert self._outside is not None, "connect() comes first"  # noqa: S101
         outside = self._outside
@@ -105,7 +106,7 @@ class PlainHTTP:
         return is_whole and _is_finished(server)
 
     async def _exchange(self, server: h11.Connection, outside: _Outside, request: h11.Request) -> bool:
-        """Body and answer at once, for a server may answer before it has read all; whether all was sent."""
+        """Carry body and answer concurrently, since a server may answer early; return whether all was sent."""
         await self._send(outside, request)
         if server.they_are_waiting_for_100_continue:
             self._link.writer.write(server.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
@@ -113,13 +114,13 @@ class PlainHTTP:
         async with exchange as (upload, answer):
             await asyncio.wait((upload, answer), return_when=asyncio.FIRST_COMPLETED)
             if upload.done() and not isinstance(upload.exception(), OSError):
-                upload.result()  # what the sandbox sent wrongly ends it; that the server reads no more does not
+                upload.result()  # an error of the sandbox ends the exchange; that the server stops reading does not
             await answer
             return upload.done() and upload.exception() is None
 
     async def _forward_body(self, server: h11.Connection, outside: _Outside) -> None:
         while True:
-            await asyncio.sleep(0)  # a body of a million chunks holds up no other sandbox of this process
+            await asyncio.sleep(0)  # so that a body of a million chunks does not block other sandboxes of this process
             try:
                 event = server.next_event()
                 if event is h11.NEED_DATA:
@@ -163,7 +164,7 @@ class PlainHTTP:
     async def _answer(self, server: h11.Connection, event: h11.Event) -> None:
         data = server.send(event)
         if data:
-            self._link.speaks = "other"  # no answer of our own fits in now
+            self._link.speaks = "other"  # from now on an answer of our own would be out of place
             self._link.writer.write(data)
             await self._link.writer.drain()
 
@@ -179,7 +180,7 @@ def _is_finished(connection: h11.Connection) -> bool:
 
 
 def _request_for(request: h11.Request, target: Target, proxy: UpstreamProxy | None) -> h11.Request:
-    """The request as it is sent on: its path at the host, or the whole address for a proxy."""
+    """Return the request to send: with the path for the host itself, or the whole URL for a proxy."""
     headers = [(b"Host", target.authority.encode())]
     headers += [(name, value) for name, value in _end_to_end(request.headers) if name.lower() != b"host"]
     if any(name == b"transfer-encoding" for name, _ in request.headers):

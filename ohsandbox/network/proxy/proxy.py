@@ -42,10 +42,11 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 _KEEP_ALIVE_S = 60.0
-"""How long a connection may wait for its next request."""
+"""Seconds that a connection may wait for its next request."""
 _SWEEP_S = 0.5
 _LINGER_S = 2.0
-"""How long what is still sent is read after a refusal: a connection closed on unread bytes loses the answer."""
+"""Seconds for which input is still read after a refusal: closing a connection with unread bytes would lose the
+answer."""
 _LINGER_BYTES = 1024 * 1024
 HANDSHAKE = b"\x16"
 """The first byte of TLS."""
@@ -57,7 +58,7 @@ class Interceptor(Protocol):
     """Ends the TLS of some hosts in this process, to add a credential to their requests."""
 
     def wants(self, host: str, port: int) -> bool:
-        """Whether connections to a normalized host and port are served here; plain HTTP to it is refused then."""
+        """Whether connections to a normalized host and port are served here; plain HTTP to them is then refused."""
         ...
 
     async def serve(
@@ -75,18 +76,18 @@ class Interceptor(Protocol):
         Args:
             reader: what the sandbox sends, from the first byte of its ClientHello on.
             writer: to the sandbox.
-            host: what the policy allowed; the name in the ClientHello must be this one, which is checked here.
-            port: likewise.
-            connect: gives a connection to a vetted address of host, without TLS; may be called again. Raises
+            host: the allowed host; serve checks that the ClientHello names the same host.
+            port: the allowed port.
+            connect: returns a connection to a vetted address of host, without TLS; may be called repeatedly. Raises
                 `upstream.UpstreamError`.
-            refused: is told of each request that is not served: the status of its answer and why, as the second half
-                of a sentence about the host.
+            refused: called for each refused request with the status of its answer and the reason, as the second half of
+                a sentence about the host.
         """
         ...
 
 
 class RefusedError(Exception):
-    """A request is not served."""
+    """A request is refused."""
 
     def __init__(self, refusal: ProxyRefusal) -> None:
         super().__init__(refusal.reason)
@@ -94,13 +95,13 @@ class RefusedError(Exception):
 
 
 class Proxy:
-    """Serves the connections of one sandbox; all of it runs on one event loop.
+    """Serves the connections of one sandbox, on one event loop.
 
     Args:
-        policy: what is allowed; a change ends connections that are not allowed any more.
-        audit: hears of each decision.
+        policy: the rules; a change ends connections that are no longer allowed.
+        audit: records each decision.
         budgets: limits of all connections together.
-        interceptor: serves the hosts that it wants; None for no such host.
+        interceptor: serves the hosts that it wants; None if there are none.
         dialer: makes the connections; None uses this machine's resolver and the person's proxy, if they have one.
     """
 
@@ -121,14 +122,14 @@ class Proxy:
         self._dialer = dialer or Dialer()
         self._links: set[Link] = set()
         self._served = 0
-        """Of the links; the others are being refused."""
+        """Number of links that are served; the others are being refused."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._rechecks: set[asyncio.Task[None]] = set()
         self._remove_listener = policy.on_change(self._on_policy_change)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection of the sandbox until it ends; raises nothing that comes of what is in it."""
+        """Serve one connection of the sandbox until it ends; errors in its data are not raised."""
         self._loop = asyncio.get_running_loop()
         link = Link(reader, writer, budgets=self._budgets, usage=self._usage, audit=self._audit)
         is_full = self._served >= self._budgets.connections
@@ -149,12 +150,12 @@ class Proxy:
                 writer.close()
 
     def close(self) -> None:
-        """End all connections; on the event loop's thread."""
+        """End all connections; call it on the event loop's thread."""
         self._remove_listener()
         for link in tuple(self._links):
             link.end("the proxy was closed")
 
-    # --- the ends of a connection -------------------------------------------------------------
+    # --- end of a connection ------------------------------------------------------------------
 
     async def _guarded(self, link: Link) -> None:
         try:
@@ -164,15 +165,15 @@ class Proxy:
         except HeadError as error:
             await self._refuse(link, ProxyRefusal(error.status, error.host, error.port, str(error)))
         except (OSError, EOFError, h11.ProtocolError):
-            pass  # one side broke off
-        except Exception:  # fails closed: the connection ends, and the sandbox's next one is served
+            pass  # one side closed the connection
+        except Exception:  # fail closed: this connection ends, but the sandbox's next one is served
             _logger.exception("The proxy of a sandbox failed on a connection")
             link.end("was not served, for the proxy failed")
         if link.ended:
             self._record(link, ProxyRefusal(403, link.host, link.port, link.ended))
 
     def _record(self, link: Link, refusal: ProxyRefusal) -> None:
-        """Record what was not served; what the policy allowed and the outside failed at is not a refusal."""
+        """Record a refusal; a failure outside of a request that the policy allowed is not recorded as a refusal."""
         is_failure = refusal.status == BAD_GATEWAY
         if is_failure and link.is_counted:
             return
@@ -180,9 +181,9 @@ class Proxy:
         self._audit.record(host, port, link.protocol, allowed=is_failure, reason=refusal.reason, method=link.method)
 
     async def _refuse(self, link: Link, refusal: ProxyRefusal) -> None:
-        """Record a refusal and answer with it; what still comes is read for a moment."""
+        """Record a refusal and answer with it; further input is read for a moment."""
         if link.ended:
-            return  # its reason is recorded in the place of what came of it
+            return  # the reason for ending the link is recorded instead
         self._record(link, refusal)
         link.drop_outside()
         link.expect(_LINGER_S)
@@ -196,7 +197,7 @@ class Proxy:
                 left -= len(data)
 
     async def _refuse_for_room(self, link: Link) -> None:
-        """Answer one connection too many; far too many get no answer, since each takes a moment."""
+        """Answer connections beyond the limit; far beyond it they get no answer, since each takes a moment."""
         refusal = ProxyRefusal(429, "", 0, f"more than {self._budgets.connections} connections at once")
         if len(self._links) <= 2 * self._budgets.connections:
             await self._refuse(link, refusal)
@@ -209,7 +210,7 @@ class Proxy:
             self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """End what has waited too long; again as long as there are connections."""
+        """End links whose deadline has passed; repeat as long as there are connections."""
         self._sweeping = None
         for link in tuple(self._links):
             link.end_if_overdue()
@@ -217,7 +218,7 @@ class Proxy:
             self._begin_sweeping()
 
     def _on_policy_change(self) -> None:
-        """In any thread."""
+        """Handle a change of the policy, in any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._recheck)
@@ -235,14 +236,14 @@ class Proxy:
             if not verdict.allowed or (link.is_private and not verdict.private):
                 link.end("is not allowed any more, so that the connection was ended")
 
-    # --- what is asked for --------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     async def _requests(self, link: Link, inside: Target | None) -> None:
-        """Serve requests until the connection ends; those of a tunnel to port 80 go to its host alone.
+        """Serve requests until the connection ends; those in a tunnel to port 80 may only go to its host.
 
         Raises:
-            RefusedError: one is not served.
-            HeadError: one is malformed.
+            RefusedError: a request is refused.
+            HeadError: a request is malformed.
         """
         incoming = RequestReader(link.reader, self._budgets.head_bytes)
         plain = PlainHTTP(link, incoming, self._dialer)
@@ -275,10 +276,10 @@ class Proxy:
         return await in_thread(functools.partial(self._policy.decide, host, port))
 
     async def _allowed(self, link: Link) -> NetworkVerdict:
-        """What the policy says of where the link wants to go.
+        """Return the policy's verdict on the link's destination.
 
         Raises:
-            RefusedError: it may not.
+            RefusedError: the destination is not allowed.
         """
         link.expect(self._budgets.idle_timeout_s)
         verdict = await self._verdict(link.host, link.port)
@@ -288,7 +289,7 @@ class Proxy:
         return verdict
 
     def _begin(self, link: Link, verdict: NetworkVerdict) -> None:
-        """Record that something is allowed, and count its bytes from now on."""
+        """Record that the destination is allowed, and count bytes for this decision from now on."""
         decision = self._audit.record(
             link.host,
             link.port,
@@ -301,7 +302,7 @@ class Proxy:
         link.begin(decision)
 
     async def _connected(self, link: Link, connecting: Awaitable[T]) -> T:
-        """What connecting gives.
+        """Return the result of connecting.
 
         Raises:
             RefusedError: it failed.
@@ -350,7 +351,7 @@ class Proxy:
         return self._interceptor is not None and self._interceptor.wants(host, port)
 
     def _record_refusal_inside(self, link: Link, status: int, reason: str) -> None:
-        """Record what the interceptor did not serve. CONNECT is recorded already; a host's failure is not a refusal."""
+        """Record a request that the interceptor refused. CONNECT is recorded; a host's failure is no refusal."""
         if status != BAD_GATEWAY:
             self._record(link, ProxyRefusal(status, link.host, link.port, reason))
 
@@ -360,7 +361,7 @@ class Proxy:
         link.speaks = speaks
 
     async def _metered(self, link: Link, verdict: NetworkVerdict) -> Streams:
-        """A connection for the interceptor, whose bytes are counted."""
+        """Return a connection for the interceptor, whose bytes are counted."""
         reader, writer = await self._dialer.open(link.host, link.port, private=verdict.private)
         link.lead_to(writer)
         if isinstance(reader, MeteredReader) and isinstance(writer, MeteredWriter):
@@ -369,7 +370,7 @@ class Proxy:
         return reader, writer
 
     async def _carry(self, link: Link, verdict: NetworkVerdict, streams: Streams) -> None:
-        """Check the first bytes, and carry all that follows."""
+        """Check the first bytes, then carry all bytes."""
         reader, writer = streams
         first, early = b"", b""
         try:
@@ -381,7 +382,7 @@ class Proxy:
                 first = await self._checked_hello(link, first)
         except (OSError, EOFError):
             if not link.ended:
-                self._begin(link, verdict)  # it was connected to, though the sandbox has gone
+                self._begin(link, verdict)  # the connection was made, although the sandbox has closed its side
             raise
         self._begin(link, verdict)
         link.count(sent=len(first))
@@ -399,10 +400,10 @@ class Proxy:
         await link.splice(reader, writer)
 
     async def _checked_hello(self, link: Link, first: bytes, *, is_second: bool = False) -> bytes:
-        """The bytes of a ClientHello that names the host of the link.
+        """Return the bytes of a ClientHello that names the host of the link.
 
         Raises:
-            RefusedError: it is none, or names none or another one.
+            RefusedError: it is not a ClientHello, or names no host or another one.
         """
         link.expect(self._budgets.head_timeout_s, overdue="was sent no whole ClientHello in time")
         try:
@@ -416,7 +417,7 @@ class Proxy:
 
 
 async def _first_bytes(client: asyncio.StreamReader, server: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """What comes first, of the client or of the server: in some protocols it is the server that begins."""
+    """Return the first bytes of the client or of the server: in some protocols the server begins."""
     async with side_by_side(client.read(1), server.read(CHUNK_BYTES)) as tasks:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     of_client, of_server = (b"" if task.cancelled() else task.result() for task in tasks)

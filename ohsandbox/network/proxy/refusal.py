@@ -1,4 +1,4 @@
-"""What a program in the sandbox, and the model that reads its output, is told of a request that is not served."""
+"""The explanation of a refused request for a program in the sandbox, and for the model that reads its output."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class ProxyRefusal(NamedTuple):
     """An answer of the proxy itself.
 
     Attributes:
-        status: 403 for what the rules say, 429 for a budget, 502 for a failure outside, 400 and others for the request.
-        host: that was asked for; foreign text.
-        port: 0 for none.
+        status: 403 if a rule refuses, 429 for an exhausted limit, 502 for a failure outside, 400 and others for the
+            request.
+        host: the requested host; foreign text.
+        port: the requested port; 0 for none.
         reason: the second half of a sentence that begins with the host.
-        kind: as RFC 9209 names it.
-        remedy: what would help; "" for the rule that would allow the host.
+        kind: the error type of RFC 9209.
+        remedy: what to do; "" means adding the rule that would allow the host.
     """
 
     status: int
@@ -36,9 +37,9 @@ class ProxyRefusal(NamedTuple):
     remedy: str = ""
 
     def answer(self) -> bytes:
-        """The whole HTTP/1.1 response, after which the connection is closed.
+        """Return the whole HTTP/1.1 response, after which the connection is closed.
 
-        Many tools show nothing of a refused CONNECT but the status line, so it says what was blocked.
+        Many tools show only the status line of a refused CONNECT, so it states what was blocked.
         """
         text = self._text().encode()
         line = HTTPStatus(self.status).phrase
@@ -55,7 +56,7 @@ class ProxyRefusal(NamedTuple):
         return head.encode("ascii", "replace") + text
 
     def _place(self) -> str:
-        """The host as a person would name it; not quoted where it is not a name."""
+        """The host as a person would name it, or a generic word if it is not a valid name."""
         try:
             host = normalized_host(self.host)
         except HostNameError:
@@ -91,7 +92,7 @@ def _allowing(rule: str) -> str:
 
 
 def upstream_refusal(host: str, port: int, error: UpstreamError) -> ProxyRefusal:
-    """What is told when no connection to an allowed host could be made."""
+    """Return the answer for an allowed host to which no connection could be made."""
     if not error.refused:
         return ProxyRefusal(502, host, port, str(error), error.kind)
     remedy = "No rule opens such an address."

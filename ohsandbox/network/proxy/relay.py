@@ -1,4 +1,4 @@
-"""One connection of the sandbox on its way through the proxy: who it talks to, until when, how much; and the bytes."""
+"""One connection of the sandbox through the proxy: its peers, deadline and byte counts; and copying of bytes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CHUNK_BYTES = 128 * 1024
 
 
 class Link:
-    """A connection of the sandbox's, and those to the outside that serve it.
+    """A connection of the sandbox, and the connections to the outside that serve it.
 
     Args:
-        reader: from the sandbox.
-        writer: to the sandbox.
+        reader: stream from the sandbox.
+        writer: stream to the sandbox.
         budgets: its limits.
-        usage: of all links of the proxy.
-        audit: hears how many bytes a decision let through.
+        usage: the usage of all links of the proxy.
+        audit: is told how many bytes passed under a decision.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class Link:
         self.port = 0
         self.method = ""
         self.protocol: Protocol = "http"
-        """Of what is asked for at present."""
+        """Protocol of the current request."""
         self.speaks: Literal["http", "tls", "other"] = "http"
-        """What an answer of ours must be in."""
+        """Protocol in which our own answer must be sent."""
         self.decided = False
-        """Whether host and port are what the policy allowed."""
+        """Whether the policy has allowed host and port."""
         self.is_private = False
-        """Whether it allowed addresses of the site for them."""
+        """Whether it allowed the site's private addresses for them."""
         self.deadline = 0.0
-        """Of the event loop's clock; the proxy ends the link then."""
+        """Time of the event loop's clock at which the proxy ends the link."""
         self.ended = ""
-        """Why we ended it, the second half of a sentence about the host; "" where that is not a refusal."""
+        """Why we ended the link, as the second half of a sentence about the host; "" if that is not a refusal."""
         self._overdue = ""
         self._outside: list[asyncio.StreamWriter] = []
         self._idle_s = budgets.idle_timeout_s
@@ -62,20 +62,20 @@ class Link:
         self._now = asyncio.get_running_loop().time
 
     def expect(self, seconds: float, *, overdue: str = "") -> None:
-        """End the link unless something else is expected, or bytes are counted, within seconds.
+        """End the link after so many seconds, unless this is called again or bytes are counted before.
 
-        overdue: why it is ended then, where that is a refusal.
+        overdue: the reason for ending it, if that is a refusal.
         """
         self.deadline = self._now() + seconds
         self._overdue = overdue
 
     def end_if_overdue(self) -> None:
-        """End the link if nothing came in time."""
+        """End the link if its deadline has passed."""
         if self.deadline < self._now():
             self.end(self._overdue)
 
     def count(self, *, sent: int = 0, received: int = 0) -> None:
-        """Bytes went through; the link ends where that is too many."""
+        """Count bytes that passed; end the link if they exceed a limit."""
         self._sent_bytes += sent
         self._received_bytes += received
         self._usage.sent_bytes += sent
@@ -87,23 +87,23 @@ class Link:
 
     @property
     def is_counted(self) -> bool:
-        """Whether a decision is told what is counted."""
+        """Whether counted bytes belong to a decision."""
         return self._decision is not None
 
     def begin(self, decision: NetworkDecision) -> None:
-        """What is counted from now on goes to this decision."""
+        """Count bytes for this decision from now on."""
         self.finish()
         self._decision = decision
         self._sent_bytes = self._received_bytes = 0
 
     def finish(self) -> None:
-        """Tell the audit what was counted."""
+        """Report the counted bytes to the audit log."""
         if self._decision is not None:
             self._audit.finish(self._decision, sent_bytes=self._sent_bytes, received_bytes=self._received_bytes)
             self._decision = None
 
     def lead_to(self, writer: asyncio.StreamWriter) -> None:
-        """Remember a connection to the outside, which ends with the link."""
+        """Add a connection to the outside, which ends with the link."""
         self._outside.append(writer)
         if self.ended:
             self.drop_outside()
@@ -115,16 +115,16 @@ class Link:
         self._outside.clear()
 
     def end(self, reason: str = "") -> None:
-        """Break all connections; whoever reads or writes one of them gets an end or an error.
+        """Abort all connections; pending reads and writes get an end or an error.
 
-        reason: of a refusal, which the proxy records when the link has ended.
+        reason: the reason of a refusal, which the proxy records after the link has ended.
         """
         self.ended = self.ended or reason
         self.writer.transport.abort()
         self.drop_outside()
 
     async def splice(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry bytes both ways until both directions have ended, or one breaks.
+        """Carry bytes in both directions until both have ended, or a connection breaks.
 
         Raises:
             OSError: a connection broke.
@@ -150,7 +150,7 @@ class Link:
 
 
 def finish_writing(writer: asyncio.StreamWriter) -> None:
-    """Say that no more comes, where the connection can."""
+    """Send end of file, if the connection can."""
     with contextlib.suppress(OSError, RuntimeError):
         if writer.can_write_eof():
             writer.write_eof()

@@ -1,4 +1,4 @@
-"""Connections to the outside: a name is resolved once, its addresses are vetted, and one of those is connected to."""
+"""Connections to the outside: a name is resolved once, its addresses are vetted, and one of them is used."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _Resolver: TypeAlias = Callable[[str, int], Awaitable["Sequence[str]"]]
-"""Name and port to addresses; OSError where there are none."""
+"""Resolves name and port to addresses; raises OSError if there are none."""
 Connector: TypeAlias = Callable[[str, int], Awaitable[Streams]]
-"""Address (or an upstream proxy's name) and port to a connection; OSError where there is none."""
+"""Connects to an address (or an upstream proxy's name) and port; raises OSError on failure."""
 
 BUFFER_BYTES = 128 * 1024
-"""Of a connection, in each direction."""
+"""Size of a connection's buffer in each direction."""
 CONNECT_TIMEOUT_S = 20.0
-"""For the resolution, and for each address."""
+"""Time limit for the resolution, and for each address."""
 _MAX_ADDRESSES = 8
-"""That are tried, one after the other."""
+"""Maximum number of addresses to try, one after the other."""
 _RESOLUTIONS = 32
-"""At once, a thread each; the names below a wildcard are of the sandbox's choice."""
+"""Number of concurrent resolutions, each in a thread; the sandbox can choose any names below a wildcard."""
 _MAX_HEAD_BYTES = 16 * 1024
 
 
@@ -41,8 +41,8 @@ class UpstreamError(ConnectionError):
     """No connection was made; `str(error)` is the second half of a sentence about the host.
 
     Attributes:
-        refused: whether one could have been made and may not; else the outside failed.
-        kind: as RFC 9209 names it (`destination_ip_prohibited`, `dns_error`, ...).
+        refused: whether the connection is forbidden; otherwise it failed.
+        kind: the error type of RFC 9209 (`destination_ip_prohibited`, `dns_error`, ...).
     """
 
     def __init__(self, message: str, *, kind: str, refused: bool = False) -> None:
@@ -53,13 +53,13 @@ class UpstreamError(ConnectionError):
 
 @dataclass(frozen=True)
 class UpstreamProxy:
-    """The person's own proxy.
+    """The user's own proxy.
 
     Attributes:
-        host: name or address.
+        host: its name or address.
         port: its port.
-        tls: whether it is spoken to in TLS (`https://`).
-        authorization: what `Proxy-Authorization` says; "" for none. Secret.
+        tls: whether the connection to it uses TLS (`https://`).
+        authorization: value of `Proxy-Authorization`; "" for none. Secret.
     """
 
     host: str
@@ -72,7 +72,7 @@ class UpstreamProxy:
 
 
 def proxy_of(url: str) -> UpstreamProxy:
-    """The proxy that a variable such as HTTPS_PROXY names.
+    """Return the proxy that a variable such as HTTPS_PROXY names.
 
     Raises:
         UpstreamError: it is not an http or https proxy.
@@ -93,34 +93,34 @@ def proxy_of(url: str) -> UpstreamProxy:
 
 
 def _goes_past(host: str, no_proxy: str) -> bool:
-    """Whether NO_PROXY names a host: itself, a domain above it, or `*`."""
+    """Whether NO_PROXY matches a host: the host itself, a parent domain, or `*`."""
     names = [one.strip().lower().partition(":")[0] for one in no_proxy.split(",")]
     above = [one.removeprefix("*").lstrip(".") for one in names if one]
     return "*" in names or any(host == one or host.endswith(f".{one}") for one in above if one)
 
 
 async def resolved(host: str, port: int) -> Sequence[str]:
-    """The addresses that this machine's resolver gives, in its order.
+    """Return the addresses that this machine's resolver gives, in its order.
 
-    In a thread of its own: names that a resolver is slow with hold up no other sandbox, nor the program's end.
+    It runs in a thread of its own, so that slow names delay neither other sandboxes nor the program's exit.
     """
     found = await in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), "ohsandbox-resolver")
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class MeteredReader(asyncio.StreamReader):
-    """A reader that says how much came, in clear after `start_tls`."""
+    """A reader that counts received bytes, after `start_tls` those of the clear text."""
 
     meter: Callable[[int], None] = staticmethod(lambda _: None)
 
     def feed_data(self, data: Any) -> None:
-        """Take what came."""
+        """Accept data that arrived."""
         self.meter(len(data))
         super().feed_data(data)
 
 
 class MeteredWriter(asyncio.StreamWriter):
-    """A writer that says how much is sent, in clear after `start_tls`."""
+    """A writer that counts sent bytes, after `start_tls` those of the clear text."""
 
     meter: Callable[[int], None] = staticmethod(lambda _: None)
 
@@ -131,7 +131,7 @@ class MeteredWriter(asyncio.StreamWriter):
 
 
 async def connected(address: str, port: int) -> Streams:
-    """A TCP connection to an address, of metered streams."""
+    """Open a TCP connection to an address, with counting streams."""
     loop = asyncio.get_running_loop()
     reader = MeteredReader(limit=BUFFER_BYTES, loop=loop)
     transport, protocol = await loop.create_connection(lambda: asyncio.StreamReaderProtocol(reader), address, port)
@@ -142,11 +142,11 @@ class Dialer:
     """Makes the connections of one proxy to the outside.
 
     Args:
-        resolve: name to addresses.
-        connect: address to connection.
-        proxies: URLs of the person's own proxies by scheme (`http`, `https`, `all`) and what goes past them (`no`);
-            None reads the environment as urllib does. Where one is used it resolves the name, and no address can
-            be vetted here.
+        resolve: resolves a name to addresses.
+        connect: connects to an address.
+        proxies: URLs of the user's own proxies by scheme (`http`, `https`, `all`), and the hosts to reach directly
+            (`no`); None reads the environment as urllib does. A proxy resolves names itself, so no address can be
+            vetted here.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class Dialer:
         self._proxies = dict(urllib.request.getproxies() if proxies is None else proxies)
 
     def proxy_for(self, host: str, *, scheme: str) -> UpstreamProxy | None:
-        """The person's proxy for a host; None where it is connected to directly.
+        """Return the user's proxy for a host; None if it is reached directly.
 
         Raises:
-            UpstreamError: it is one of a kind that is not known here.
+            UpstreamError: the proxy's scheme is not supported.
         """
         url = self._proxies.get(scheme) or self._proxies.get("all")
         if not url or _goes_past(host, self._proxies.get("no", "")):
@@ -173,20 +173,20 @@ class Dialer:
         return proxy_of(url)
 
     async def open(self, host: str, port: int, *, private: bool) -> Streams:
-        """A connection to a vetted address of host, or to host through the person's proxy.
+        """Open a connection to a vetted address of host, or to host through the user's proxy.
 
         Raises:
-            UpstreamError: there is none.
+            UpstreamError: no connection could be made.
         """
         if (proxy := self.proxy_for(host, scheme="https")) is not None:
             return await self._through(proxy, host, port)
         return await self._direct(host, port, private=private)
 
     async def open_http(self, host: str, port: int, *, private: bool) -> tuple[Streams, UpstreamProxy | None]:
-        """A connection for plain requests to host, and the proxy that it leads to, which wants whole URLs.
+        """Open a connection for plain requests; return it with the proxy that it leads to, which needs whole URLs.
 
         Raises:
-            UpstreamError: there is none.
+            UpstreamError: no connection could be made.
         """
         if (proxy := self.proxy_for(host, scheme="http")) is not None:
             return await self._to_proxy(proxy), proxy
@@ -205,7 +205,7 @@ class Dialer:
         raise UpstreamError(reason, kind="connection_timeout" if timed_out else "connection_refused") from error
 
     async def _vetted(self, host: str, port: int, *, private: bool) -> Sequence[str]:
-        """All addresses of a name, each of which may be connected to: one that may not refuses all."""
+        """Return all addresses of a name after vetting each; one forbidden address refuses them all."""
         try:
             async with self._resolving:
                 addresses = await asyncio.wait_for(self._resolve(host, port), CONNECT_TIMEOUT_S)
@@ -233,7 +233,7 @@ class Dialer:
             raise UpstreamError(text, kind="connection_refused") from error
 
     async def _through(self, proxy: UpstreamProxy, host: str, port: int) -> Streams:
-        """A tunnel of the proxy's to host."""
+        """Open a tunnel to host through the proxy."""
         reader, writer = await self._to_proxy(proxy)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -251,7 +251,7 @@ class Dialer:
 async def _connect_status(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxy: UpstreamProxy, authority: str
 ) -> int:
-    """Ask the proxy for a tunnel, and read its answer's head and no byte more."""
+    """Ask the proxy for a tunnel; read exactly its answer's head, and return the status."""
     headers = [("Host", authority)]
     if proxy.authorization:
         headers.append(("Proxy-Authorization", proxy.authorization))

@@ -1,1 +1,1 @@
-"""TCP connections through the connector: `frames` on a channel, `stream` for each connection, `ports` for people."""
+"""TCP connections through the connector: `frames` on a channel, a `stream` for each connection, `ports` for users."""

@@ -1,4 +1,4 @@
-"""The frames between the host and the connector in a sandbox; everything that comes from inside is checked here."""
+"""The frames between the host and the connector in a sandbox; all frames from inside are validated here."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from ohsandbox.errors import OhsandboxError
 
 VERSION = 1
 HALF = 256
-"""Streams that each side may open at once: the host those below this number, the connector those from it on."""
+"""Number of streams that each side may open at once: the host uses numbers below this one, the connector those from it
+on."""
 PIECE_BYTES = 64 * 1024
 """The longest payload of a frame."""
 WINDOW_BYTES = 512 * 1024
-"""What one direction of a stream may hold that the receiver has not handed on; connector.c has the same figure."""
+"""Maximum bytes of one direction of a stream that the receiver has not passed on; connector.c has the same figure."""
 ABORTED = 104
-"""ECONNRESET: the reason of a CLOSE that gives up what is under way."""
+"""ECONNRESET: the reason in a CLOSE that aborts the connection."""
 
 _HEADER = struct.Struct("<HHI")
 _VALUE = struct.Struct("<I")
 
 
 class FrameKind(IntEnum):
-    """What a frame says; connector.c has the same list."""
+    """The kind of a frame; connector.c has the same list."""
 
     HELLO = 0
     OPEN = 1
@@ -42,7 +43,7 @@ _FROM_HOST = {FrameKind.OPEN, FrameKind.LISTEN, FrameKind.UNLISTEN}
 
 
 class ConnectorError(OhsandboxError):
-    """The program in the sandbox that carries connections sent what it never sends: its connections are closed."""
+    """The connector in the sandbox sent an invalid frame; all its connections are closed."""
 
 
 class Frame(NamedTuple):
@@ -55,29 +56,29 @@ class Frame(NamedTuple):
 
 
 def frame(kind: FrameKind, stream: int = 0, value: int = 0) -> bytes:
-    """A frame that carries a number."""
+    """Return a frame that carries a number."""
     return _HEADER.pack(kind, stream, _VALUE.size) + _VALUE.pack(value)
 
 
 def data_header(stream: int, length: int) -> bytes:
-    """The header of a DATA frame with a payload of length bytes, at most PIECE_BYTES."""
+    """Return the header of a DATA frame with a payload of length bytes, at most PIECE_BYTES."""
     return _HEADER.pack(FrameKind.DATA, stream, length)
 
 
 class FrameReader:
-    """Splits the connector's output into frames; it holds nothing but a part of a header or of a number."""
+    """Splits the connector's output into frames; it buffers only part of a header or of a number."""
 
     def __init__(self) -> None:
         self._partial = b""
         self._stream = 0
         self._left = 0
-        """Bytes of the DATA frame that is under way."""
+        """Bytes that remain of the current DATA frame."""
 
     def feed(self, data: bytes) -> list[Frame]:
         """Return the frames that data completes, and what has arrived of the payload of the last one.
 
         Raises:
-            ConnectorError: a kind, a stream or a length is none that the connector sends.
+            ConnectorError: a kind, stream or length is invalid.
         """
         found: list[Frame] = []
         if self._partial:
@@ -112,7 +113,7 @@ def _checked(number: int, stream: int, length: int) -> FrameKind:
         raise ConnectorError(f"The connector sent a frame of the unknown kind {number}.") from None
     if kind in _FROM_HOST:
         raise ConnectorError(f"The connector sent {kind.name}, which only the host sends.")
-    if stream >= 2 * HALF and kind is not FrameKind.LISTENING:  # there it is a port
+    if stream >= 2 * HALF and kind is not FrameKind.LISTENING:  # in a LISTENING frame it is a port
         raise ConnectorError(f"The connector named stream {stream}; there are {2 * HALF}.")
     if not (1 <= length <= PIECE_BYTES if kind is FrameKind.DATA else length == _VALUE.size):
         raise ConnectorError(f"The connector sent {kind.name} with {length} bytes.")

@@ -1,4 +1,4 @@
-"""`TunnelLink`: one run of the connector, its streams and the two directions of its channel."""
+"""`TunnelLink`: one run of the connector, with its streams and the two directions of its channel."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ log = logging.getLogger(__name__)
 
 STDOUT = 1
 HELLO_TIMEOUT_S = 20.0
-"""As long as an engine's exec may take to begin."""
+"""Time limit for the first frame: an engine's exec may take that long to begin."""
 _MOST_QUEUED_BYTES = 2 * HALF * WINDOW_BYTES + 1024 * 1024
-"""Credit bounds what streams queue; a connector that reads nothing and asks for ever more answers meets this one."""
+"""Maximum bytes queued for the connector. Credit limits what streams queue; this limits a connector that reads nothing
+and keeps requesting answers."""
 
 
 class ByteChannel(Protocol):
-    """What a link needs of a channel to a process: see `ohsandbox.runtime.Channel`."""
+    """The part of a channel to a process that a link uses; see `ohsandbox.runtime.Channel`."""
 
     def filenos(self) -> list[int] | None: ...  # noqa: D102
     def read(self, timeout_s: float | None = None) -> Sequence[tuple[int, bytes]] | None: ...  # noqa: D102
@@ -50,7 +51,7 @@ class ByteChannel(Protocol):
 
 
 class TunnelLink:
-    """The connector that runs behind a channel. Everything here is called in the network's loop."""
+    """The connector that runs behind a channel. All methods are called in the network's loop."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class TunnelLink:
         accepts: Callable[[TunnelTransport], bool],
         lost: Callable[[TunnelLink], None],
     ) -> None:
-        """accepts(transport) takes a connection to a port that is listened on; lost(link) is called once."""
+        """Create a link. accepts(transport) takes a connection to a listening port; lost(link) is called once."""
         self._channel, self._accepts, self._lost = channel, accepts, lost
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReader()
@@ -73,13 +74,13 @@ class TunnelLink:
         self._watched: list[int] = []
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self.ended: Exception | None = None
-        """Why it serves no more."""
+        """Why the link has ended; None while it serves."""
 
     async def start(self) -> None:
         """Wait for the connector's first frame.
 
         Raises:
-            SandboxUnavailable: it says nothing, or something else.
+            SandboxUnavailable: no frame or another one arrives.
         """
         if self._channel.filenos() is None:
             threading.Thread(target=self._read_all, name="ohsandbox-network-read", daemon=True).start()
@@ -92,10 +93,10 @@ class TunnelLink:
             raise self.ended or SandboxUnavailable("The connector ended.") from None
 
     def open(self, port: int) -> TunnelTransport:
-        """Begin a connection to a port of the sandbox; its `opened` tells when it is there.
+        """Begin a connection to a port of the sandbox; its `opened` is done once it is connected.
 
         Raises:
-            OSError: as many connections as there may be are open.
+            OSError: the maximum number of connections is open.
         """
         number = next((number for number in range(HALF) if number not in self._streams), None)
         if number is None:
@@ -105,10 +106,10 @@ class TunnelLink:
         return transport
 
     async def listen(self, port: int) -> None:
-        """Have the connector listen on 127.0.0.1:port inside.
+        """Make the connector listen on 127.0.0.1:port in the sandbox.
 
         Raises:
-            OSError: it cannot, as where another program listens there.
+            OSError: it cannot, for example because another program listens there.
         """
         done = self._asked[port] = self._loop.create_future()
         self._listened.add(port)
@@ -116,11 +117,11 @@ class TunnelLink:
         await done
 
     def unlisten(self, port: int) -> None:
-        """Have the connector listen there no more."""
+        """Make the connector stop listening on the port."""
         self._send(frame(FrameKind.UNLISTEN, value=port))
 
     def end(self, why: Exception) -> None:
-        """Close the channel, upon which the connector ends, and every stream."""
+        """Close the channel, which ends the connector, and every stream."""
         if self.ended is not None:
             return
         self.ended = why
@@ -168,7 +169,7 @@ class TunnelLink:
         if found.value:
             self._listened.discard(found.stream)
         if done.done():
-            return  # nobody waits any more
+            return  # nobody waits for it any more
         if found.value:
             known = found.value if found.value in errno.errorcode else errno.EIO
             done.set_exception(OSError(known, "The sandbox cannot listen there"))
@@ -190,11 +191,11 @@ class TunnelLink:
         if self.ended is not None:
             return
         if not self._unsent:
-            self._loop.call_soon(self._flush)  # once for all of this turn
+            self._loop.call_soon(self._flush)  # flush once for all writes of this loop iteration
         self._unsent.append(data)
 
     def _flush(self) -> None:
-        """Write what the channel takes at once; a thread writes the rest, since a channel's `write` blocks."""
+        """Write what the channel accepts at once; a thread writes the rest, since a channel's `write` blocks."""
         data = memoryview(b"".join(self._unsent))
         self._unsent.clear()
         if self.ended is not None:
@@ -217,7 +218,7 @@ class TunnelLink:
             threading.Thread(target=self._write, name="ohsandbox-network-write", daemon=True).start()
 
     def _write(self) -> None:
-        """Write what is queued, in a thread."""
+        """Write the queue, in a thread."""
         while (data := self._outgoing.get()) is not None:
             try:
                 self._channel.write(data)
@@ -227,7 +228,7 @@ class TunnelLink:
             self._written += len(data)
 
     def _watch(self) -> None:
-        """Have the loop tell when a descriptor of the channel can be read; they become fewer as streams end."""
+        """Make the loop watch the channel's readable descriptors, which become fewer as streams end."""
         now = self._channel.filenos() or []
         for descriptor in set(self._watched) - set(now):
             self._loop.remove_reader(descriptor)
@@ -247,7 +248,7 @@ class TunnelLink:
             self._watch()
 
     def _read_all(self) -> None:
-        """Read, in a thread: for channels without descriptors."""
+        """Read the channel in a thread, if it has no descriptors."""
         while self.ended is None:
             try:
                 chunks = self._channel.read() or []
@@ -259,7 +260,7 @@ class TunnelLink:
                 return
 
     def _soon(self, function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits it
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing awaits it
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _arrived(self, chunks: Sequence[tuple[int, bytes]]) -> None:
@@ -280,7 +281,7 @@ class TunnelLink:
 
     def _close_channel(self) -> None:
         with contextlib.suppress(OSError, SandboxUnavailable):
-            if self._queued != self._written:  # a writer that is stuck in a pipe is woken by the process's end alone
+            if self._queued != self._written:  # only the end of the process wakes a writer that is blocked on a pipe
                 self._channel.kill()
         with contextlib.suppress(OSError, SandboxUnavailable):
             self._channel.close()
@@ -298,7 +299,7 @@ async def start_link(
     accepts: Callable[[TunnelTransport], bool],
     lost: Callable[[TunnelLink], None],
 ) -> TunnelLink:
-    """Open a channel in a thread, and wait for the connector behind it; raises as both do."""
+    """Open a channel in a thread, and wait for the connector behind it. Raises as these two do."""
     link = TunnelLink(await in_thread(open_channel), accepts=accepts, lost=lost)
     try:
         await link.start()

@@ -1,4 +1,4 @@
-"""`Forward` and `ExposedPort`: a port of the sandbox on this machine, and one of this machine in the sandbox."""
+"""`Forward` and `ExposedPort`: a sandbox's port on this machine, and this machine's port in the sandbox."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 LOOPBACK, LOOPBACK6 = "127.0.0.1", "::1"
 FIRST_BYTES_S = 1.0
-"""How long a client is listened to that cannot be connected: one that speaks HTTP says so at once."""
+"""Seconds for which a client that cannot be connected is read: a client that speaks HTTP sends its request at once."""
 _HTTP_REQUEST = re.compile(rb"[A-Z]{3,10} \S+ HTTP/1\.[01]\r?\n")
 _NOBODY = """HTTP/1.1 502 Bad Gateway\r
 Content-Type: text/plain; charset=utf-8\r
@@ -42,29 +42,29 @@ Refresh: 2\r
 Connection: close\r
 \r
 """
-"""`Refresh` has a browser ask again, so that the page of a server that is being started comes by itself."""
+"""`Refresh` makes a browser ask again, so that the page appears once its server has started."""
 _BACKLOG = 1024
-"""Connections that may wait while others are made."""
+"""Maximum number of connections that wait to be accepted."""
 
 
 class PortConnection(NamedTuple):
     """One connection through a port, after its end."""
 
     time: float
-    """When it began, in seconds since 1970."""
+    """Start time, in seconds since 1970."""
     protocol: Literal["forward", "host port"]
     port: int
-    """Of the sandbox."""
+    """Port in the sandbox."""
     error: str
-    """Why it was not made, or was cut off; empty if it ended by itself."""
+    """Why the connection failed or was cut off; empty if it ended normally."""
     sent_bytes: int
-    """Out of the sandbox."""
+    """Bytes sent out of the sandbox."""
     received_bytes: int
-    """Into the sandbox."""
+    """Bytes received by the sandbox."""
 
 
 class _Port:
-    """What is closed again: by itself, in a `with` block, or with the runtime."""
+    """A listening port that is closed by `close`, at the end of a `with` block, or with the runtime."""
 
     _end: Callable[[], None]
 
@@ -90,19 +90,19 @@ class _Port:
 
 
 class Forward(_Port):
-    """A port of the sandbox at a port of this machine's loopback address; ends with `close`, or with the runtime."""
+    """A port of the sandbox at a port of this machine's loopback address; ends with `close` or the runtime."""
 
     def __init__(self, sandbox_port: int, port: int, end: Callable[[], None]) -> None:
-        """Made by `Runtime.forward`."""
+        """Create it; only `Runtime.forward` does so."""
         self.sandbox_port = sandbox_port
-        """Where the server inside listens."""
+        """Port in the sandbox on which the server listens."""
         self.port = port
-        """Of this machine."""
+        """Port of this machine."""
         self._end = end
 
     @property
     def url(self) -> str:
-        """`http://127.0.0.1:` and the port of this machine."""
+        """`http://127.0.0.1:` with the port of this machine."""
         return f"http://{LOOPBACK}:{self.port}"
 
     def __repr__(self) -> str:
@@ -113,9 +113,9 @@ class ExposedPort(_Port):
     """A port of this machine's loopback address at the same port of the sandbox's; ends with `close` or the runtime."""
 
     def __init__(self, port: int, end: Callable[[], None]) -> None:
-        """Made by `Runtime.expose_host`."""
+        """Create it; only `Runtime.expose_host` does so."""
         self.port = port
-        """Of this machine, and in the sandbox."""
+        """Port of this machine, and in the sandbox."""
         self._end = end
 
     def __repr__(self) -> str:
@@ -123,13 +123,13 @@ class ExposedPort(_Port):
 
 
 class Ports:
-    """The tunnel of one sandbox, and what goes through it; every method may be called from any thread."""
+    """The tunnel of one sandbox and its ports; every method may be called from any thread."""
 
     on_connection: Callable[[PortConnection], None] | None = None
     """Called in the network's loop after the end of each connection; it must not block."""
 
     def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:
-        """open_channel() starts a connector: see `Tunnel`."""
+        """Create it without ports. open_channel() starts a connector: see `Tunnel`."""
         self._open_channel = open_channel
         self._tunnel: Tunnel | None = None
         self._owner = os.getpid()
@@ -137,7 +137,7 @@ class Ports:
 
     @property
     def tunnel(self) -> Tunnel:
-        """The tunnel, made at first use; a process that was forked has one of its own."""
+        """The tunnel, created at first use; a forked process gets its own."""
         self._leave_those_of_parent()
         if self._tunnel is None:
             self._tunnel = Tunnel(self._open_channel)
@@ -150,7 +150,7 @@ class Ports:
         return self._listen(port, host_port, partial(self._connect_inside, port))
 
     def forward_here(self, port: int, host_port: int = 0) -> Forward:
-        """The same for a sandbox whose ports are this machine's: without another host_port there is nothing to do."""
+        """The same for a sandbox that shares this machine's ports: it is a no-op without another host_port."""
         _check_port("port", port)
         _check_port("host_port", host_port, least=0)
         if host_port in {0, port}:
@@ -169,7 +169,7 @@ class Ports:
         return ExposedPort(port, lambda: self._end(exposed))
 
     def expose_here(self, port: int) -> ExposedPort:
-        """The same for a sandbox whose services are this machine's."""
+        """The same for a sandbox that shares this machine's services."""
         _check_port("port", port)
         return ExposedPort(port, lambda: None)
 
@@ -179,13 +179,13 @@ class Ports:
         return frozenset() if self._tunnel is None else self._tunnel.listening
 
     def wake(self) -> None:
-        """The sandbox was started again: what listens in it begins anew."""
+        """Restart the listeners in the sandbox, which was started again."""
         self._leave_those_of_parent()
         if self._tunnel is not None:
             asyncio.run_coroutine_threadsafe(self._tunnel.wake(), get_loop())
 
     def close(self) -> None:
-        """End everything; idempotent. It may be used again, as by a runtime that is started again."""
+        """End everything; idempotent. It can be used again, as by a runtime that is restarted."""
         self._leave_those_of_parent()
         for one in [*self._open]:
             self._end(one)
@@ -207,7 +207,7 @@ class Ports:
         (await self.tunnel.dial(port)).attach(end)
 
     def _leave_those_of_parent(self) -> None:
-        """In a process that was forked: the loop that serves them runs in the other."""
+        """Drop the listeners in a forked process: the loop that serves them runs in the parent."""
         if self._owner != os.getpid():
             self._tunnel, self._owner, self._open = None, os.getpid(), set()
 
@@ -217,7 +217,7 @@ class Ports:
             run(one.close())
 
     def tell(self, connection: PortConnection) -> None:
-        """Have `on_connection` hear of a connection's end."""
+        """Report a connection's end to `on_connection`."""
         if self.on_connection is not None:
             try:
                 self.on_connection(connection)
@@ -226,7 +226,7 @@ class Ports:
 
 
 class _Carrier:
-    """Connections that are carried between the sandbox and this machine."""
+    """Carries connections between the sandbox and this machine."""
 
     protocol: Literal["forward", "host port"]
 
@@ -235,7 +235,7 @@ class _Carrier:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def carry(self, near: _End, connect: Callable[[_End], Coroutine[Any, Any, None]]) -> None:
-        """Connect what has come in with what connect(end) attaches to the other end; return at the end of both."""
+        """Connect an accepted connection to what connect(end) attaches to the other end; return after both end."""
         task, began, error, far = asyncio.current_task(), time.time(), "", _End(near)
         assert task is not None  # noqa: S101 - a coroutine runs in one
         self._tasks.add(task)
@@ -256,7 +256,7 @@ class _Carrier:
             self.ports.tell(PortConnection(began, self.protocol, self.port, error, inner.count, outer.count))
 
     async def refuse(self, near: _End) -> None:
-        """Nothing listens where the connection leads; it is reset after this."""
+        """Handle a connection whose destination does not listen; it is reset after this."""
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -264,7 +264,7 @@ class _Carrier:
 
 
 class _Listener(_Carrier):
-    """A socket of this machine whose connections go into the sandbox."""
+    """A socket of this machine whose connections lead into the sandbox."""
 
     protocol = "forward"
 
@@ -274,7 +274,7 @@ class _Listener(_Carrier):
         self._servers: list[asyncio.Server] = []
 
     async def start(self, host_port: int) -> int:
-        """Listen on 127.0.0.1 and, where this machine has it and it is free, on [::1], which `localhost` may mean."""
+        """Listen on 127.0.0.1 and, if it exists and is free, on [::1], which `localhost` may mean; return the port."""
         loop = asyncio.get_running_loop()
 
         def begin() -> _End:
@@ -289,7 +289,7 @@ class _Listener(_Carrier):
         return number
 
     async def refuse(self, near: _End) -> None:
-        """Tell a client that speaks HTTP; the connection of any other is reset."""
+        """Answer a client that speaks HTTP; the connection of any other is reset."""
         near.begin()
         with contextlib.suppress(OSError, TimeoutError):
             if _HTTP_REQUEST.match(await asyncio.wait_for(near.first, FIRST_BYTES_S)):
@@ -307,7 +307,7 @@ class _Listener(_Carrier):
 
 
 class _Exposed(_Carrier):
-    """A port of the sandbox whose connections go to the same port of this machine."""
+    """A port of the sandbox whose connections lead to the same port of this machine."""
 
     protocol = "host port"
 
@@ -322,16 +322,16 @@ class _Exposed(_Carrier):
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection that is carried: what arrives is written to the other end, and so is its end."""
+    """One end of a carried connection: received data, and its end, are written to the other end."""
 
     def __init__(self, other: _End | None = None) -> None:
-        """Other: the end that has come in; one without waits, and reads nothing, until it has another."""
+        """Create an end. other is the accepted end; an end without one reads nothing until it has one."""
         self.transport: asyncio.Transport | None = None
         self.when_made: Callable[[], object] = lambda: None
         self.count = 0
-        """Bytes that arrived and were written to the other end."""
+        """Number of bytes received and written to the other end."""
         self.first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        """What arrives where the other end is not connected."""
+        """The first bytes received, if the other end is not connected."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._other = other
         self._has_ended = self._is_lost = False
@@ -359,7 +359,7 @@ class _End(asyncio.Protocol):
             return False
         try:
             self._other.transport.write_eof()
-        except OSError:  # it was reset, which is not seen while nothing is read there
+        except OSError:  # it was reset, which goes unnoticed while nothing is read from it
             self._other.abort()
             self.abort()
         if self._other._has_ended:  # noqa: SLF001 - its like
@@ -377,7 +377,7 @@ class _End(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
-        if self.lost.done():  # nobody waits any more
+        if self.lost.done():  # nobody waits for it any more
             return
         if exc is None:
             self.lost.set_result(None)
@@ -388,23 +388,23 @@ class _End(asyncio.Protocol):
             self._other.abort() if exc else self._other.close()
 
     def begin(self) -> None:
-        """Read, from now on."""
+        """Start reading."""
         if self.transport is not None:
             self.transport.resume_reading()
 
     def close(self) -> None:
-        """Send what is left, then close; idempotent."""
+        """Send the remaining data, then close; idempotent."""
         if self.transport is not None:
             self.transport.close()
 
     def answer(self, data: bytes) -> None:
-        """Write data ourselves, and close."""
+        """Write data of our own, and close."""
         if self.transport is not None:
             self.transport.write(data)
             self.transport.close()
 
     def abort(self) -> None:
-        """Reset what is open; idempotent."""
+        """Reset the connection if it is open; idempotent."""
         if self.transport is not None and not self._is_lost:
             self.transport.abort()
 
@@ -415,10 +415,10 @@ async def connect_here(port: int, end: _End) -> None:
 
 
 def _check_port(name: str, value: object, *, least: int = 1) -> None:
-    """Refuse what is not a port number.
+    """Refuse an invalid port number.
 
     Raises:
-        UsageError: it is not an int from least to 65,535.
+        UsageError: value is not an int from least to 65,535.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 65535:  # noqa: PLR2004 - 16 bits
         raise wrong(name, value, f"give a number from {least} to 65535")

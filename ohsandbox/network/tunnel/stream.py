@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _HIGH_WATER_BYTES = 64 * 1024
-"""Above it a writer's `drain` waits, as that of a socket."""
+"""Number of queued bytes above which a writer's `drain` waits."""
 _ABORT_AFTER_S = 30.0
-"""How long the sandbox may take the rest of a connection that is closed here."""
+"""Seconds that the sandbox has to accept the rest of a connection that is closed here."""
 
 
 class TunnelTransport(asyncio.Transport):
-    """Bytes to and from one port of the sandbox; a TLS layer may be put on it (`StreamWriter.start_tls`).
+    """Bytes to and from one port of the sandbox; TLS can be added on top (`StreamWriter.start_tls`).
 
-    What is written waits here until the connector has credit for it; what arrives while reading is paused waits here
-    too, at most WINDOW_BYTES, since credit is returned when the protocol has taken it.
+    Written data is queued here until the connector grants credit. Data that arrives while reading is paused is queued
+    too, at most WINDOW_BYTES, since credit is returned only when the protocol has taken the data.
     """
 
-    _start_tls_compatible = True  # asyncio asks every transport for it
+    _start_tls_compatible = True  # asyncio reads this attribute of every transport
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class TunnelTransport(asyncio.Transport):
         send: Callable[[bytes | memoryview], None],
         release: Callable[[int], None],
     ) -> None:
-        """Send frames, or parts of them, by send(bytes); release(number) is called once both sides have closed."""
+        """Create a stream. send(bytes) sends frames or parts; release(number) is called once both sides have closed."""
         super().__init__(extra={"peername": ("127.0.0.1", port)})
         self.number = number
         self.port = port
         self.opened: asyncio.Future[None] = loop.create_future()
-        """Done once the sandbox has connected; with an OSError where it cannot."""
+        """Done once the sandbox has connected; an OSError if it cannot."""
         self.waits_for_owner = False
-        """We close only at `give_back`, so that the number is not free before, whatever the sandbox says."""
+        """Whether we close only at `give_back`, so that the number is not reused before, whatever the sandbox sends."""
         self._loop, self._send, self._release = loop, send, release
         self._protocol: asyncio.BaseProtocol = asyncio.Protocol()
         self._credit = self._window = WINDOW_BYTES
@@ -70,9 +70,9 @@ class TunnelTransport(asyncio.Transport):
         self._abort_timer: asyncio.TimerHandle | None = None
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
-        """Begin: what has arrived and what will goes to the protocol."""
+        """Pass data to the protocol, beginning with what has arrived."""
         self._protocol, self._is_paused = protocol, False
-        protocol.connection_made(self)  # it may pause reading
+        protocol.connection_made(self)  # this may pause reading
         if self._is_lost:
             self._loop.call_soon(protocol.connection_lost, self._error)
         else:
@@ -123,7 +123,7 @@ class TunnelTransport(asyncio.Transport):
         """See `asyncio.WriteTransport`."""
         if self._ends:
             raise RuntimeError("write() after write_eof()")
-        # it may wait here, so what can change is copied
+        # queued data must not change later, so mutable data is copied
         view = memoryview(data if isinstance(data, bytes) else bytes(data))
         if self.is_closing() or not view:
             return
@@ -155,13 +155,13 @@ class TunnelTransport(asyncio.Transport):
         self._send_close(ABORTED)
         self._lose(None)
 
-    # --- frames from inside ---
+    # --- frames from the sandbox ---
 
     def take(self, kind: FrameKind, value: int, payload: bytes) -> None:
         """Handle a frame of this stream.
 
         Raises:
-            ConnectorError: there is no such frame now.
+            ConnectorError: the frame is invalid in this state.
         """
         if self._close_received or (
             kind is not FrameKind.CLOSE and not (self.opened.done() or kind is FrameKind.OPENED)
@@ -180,14 +180,14 @@ class TunnelTransport(asyncio.Transport):
         elif kind is FrameKind.CLOSE:
             self._take_close(value)
         elif self.opened.cancelled():
-            pass  # sent before it heard that nobody waits any more
+            pass  # sent before the sandbox knew that nobody waits any more
         elif self.opened.done():
             raise ConnectorError(f"The connector opened stream {self.number} twice.")
         else:
             self.opened.set_result(None)
 
     def give_back(self) -> None:
-        """The stream's owner needs it no more: with the sandbox's CLOSE the number is free."""
+        """Release the stream for its owner: the number is free after the sandbox's CLOSE."""
         self.waits_for_owner = False
         if self._close_received:
             self._answer_close()
@@ -197,11 +197,11 @@ class TunnelTransport(asyncio.Transport):
             self.close()
 
     def lose(self, error: Exception) -> None:
-        """The tunnel is gone."""
+        """Handle the loss of the tunnel."""
         self._close_sent = self._close_received = True
         if not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # whoever awaits it is told; nobody has to
+            self.opened.exception()  # marks the error as retrieved: nobody has to await it
         self._lose(error)
 
     def _take_data(self, payload: bytes) -> None:
@@ -211,7 +211,7 @@ class TunnelTransport(asyncio.Transport):
         if not self.is_closing():
             self._held.append(payload)
             self._hand_on()
-        elif not self._close_sent:  # dropped; it goes on until it hears of the end
+        elif not self._close_sent:  # discarded; the sandbox sends until it hears of the end
             self._return_credit(len(payload))
 
     def _hand_on(self) -> None:
@@ -257,14 +257,14 @@ class TunnelTransport(asyncio.Transport):
         self._release_if_closed()
 
     def _release_if_closed(self) -> None:
-        """Once both have said CLOSE the sandbox may use the number again, whoever still holds this stream here."""
+        """Release the number after both sides have sent CLOSE: the sandbox may then reuse it."""
         if self._close_received and self._close_sent and not self._is_released:
             self._is_released = True
             if self._abort_timer is not None:
                 self._abort_timer.cancel()
             self._release(self.number)
 
-    # --- frames to the inside ---
+    # --- frames to the sandbox ---
 
     def _send_some(self) -> None:
         while self._unsent and self._credit:
@@ -301,7 +301,7 @@ class TunnelTransport(asyncio.Transport):
             self._protocol.resume_writing()
 
     def _send_close(self, reason: int) -> None:
-        if self.waits_for_owner:  # with the CLOSE of both sides the sandbox takes the number as free
+        if self.waits_for_owner:  # after the CLOSE of both sides the sandbox treats the number as free
             self._reason = reason
             self._send_end()
         elif not self._close_sent:
@@ -323,7 +323,7 @@ class TunnelTransport(asyncio.Transport):
 
 
 def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Hand data to a protocol of either kind; that of TLS has a buffer of its own."""
+    """Pass data to a protocol of either kind; a buffered one, as for TLS, provides its own buffer."""
     if not isinstance(protocol, asyncio.BufferedProtocol):
         assert isinstance(protocol, asyncio.Protocol)  # noqa: S101 - there is no third kind
         protocol.data_received(data)

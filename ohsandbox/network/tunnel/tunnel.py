@@ -24,23 +24,24 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
-"""Between two starts of a connector that ends at once, as where something inside kills it again and again."""
+"""Maximum pause before a connector that ends at once is started again, for example because a process inside keeps
+killing it."""
 _STEADY_S = 10.0
-"""A connector that has run for this long begins again without a pause."""
+"""A connector that has run for this long is restarted without a pause."""
 
 _LAST_BYTES_S = 30.0
-"""How long the sandbox may take what was written to a connection before it is given up."""
+"""Seconds that the sandbox has to accept the last data of a connection before that is dropped."""
 
 
 class Tunnel:
-    """Connections of one sandbox. The connector starts at first use, and again after its death where it listens.
+    """Connections of one sandbox. The connector starts at first use, and is restarted if it dies while it listens.
 
-    Its coroutines run in the network's loop (`loop.run`). Readers and writers are ordinary ones of asyncio; what a
-    slow one holds is bounded, and holds up no other.
+    Its coroutines run in the network's loop (`loop.run`). Readers and writers are asyncio's ordinary ones; a slow one
+    buffers a limited number of bytes and delays no other.
     """
 
     def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:
-        """open_channel() starts a connector and returns the channel to it; it may block, and raises OhsandboxError."""
+        """Store the function that starts a connector and returns its channel; it may block and raise OhsandboxError."""
         self._open_channel = open_channel
         self._link: TunnelLink | None = None
         self._servers: dict[int, Callable[[TunnelTransport], Coroutine[Any, Any, None]]] = {}
@@ -53,7 +54,7 @@ class Tunnel:
         self._awake = asyncio.Event()
 
     async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to 127.0.0.1:port in the sandbox, or to [::1]:port where that refuses.
+        """Connect to 127.0.0.1:port in the sandbox, or to [::1]:port if that refuses.
 
         Raises:
             OSError: nothing listens there (ConnectionRefusedError), or 256 connections are open.
@@ -66,7 +67,7 @@ class Tunnel:
         return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
 
     async def dial(self, port: int) -> TunnelTransport:
-        """`connect`, for a protocol: `TunnelTransport.attach` it."""
+        """Do the same as `connect` for a protocol, which is then attached by `TunnelTransport.attach`."""
         link = await self._running()
         transport = link.open(port)
         try:
@@ -77,18 +78,18 @@ class Tunnel:
         return transport
 
     async def listen(self, port: int, handler: Handler) -> None:
-        """Have connections to 127.0.0.1:port in the sandbox be served by handler(reader, writer), until `unlisten`.
+        """Serve connections to 127.0.0.1:port in the sandbox by handler(reader, writer), until `unlisten`.
 
-        The writer is closed when handler returns. At most 256 run at once.
+        The writer is closed when handler returns. At most 256 handlers run at once.
 
         Raises:
-            OSError: it cannot listen there, as where another program does; EADDRINUSE if we do already.
+            OSError: it cannot listen there, for example because another program does; EADDRINUSE if we do already.
             SandboxUnavailable: the connector cannot be started.
         """
         await self.answer(port, partial(_with_streams, handler))
 
     async def answer(self, port: int, serve: Callable[[TunnelTransport], Coroutine[Any, Any, None]]) -> None:
-        """`listen`, for protocols: serve(transport) attaches one, and returns at its end."""
+        """Do the same as `listen` for protocols: serve(transport) attaches one, and returns at its end."""
         if port in self._servers:
             raise OSError(errno.EADDRINUSE, f"Port {port} of the sandbox is listened on already")
         link = await self._running()
@@ -101,21 +102,21 @@ class Tunnel:
 
     @property
     def listening(self) -> frozenset[int]:
-        """The ports of the sandbox that are listened on, or will be once the connector runs again; from any thread."""
+        """Return the ports in the sandbox that have listeners, or will have them after a restart; from any thread."""
         return frozenset(self._servers)
 
     async def unlisten(self, port: int) -> None:
-        """Listen there no more; connections that are open stay."""
+        """Stop listening on a port; open connections remain."""
         if self._servers.pop(port, None) is not None and self._link is not None:
             self._link.unlisten(port)
 
     async def wake(self) -> None:
-        """The sandbox was started again: begin anew without a pause, if anything listens."""
+        """Restart the listeners, if any, without a pause, after the sandbox was restarted."""
         self._pause_s = self._not_before = 0.0
         self._awake.set()
 
     async def restart(self) -> None:
-        """Return once the connector, which may be killed already, was ended and listens again, or cannot now."""
+        """End the connector, if it still runs, and return once it listens again or cannot be started."""
         if self._link is None:
             return
         self._link.end(SandboxUnavailable("The sandbox's processes were ended."))
@@ -138,7 +139,7 @@ class Tunnel:
     # --- the connector's life ---
 
     async def _running(self) -> TunnelLink:
-        """The link of a connector that runs; started where there is none, after the pause that is due."""
+        """Return the link of a running connector, starting one after the due pause if there is none."""
         async with self._starting:
             if self._link is not None and self._link.ended is None:
                 return self._link
@@ -170,7 +171,7 @@ class Tunnel:
 
     def _lost(self, link: TunnelLink) -> None:
         if link is not self._link:
-            return  # its start failed
+            return  # the connector could not be started
         if asyncio.get_running_loop().time() - self._started_at > _STEADY_S:
             self._pause_s = 0.0
         self._count_failure()
@@ -180,7 +181,7 @@ class Tunnel:
             self._reviver = asyncio.get_running_loop().create_task(self._revive())
 
     async def _revive(self) -> None:
-        """Listen again on every port, until that has worked."""
+        """Listen on every port again, and retry until it works."""
         waiting = {*self._servers}
         link: TunnelLink | None = None
         while waiting and not self._is_closed and (link is None or link is self._link):
@@ -193,7 +194,7 @@ class Tunnel:
             except (OhsandboxError, OSError) as error:
                 log.info("the sandbox's ports %s are not served again yet: %s", sorted(waiting), error)
                 if link is not None and link.ended is not None:
-                    return  # its loss has begun another one
+                    return  # its loss has already begun another revival
                 self._count_failure()
                 await self._pause()
 
@@ -201,7 +202,7 @@ class Tunnel:
 
     def _accept(self, transport: TunnelTransport) -> bool:
         serve = self._servers.get(transport.port)
-        if serve is None:  # listened on until a moment ago
+        if serve is None:  # its listener was removed a moment ago
             return False
         transport.waits_for_owner = True
         task = asyncio.get_running_loop().create_task(self._serve(serve, transport))
@@ -223,9 +224,9 @@ class Tunnel:
 
 
 async def _with_streams(handler: Handler, transport: TunnelTransport) -> None:
-    """Serve a connection by a handler of streams; a TLS layer that it has put on may send its last record."""
+    """Serve a connection by a handler of streams; a TLS layer on top may send its last record."""
     made: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
-    # a protocol with a callback is a server's: StreamWriter.start_tls looks at that
+    # StreamWriter.start_tls recognizes a server by its protocol's callback
     protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), lambda *streams: made.set_result(streams))
     transport.attach(protocol)
     reader, writer = made.result()
