@@ -1,4 +1,4 @@
-"""A line of shell input that runs in a shell of its own, as most projects want it: no session, both streams in one."""
+"""Runs a line of shell input in a shell of its own, as most projects need: no session, both streams in one."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ TIMED_OUT = 124
 """The exit code of timeout(1) for a command that it ended."""
 
 ARGV = ("sh", "-c", 'if command -v bash >/dev/null; then exec bash -c \'eval "$(cat)"\'; else eval "$(cat)"; fi')
-"""bash where it is. The line is standard input: Linux passes an argument of at most 128 KiB (MAX_ARG_STRLEN)."""
+"""Uses bash if it exists. The line is passed as standard input, since Linux limits an argument to 128 KiB
+(MAX_ARG_STRLEN)."""
 
 
 class LineResult(NamedTuple):
-    """A line that ran to its end, or was stopped."""
+    """The result of a line that ended or was stopped."""
 
     output: str
     """Both streams in the order of writing, masked; undecodable bytes as U+FFFD."""
     exit_code: int
-    """128 + N where signal N ended it; 124 after the timeout."""
+    """128 + N if signal N ended it; 124 after the timeout."""
     truncated: bool
-    """The output was longer than limit_bytes, and its end is missing."""
+    """Whether the output was longer than limit_bytes, so that its end is missing."""
     timed_out: bool
 
 
 def run_line(
     runtime: Runtime, command: str, *, timeout_s: float | None, interpreter: Sequence[str] = (), **options: Any
 ) -> LineResult:
-    """Run it; options and errors are those of `Runtime.run`. interpreter: the words before it, as `("bash", "-lc")`."""
+    """Run command; options and errors are those of `Runtime.run`. interpreter: leading words, as `("bash", "-lc")`."""
     argv, stdin = ((*interpreter, command), b"") if interpreter else (ARGV, _stdin(command))
     ended = runtime.run(argv, stdin=stdin, merge_streams=True, timeout_s=timeout_s, **options)
     return _result(runtime, ended, timeout_s)
 
 
 async def arun_line(runtime: Runtime, command: str, *, timeout_s: float | None, **options: Any) -> LineResult:
-    """`run_line`, awaited; cancelling the task ends the line with all it started."""
+    """Do the same as `run_line`, awaited; cancelling the task ends the line and all processes that it started."""
     ended = await runtime.arun(ARGV, stdin=_stdin(command), merge_streams=True, timeout_s=timeout_s, **options)
     return _result(runtime, ended, timeout_s)
 

@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
 
 DEFAULT_TIMEOUT_S = 1800.0
-"""Half an hour: longer than most test suites; deepagents lets a model ask for up to an hour."""
+"""Default time limit: half an hour is longer than most test suites; deepagents lets a model ask for up to an hour."""
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
-"""Of a command's output; deepagents itself moves what is too long for a model into a file."""
+"""Maximum size of a command's output; deepagents itself moves output that is too long for a model into a file."""
 
 MAX_BINARY_BYTES = 500 * 1024
-"""Of a file that a model is shown as it is; the same limit as in deepagents' own sandboxes."""
+"""Maximum size of a binary file that is shown to a model; the same limit as in deepagents' own sandboxes."""
 
 MAX_GLOB_MATCHES = 10_000
-"""As in deepagents' own sandboxes."""
+"""Maximum number of matches, as in deepagents' own sandboxes."""
 
 _EVERY_FILE = compile_glob("**/*", hidden=True)
 _SPECIAL = re.compile(r"[\\.^$|?*+()\[\]{}]")
@@ -69,38 +69,38 @@ _CODES = {errno.ENOENT: FILE_NOT_FOUND, errno.EACCES: PERMISSION_DENIED, errno.E
 class OhsandboxBackend(SandboxBackendProtocol):
     """The files and commands of a started runtime; images need `/bin/sh` and no Python.
 
-    Each command runs in a shell of its own, in the runtime's working directory, so calls may run side by side. What a
-    model's mistake causes is in the `error` of a result; a sandbox that is gone raises `SandboxUnavailable`.
+    Each command runs in a shell of its own, in the runtime's working directory, so calls may run side by side. Errors
+    caused by the model are in the `error` of a result; a sandbox that is gone raises `SandboxUnavailable`.
     """
 
     def __init__(self, runtime: Runtime, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """The runtime stays its caller's to close.
+        """Use a runtime, which the caller has to close.
 
         Args:
-            runtime: where all happens.
-            timeout_s: for commands that name no timeout.
+            runtime: the started runtime.
+            timeout_s: time limit for commands that name none.
         """
         self._runtime, self._timeout_s = runtime, timeout_s
 
     @property
     def id(self) -> str:
-        """The sandbox's id, as `ohsandbox ps` shows it."""
+        """The sandbox's id, as shown by `ohsandbox ps`."""
         return self._runtime.id
 
     # --- commands -----------------------------------------------------------------------------
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """Run a line in a new shell (bash where it is), both streams in one; at the timeout, exit code 124.
+        """Run a line in a new shell (bash if it exists), both streams in one; exit code 124 at the timeout.
 
         Args:
             command: any shell input.
-            timeout: in seconds; 0 for none, None for the backend's own.
+            timeout: time limit in seconds; 0 for none, None for the backend's own.
         """
         limit_s = self._limit_s(timeout)
         return _response(run_line(self._runtime, command, timeout_s=limit_s, limit_bytes=MAX_OUTPUT_BYTES))
 
     async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:  # noqa: ASYNC109 - the host's signature
-        """`execute`, awaited; cancelling the task ends the command with all it started."""
+        """Do the same as `execute`, awaited; cancelling the task ends the command and all processes that it started."""
         limit_s = self._limit_s(timeout)
         return _response(await arun_line(self._runtime, command, timeout_s=limit_s, limit_bytes=MAX_OUTPUT_BYTES))
 
@@ -110,7 +110,7 @@ class OhsandboxBackend(SandboxBackendProtocol):
     # --- files --------------------------------------------------------------------------------
 
     def ls(self, path: str) -> LsResult:
-        """The entries of a directory, sorted by name."""
+        """Return the entries of a directory, sorted by name."""
         try:
             entries = self._runtime.list_dir(path)
         except (SandboxFileError, UsageError) as error:
@@ -128,7 +128,7 @@ class OhsandboxBackend(SandboxBackendProtocol):
         )
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
-        """Lines of a text file, or the whole of another one in base64; offset counts from 0."""
+        """Return lines of a text file, or all of another file in base64; offset counts from 0."""
         try:
             data = self._runtime.read_bytes(file_path)
         except (SandboxFileError, UsageError) as error:
@@ -144,14 +144,14 @@ class OhsandboxBackend(SandboxBackendProtocol):
         return ReadResult(file_data=FileData(content=base64.b64encode(data).decode(), encoding="base64"))
 
     def write(self, file_path: str, content: str) -> WriteResult:
-        """Write a whole file at once, as UTF-8, over one that exists; missing directories are made."""
+        """Write a whole file atomically, as UTF-8, replacing an existing one; missing directories are created."""
         [response] = self.upload_files([(file_path, content.encode())])
         if response.error:
             return WriteResult(error=f"File '{file_path}' cannot be written: {response.error}")
         return WriteResult(path=file_path)
 
     def edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> EditResult:  # noqa: FBT001, FBT002 - the host's signature
-        """Replace an exact text, unique unless replace_all; a file with CRLF keeps them."""
+        """Replace an exact text, which must be unique unless replace_all; CRLF line ends are kept."""
         if not old_string:
             return EditResult(error=EMPTY_OLD_STRING_ERROR)
         try:
@@ -176,7 +176,7 @@ class OhsandboxBackend(SandboxBackendProtocol):
         return EditResult(path=file_path, occurrences=count)
 
     def delete(self, file_path: str) -> DeleteResult:
-        """Remove a file, or a directory with all it holds."""
+        """Remove a file, or a directory with its contents."""
         path = shlex.quote(file_path)
         exists = f"{{ test -e {path} || test -L {path}; }}"
         ended = self.execute(f"{exists} || {{ echo 'no such file'; exit 1; }}; rm -rf -- {path}")
@@ -185,7 +185,7 @@ class OhsandboxBackend(SandboxBackendProtocol):
         return DeleteResult(path=file_path)
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Write each file, and make the directories that are missing; an error stands in the file's own response."""
+        """Write each file, creating missing directories; errors are in each file's own response."""
         return [FileUploadResponse(path=path, error=self._upload(path, data)) for path, data in files]
 
     def _upload(self, path: str, data: bytes) -> str | None:
@@ -198,7 +198,7 @@ class OhsandboxBackend(SandboxBackendProtocol):
         return None
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Read each file; an error stands in the file's own response."""
+        """Read each file; errors are in each file's own response."""
         return [self._download(path) for path in paths]
 
     def _download(self, path: str) -> FileDownloadResponse:
@@ -212,7 +212,7 @@ class OhsandboxBackend(SandboxBackendProtocol):
     # --- search -------------------------------------------------------------------------------
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
-        """The files whose path below path matches, newest first; `.git` is left out."""
+        """Return the files whose path below path matches, newest first; `.git` is left out."""
         root = path or self._runtime.workdir
         try:
             matches = compile_grep_include_glob(pattern)
@@ -234,7 +234,7 @@ class OhsandboxBackend(SandboxBackendProtocol):
     def grep(
         self, pattern: str, path: str | None = None, glob: str | None = None, *, max_count: int | None = None
     ) -> GrepResult:
-        """The lines that contain a literal text, newest file first; long ones are cut, and `.git` is left out."""
+        """Return the lines that contain a literal text, newest file first; long ones are cut, `.git` is left out."""
         root = path or self._runtime.workdir
         regex = Regex(_SPECIAL.sub(r"\\\g<0>", pattern))
         try:
@@ -268,7 +268,7 @@ class OhsandboxBackend(SandboxBackendProtocol):
     adownload_files = waited(download_files)
 
     def _physical(self, path: str) -> str:
-        """The directory's path without symlinks, below which the search reports its files."""
+        """Return the directory's path without symlinks, which prefixes the paths that the search reports."""
         ended = self._runtime.run(["sh", "-c", 'cd -- "$1" && pwd -P', "sh", path])
         return ended.stdout.decode("utf-8", "surrogateescape").removesuffix("\n") or path
 
@@ -278,7 +278,7 @@ def _response(ended: LineResult) -> ExecuteResponse:
 
 
 def _text(data: bytes) -> str | None:
-    """As UTF-8; None where it is not."""
+    """Decode as UTF-8; return None if that fails."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -286,7 +286,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _page(text: str, offset: int, limit: int, path: str) -> ReadResult:
-    """Some lines, without the last one's end."""
+    """Return some lines, without the line end of the last."""
     page = slice_read_response(FileData(content=text, encoding="utf-8"), offset, limit)
     if page.error is not None:
         return ReadResult(error=f"File '{path}': {page.error}")
@@ -296,6 +296,6 @@ def _page(text: str, offset: int, limit: int, path: str) -> ReadResult:
 
 
 def _reason(error: SandboxFileError | UsageError) -> str:
-    """One of deepagents' codes where one fits, else what the sandbox says."""
+    """Return a matching error code of deepagents, else the sandbox's message."""
     number = error.errno if isinstance(error, SandboxFileError) else errno.EINVAL
     return _CODES.get(number or 0) or str(error)

@@ -2,7 +2,7 @@
 
     harbor run --path TASK --agent oracle --env ohsandbox.integrations.harbor:HarborEnvironment
 
-Harbor's own protected names that are used here are those that every environment of it uses.
+Of Harbor's protected names only those are used that all of its environments use.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MIB = 1024**2
 
 
 class HarborEnvironment(BaseEnvironment):
-    """A container per trial, of the task's `docker_image` or its `environment/Dockerfile`.
+    """A container per trial, made from the task's `docker_image` or its `environment/Dockerfile`.
 
-    It has the network that the task asks for: all of it, or none; a list of hosts is refused before the start. A task
-    that names no memory or processors has those of `SandboxLimits`.
+    The network is what the task asks for, open or none; a list of hosts is refused before the start. A task that names
+    no memory or processors gets those of `SandboxLimits`.
     """
 
     _runtime: DockerRuntime | None = None
 
     @staticmethod
     def type() -> str:
-        """The name in results."""
+        """Return the name of the environment in results."""
         return "ohsandbox"
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """What a task may ask for."""
+        """The capabilities that a task may require."""
         return EnvironmentCapabilities(disable_internet=True)
 
     @classmethod
@@ -56,7 +56,7 @@ class HarborEnvironment(BaseEnvironment):
                 "Remedy: run this task with --env docker."
             )
 
-    # --- life ---
+    # --- life cycle ---
 
     async def start(self, force_build: bool) -> None:  # noqa: FBT001 - Harbor's signature
         """Pull or build the image, and start the container."""
@@ -80,7 +80,7 @@ class HarborEnvironment(BaseEnvironment):
         await self._upload_environment_dir_after_start()
 
     async def stop(self, delete: bool) -> None:  # noqa: FBT001 - Harbor's signature
-        """Remove the container, or keep it where `--no-delete` was given."""
+        """Remove the container, or keep it if `--no-delete` was given."""
         runtime, self._runtime = self._runtime, None
         if runtime is None:
             return
@@ -90,10 +90,10 @@ class HarborEnvironment(BaseEnvironment):
 
     @property
     def runtime(self) -> DockerRuntime:
-        """The sandbox.
+        """The environment's sandbox.
 
         Raises:
-            RuntimeError: it is not started.
+            RuntimeError: the sandbox is not started.
         """
         if self._runtime is None:
             raise RuntimeError(f"The environment of {self.session_id} is not started. Call start() first")
@@ -109,10 +109,10 @@ class HarborEnvironment(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a command in bash; after timeout_sec, or cancelled, it is killed with all that it started.
+        """Run a command in bash; after timeout_sec or a cancellation, kill it with all processes that it started.
 
         Raises:
-            RuntimeError: it took longer than timeout_sec.
+            RuntimeError: the command took longer than timeout_sec.
         """
         ended = await self.runtime.arun(
             ["bash", "-c", command], workdir=cwd, env=self._merge_env(env),
@@ -128,7 +128,7 @@ class HarborEnvironment(BaseEnvironment):
         await self.runtime.aupload(source_path, target_path, user="root")
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        """Copy what a directory holds into target_dir; root owns it."""
+        """Copy a directory's contents into target_dir; root owns them."""
         await self.runtime.aupload(source_dir, target_dir, user="root")
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
@@ -136,7 +136,7 @@ class HarborEnvironment(BaseEnvironment):
         await self._download(source_path, target_path)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Copy what a directory holds into target_dir; links that lead out of it, devices and sockets stay behind."""
+        """Copy a directory's contents into target_dir; links that lead out of it, devices and sockets are skipped."""
         await self._download(source_dir, target_dir)
 
     async def _download(self, source: str, target: Path | str) -> None:

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LABELS = {"made-for": "inspect-ai"}
-"""`inspect sandbox cleanup` goes by them."""
+"""Labels by which `inspect sandbox cleanup` finds our sandboxes."""
 NOT_EXECUTABLE = 126
 _MODE_FOR_ROOT = 'PATH=/usr/sbin:/usr/bin:/sbin:/bin; [ "$(id -u)" != 0 ] || ls -ldL -- "$1"'
 _LOGIN = "if command -v bash >/dev/null; then exec bash -l; fi; exec sh -l"
 
 
 class InspectSandboxConfig(BaseModel):
-    """What the sandboxes of an evaluation are made of: options of `DockerRuntime`, by their names."""
+    """The configuration of an evaluation's sandboxes: options of `DockerRuntime`, by their names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,7 +68,7 @@ class InspectSandboxConfig(BaseModel):
     limits: SandboxLimits = SandboxLimits()
 
     def __hash__(self) -> int:
-        """Inspect prepares each distinct configuration once."""
+        """Return a hash, since Inspect prepares each distinct configuration once."""
         return hash(self.model_dump_json())
 
 
@@ -77,38 +77,38 @@ class InspectSandboxEnvironment(SandboxEnvironment):
     """A sandbox in a container; each sample has one, named "default"."""
 
     _open: ClassVar[set[InspectSandboxEnvironment]] = set()
-    """Those of samples that have not been cleaned up, for `task_cleanup`."""
+    """Environments of samples that have not been cleaned up, for `task_cleanup`."""
     _built: ClassVar[dict[str, BuiltImage]] = {}
-    """What `task_init` has built, by `build` of the configuration."""
+    """Images that `task_init` has built, by `build` of the configuration."""
 
     def __init__(self, runtime: DockerRuntime) -> None:
         super().__init__()
         self.runtime = runtime
 
-    # --- life ---
+    # --- life cycle ---
 
     @classmethod
     def config_files(cls) -> list[str]:
-        """The file beside the task that is used where the task names no configuration."""
+        """Return the files beside the task that are used if the task names no configuration."""
         return ["Dockerfile"]
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """The configuration as an evaluation's log has it."""
+        """Return the configuration from its form in an evaluation's log."""
         return InspectSandboxConfig.model_validate(config)
 
     @classmethod
     def default_concurrency(cls) -> int | None:
-        """Two sandboxes a processor: most of the time they wait for the model."""
+        """Return two sandboxes per processor, since they mostly wait for the model."""
         return 2 * (os.cpu_count() or 1)
 
     def default_polling_interval(self) -> float:
-        """Seconds between looks at a process of `exec_remote`; a look takes about a millisecond."""
+        """Return the seconds between polls of a process of `exec_remote`; a poll takes about a millisecond."""
         return 0.2
 
     @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
-        """Pull or build the image once, and see that a sandbox of it starts."""
+        """Pull or build the image once, and check that a sandbox starts from it."""
         wanted = _config(config)
         if wanted.build is not None:
             cls._built[wanted.build] = await abuild_image(wanted.build)
@@ -133,7 +133,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
             options |= {"image": built.name, "workdir": config.workdir or built.workdir}
         runtime = await DockerRuntime(labels=LABELS, **options).astart()
         try:
-            # by its first process a sandbox is checked from inside, and given its working directory
+            # the first process checks the sandbox from inside, and creates its working directory
             await runtime.arun(["/bin/sh", "-c", ":"])
         except BaseException:
             await runtime.aclose()
@@ -148,7 +148,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,
     ) -> None:
-        """Remove the sandboxes of a sample, with all that runs in them."""
+        """Remove the sandboxes of a sample, with all their processes."""
         for environment in environments.values():
             ours = environment.as_type(cls)
             cls._open.discard(ours)
@@ -156,7 +156,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
 
     @classmethod
     async def task_cleanup(cls, task_name: str, config: SandboxEnvironmentConfigType | None, cleanup: bool) -> None:
-        """Remove what samples have left; where `--no-sandbox-cleanup` was given it is kept, and named."""
+        """Remove what samples have left; with `--no-sandbox-cleanup` keep it and print the names."""
         while cls._open:
             runtime = cls._open.pop().runtime
             await runtime.aclose(keep=not cleanup)
@@ -165,7 +165,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
 
     @classmethod
     async def cli_cleanup(cls, id: str | None) -> None:
-        """Remove the sandboxes that evaluations have left, or the one of that name, and say which; not those in use."""
+        """Remove sandboxes that evaluations have left, or the named one, and print them; those in use stay."""
         await in_thread(partial(_clean_up, id))
 
     # --- processes ---
@@ -181,7 +181,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a process; after timeout seconds, or cancelled, it is killed with all that it started.
+        """Run a process; after timeout seconds or a cancellation, kill it with all processes that it started.
 
         Raises:
             TimeoutError, PermissionError, OutputLimitExceededError, SandboxUnavailableError: as Inspect documents.
@@ -197,7 +197,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
                 except WorkdirError:
                     if cwd or not user:
                         raise
-                    # the directory that the image names is another user's, as /home/agent
+                    # the directory that the image names belongs to another user, as /home/agent
                     ended = await self.runtime.arun(cmd, workdir="/", **options)
         except UnknownUserError as error:
             return ExecResult(success=False, returncode=NOT_EXECUTABLE, stdout="", stderr=f"{error}\n")
@@ -216,7 +216,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
     # --- files ---
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
-        """Write a file, at once; missing directories are made."""
+        """Write a file atomically; missing directories are created."""
         with _inspect_errors():
             await self._check_mode(file, 2, "write")
             data = contents.encode() if isinstance(contents, str) else contents
@@ -229,7 +229,7 @@ class InspectSandboxEnvironment(SandboxEnvironment):
     async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
-        """Read a file, as text of UTF-8 with its line ends, or as bytes."""
+        """Read a file, as UTF-8 text with its line ends unchanged, or as bytes."""
         limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
         with _inspect_errors():
             await self._check_mode(file, 1, "read")
@@ -237,19 +237,19 @@ class InspectSandboxEnvironment(SandboxEnvironment):
         return data.decode() if text else data
 
     async def _check_mode(self, file: str, place: int, right: str) -> None:
-        """Raise PermissionError where the owner lacks a right that root has all the same: of its place in `ls -l`."""
+        """Raise PermissionError if the owner lacks a right, at this place in `ls -l`, that root has in any case."""
         listed = await self.runtime.arun(["/bin/sh", "-c", _MODE_FOR_ROOT, "sh", file])
         mode = listed.stdout[:10].decode(errors="replace")
         if mode.startswith("-") and mode[place] == "-":
             raise PermissionError(errno.EACCES, f"Its mode is {mode}: not even the owner may {right} it", file)
 
-    # --- people ---
+    # --- connections for people ---
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
-        """The command that opens a shell in the sandbox.
+        """Return the command that opens a shell in the sandbox.
 
         Raises:
-            ConnectionError: the sandbox does not run.
+            ConnectionError: the sandbox is not running.
         """
         runtime = self.runtime
         if not await in_thread(runtime.is_alive):
@@ -265,10 +265,10 @@ class InspectSandboxEnvironment(SandboxEnvironment):
 
 
 def _config(config: SandboxEnvironmentConfigType | None) -> InspectSandboxConfig:
-    """The configuration that a task has, in full; of the name of an image Inspect has made a path beside the task.
+    """Return a task's complete configuration; Inspect has turned an image's name into a path beside the task.
 
     Raises:
-        ValueError: it is the configuration of another provider.
+        ValueError: config belongs to another provider.
     """
     if isinstance(config, str):
         if Path(config).exists():
@@ -292,13 +292,13 @@ def _clean_up(name: str | None) -> None:
 
 @contextlib.contextmanager
 def _inspect_errors() -> Iterator[None]:
-    """Raise our errors as those that Inspect documents."""
+    """Context that raises our errors as those that Inspect documents."""
     try:
         yield
     except SandboxUnavailable as error:
         raise SandboxUnavailableError(str(error)) from error
     except UsageError as error:
-        if "NUL byte" in str(error):  # by these words Inspect tells it to the model
+        if "NUL byte" in str(error):  # by this wording Inspect reports it to the model
             raise ValueError("embedded null byte") from error
         raise
     except SandboxFileError as error:
@@ -306,6 +306,6 @@ def _inspect_errors() -> Iterator[None]:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
         if error.errno == errno.ETIMEDOUT:
             raise TimeoutError(str(error)) from error
-        if error.errno in {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}:  # nothing can have that name
+        if error.errno in {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}:  # no file can have that name
             raise FileNotFoundError(errno.ENOENT, error.strerror, error.filename) from error
         raise

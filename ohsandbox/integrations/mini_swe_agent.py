@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
 
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""The first line of the output with which an agent hands in its work; mini-swe-agent's prompts name it."""
+"""First line of the output by which an agent submits its work; mini-swe-agent's prompts name it."""
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
-"""Of a command's output; the agent's own template shows a model some 10,000 characters."""
+"""Maximum size of a command's output; the agent's own template shows a model about 10,000 characters."""
 
 _UNAME = {"system": "-s", "node": "-n", "release": "-r", "version": "-v", "machine": "-m"}
-"""The fields of `platform.uname()` that prompts name, and the options of uname(1)."""
+"""The fields of `platform.uname()` that prompts use, with the options of uname(1)."""
 
 
 class OhsandboxEnvironmentConfig(BaseModel):
-    """The keys under `environment:`, which are those of mini-swe-agent's docker environment, and `sandbox`."""
+    """The keys under `environment:`: those of mini-swe-agent's docker environment, and `sandbox`."""
 
     model_config = ConfigDict(extra="forbid")
 
     image: str
     cwd: str = ""
-    """Where commands run; empty is the sandbox's working directory."""
+    """Working directory of commands; empty means the sandbox's."""
     env: dict[str, str] = {}
-    """Variables of each command."""
+    """Variables for each command."""
     forward_env: list[str] = []
-    """Names of variables of this process that commands get; `env` has precedence."""
+    """Names of this process's variables that commands get; `env` has precedence."""
     timeout: int = 30
-    """Seconds for a command; then it is killed with all it started."""
+    """Time limit in seconds for a command; then it is killed with all processes that it started."""
     interpreter: list[str] = []
-    """The words before a command, as `[bash, -lc]`; empty is bash where it is, else sh."""
+    """The words before a command, as `[bash, -lc]`; empty means bash if it exists, else sh."""
     sandbox: dict[str, Any] = {}
     """More options of `DockerRuntime`: network, workspace, limits, ..."""
 
 
 class OhsandboxEnvironment:
-    """Runs each command of an agent in a shell of its own; only files stay for the next."""
+    """Runs each command of an agent in a shell of its own; only files persist between commands."""
 
     def __init__(self, *, runtime: Runtime | None = None, **config: Any) -> None:
-        """Start a container, which `cleanup` removes, or work in a runtime of your own, which stays yours.
+        """Start a container, which `cleanup` removes, or use a given runtime, which the caller has to close.
 
         Args:
-            runtime: started; `image` is then not needed.
+            runtime: a started runtime; `image` is then not needed.
             config: the fields of `OhsandboxEnvironmentConfig`.
 
         Raises:
@@ -71,7 +71,7 @@ class OhsandboxEnvironment:
             weakref.finalize(self, self._runtime.close)
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
-        """Run `action["command"]`: `output`, `returncode` and `exception_info`, as mini-swe-agent has them.
+        """Run `action["command"]`; return `output`, `returncode` and `exception_info`, as mini-swe-agent does.
 
         A command that was stopped, or whose directory is missing, has the returncode -1.
 
@@ -103,18 +103,20 @@ class OhsandboxEnvironment:
         return {"output": ended.output, "returncode": ended.exit_code, "exception_info": ""}
 
     def cleanup(self) -> None:
-        """Remove the container that was started here; so does the end of the program. Twice is fine."""
+        """Remove the container that was started here, as the program's exit does. Calling it twice is fine."""
         if self.config.image:
             self._runtime.close()
 
     def get_template_vars(self, **more: Any) -> dict[str, Any]:
-        """What the prompts may name: the configuration, and the sandbox's `system`, `release`, `version`, `machine`."""
+        """Return the prompts' variables: the configuration, and the `system`, `release`, `version`, `machine`
+        inside.
+        """
         told = self._runtime.run(["sh", "-c", f"for one in {' '.join(_UNAME.values())}; do uname $one; done"])
         uname = dict(zip(_UNAME, told.stdout.decode("utf-8", "replace").splitlines(), strict=False))
         return recursive_merge(self.config.model_dump(), uname, more)
 
     def serialize(self) -> dict[str, Any]:
-        """The part of a trajectory that describes the environment; the values of `env` are left out."""
+        """Return the part of a trajectory that describes the environment, without the values of `env`."""
         config = {**self.config.model_dump(mode="json"), "env": sorted(self.config.env)}
         kind = f"{type(self).__module__}.{type(self).__qualname__}"
         return {"info": {"config": {"environment": config, "environment_type": kind}}}

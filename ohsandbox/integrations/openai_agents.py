@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def ohsandbox_tools(runtime: Runtime, tools: Sequence[str] = TOOLS) -> list[FunctionTool]:
-    """Shell, files and search of a started runtime, which stays its caller's to close.
+    """Return tools for shell, files and search of a started runtime, which the caller has to close.
 
-    Calls of one turn run side by side, and commands of one shell after another. A cancelled run ends the call in the
-    sandbox. A sandbox that is gone raises `SandboxUnavailable` out of the run.
+    Calls of one turn run concurrently, except commands of one shell, which run one after another. Cancelling a run ends
+    the call in the sandbox. A sandbox that is gone raises `SandboxUnavailable` out of the run.
 
     Args:
-        runtime: where all happens.
+        runtime: the started runtime.
         tools: names as `ohsandbox tools` lists them.
 
     Raises:
-        UsageError: there is no tool of a name, or it needs more than a runtime.
+        UsageError: a name is not a tool's, or the tool needs more than a runtime.
     """
     return [_tool(one) for one in sandbox_tools(runtime, tools)]
 
@@ -51,5 +51,5 @@ def _tool(tool: SandboxTool) -> FunctionTool:
         description=tool.description,
         params_json_schema=tool.schema,
         on_invoke_tool=invoke,
-        strict_json_schema=False,  # that form makes every argument required
+        strict_json_schema=False,  # the strict form makes every argument required
     )

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class OhsandboxToolset(FunctionToolset[Any]):
-    """Shell, files and search of a started runtime, which stays its caller's to close.
+    """Tools for shell, files and search of a started runtime, which the caller has to close.
 
-    Calls that only read run side by side; before and after every other one, pydantic-ai waits. A cancelled run ends
-    the call in the sandbox. A sandbox that is gone raises `SandboxUnavailable` out of the run.
+    Calls that only read run concurrently; all others run alone. Cancelling a run ends the call in the sandbox. A
+    sandbox that is gone raises `SandboxUnavailable` out of the run.
     """
 
     def __init__(self, runtime: Runtime, tools: Sequence[str] = TOOLS, *, id: str | None = None) -> None:  # noqa: A002 - the host's name
-        """Take the tools of those names.
+        """Create the toolset with the named tools.
 
         Args:
-            runtime: where all happens.
+            runtime: the started runtime.
             tools: names as `ohsandbox tools` lists them.
-            id: of the toolset, which durable execution needs.
+            id: the toolset's id, which durable execution needs.
 
         Raises:
-            UsageError: there is no tool of a name, or it needs more than a runtime.
+            UsageError: a name is not a tool's, or the tool needs more than a runtime.
         """
         super().__init__([_tool(one) for one in sandbox_tools(runtime, tools)], id=id)
 

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import CommandObservation, Runtime
 
 LOOK_EVERY_S = 0.2
-"""A program that waits for input is looked at again after this long."""
+"""Seconds between checks of a program that waits for input."""
 
 KILL_S = 0.05
-"""Time for a command that no interrupt has ended; then it and all it started are killed."""
+"""Seconds given to a command that no interrupt has ended; then it is killed with all processes that it started."""
 
 _CHECK = "if command -v bash >/dev/null; then exec bash -n; else exec sh -n; fi"
 _ERRNO = {127: (2, "No such file or directory"), 126: (13, "Permission denied")}
@@ -66,15 +66,16 @@ _ERRNO = {127: (2, "No such file or directory"), 126: (13, "Permission denied")}
 class OhsandboxRuntime(AbstractRuntime):
     """SWE-ReX's runtime on a started sandbox.
 
-    What differs from its own, in a session: a new command while another still runs is a CommandTimeoutError, and does
-    not become the other's input; a command that waits for input nobody can give, without a timeout, is one, too.
+    Two differences from SWE-ReX's own runtime, in a session: a new command while another one runs raises
+    CommandTimeoutError, and does not become that one's input. A command without a timeout that waits for input, which
+    nobody can give, raises it too.
     """
 
     def __init__(self, runtime: Runtime, *, logger: logging.Logger | None = None) -> None:
-        """The runtime stays its caller's to close."""
+        """Use a runtime, which the caller has to close."""
         self._runtime = runtime
         self._running: dict[str, bool] = {}
-        """For each session of ours, whether a command was left running."""
+        """For each of our sessions, whether a command was left running."""
         self.logger = logger or get_logger("rex-runtime")
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:  # noqa: ARG002, ASYNC109 - the host's
@@ -108,9 +109,9 @@ class OhsandboxRuntime(AbstractRuntime):
         Raises:
             SessionDoesNotExistError: no session of that name is open.
             BashIncorrectSyntaxError: the command is not shell input; nothing ran.
-            CommandTimeoutError: it has not ended in time, and goes on; interrupt it.
-            NonZeroExitCodeError: it failed, and check is "raise".
-            NoExitCodeError: an expected text came while it runs, and check is "raise".
+            CommandTimeoutError: the command has not ended in time and still runs; interrupt it.
+            NonZeroExitCodeError: the command failed, and check is "raise".
+            NoExitCodeError: an expected text matched while the command runs, and check is "raise".
         """
         self._known(action.session)
         if isinstance(action, BashInterruptAction):
@@ -146,7 +147,7 @@ class OhsandboxRuntime(AbstractRuntime):
     async def _send(
         self, session: str, command: str, timeout_s: float | None, expect: str, *, is_input: bool = False
     ) -> CommandObservation:
-        """The whole output until the command has ended, or expect has matched. Raises CommandTimeoutError."""
+        """Return all output until the command has ended or expect has matched; raise CommandTimeoutError."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         seen = await self._runtime.aexecute(
             command, session=session, yield_s=timeout_s, expect=expect or None, is_input=is_input
@@ -169,7 +170,7 @@ class OhsandboxRuntime(AbstractRuntime):
         return seen.model_copy(update={"output": output})
 
     async def _interrupt(self, action: BashInterruptAction) -> BashObservation:
-        """Send Ctrl-C until the command has ended, n_retry times; then kill it with all it started."""
+        """Send Ctrl-C up to n_retry times until the command has ended; then kill it with all its processes."""
         output = ""
         for _ in range(action.n_retry):
             self._runtime.interrupt(action.session)
@@ -184,7 +185,7 @@ class OhsandboxRuntime(AbstractRuntime):
         return BashObservation(output=output, exit_code=0)
 
     async def close_session(self, request: CloseBashSessionRequest) -> CloseBashSessionResponse:
-        """End a session and what it runs.
+        """End a session and its processes.
 
         Raises:
             SessionDoesNotExistError: no session of that name is open.
@@ -201,11 +202,11 @@ class OhsandboxRuntime(AbstractRuntime):
     # --- processes and files ------------------------------------------------------------------
 
     async def execute(self, command: Command) -> CommandResponse:
-        """Run a process, or with shell a line, without any session; env is added to the sandbox's own.
+        """Run a process, or with shell a line, without a session; env is added to the sandbox's variables.
 
         Raises:
-            CommandTimeoutError: it was killed after its timeout, with all it started.
-            NonZeroExitCodeError: it failed, and check is set.
+            CommandTimeoutError: the process was killed at its timeout, with all processes that it started.
+            NonZeroExitCodeError: the process failed, and check is set.
             FileNotFoundError, PermissionError: the program is missing or cannot be executed, or cwd is missing.
         """
         argv = [command.command] if isinstance(command.command, str) else command.command
@@ -230,18 +231,18 @@ class OhsandboxRuntime(AbstractRuntime):
         return CommandResponse(stdout=stdout, stderr=stderr, exit_code=ended.exit_code)
 
     async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
-        """A file's text, with every line end as a newline, as `Path.read_text` has it.
+        """Return a file's text, with every line end as a newline, as `Path.read_text` does.
 
         Raises:
-            FileNotFoundError, PermissionError, IsADirectoryError: it cannot be read.
-            UnicodeDecodeError: it is not in that encoding, and errors is None or "strict".
+            FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be read.
+            UnicodeDecodeError: the file does not have that encoding, and errors is None or "strict".
         """
         data = io.BytesIO(await self._runtime.aread_bytes(request.path))
         text = io.TextIOWrapper(data, encoding=request.encoding or "utf-8", errors=request.errors)
         return ReadFileResponse(content=text.read())
 
     async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
-        """Write a file at once, as UTF-8; missing directories are made."""
+        """Write a file atomically, as UTF-8; missing directories are created."""
         await self._runtime.awrite_bytes(request.path, request.content.encode())
         return WriteFileResponse()
 
@@ -251,7 +252,7 @@ class OhsandboxRuntime(AbstractRuntime):
         return UploadResponse()
 
     async def close(self) -> CloseResponse:
-        """Close the sessions; the sandbox stays."""
+        """Close the sessions; the sandbox keeps running."""
         for name in [*self._running]:
             await in_thread(lambda: self._runtime.close_session(name))  # noqa: B023 - awaited here
             del self._running[name]
@@ -259,7 +260,7 @@ class OhsandboxRuntime(AbstractRuntime):
 
 
 def _before_match(output: str, expect: list[str]) -> tuple[str, str]:
-    """The text before the first match of one of the patterns, and that pattern."""
+    """Return the text before the first match of one of the patterns, and that pattern."""
     found = [(match.start(), number) for number, one in enumerate(expect) if (match := re.search(one, output))]
     if not found:
         return output, ""
@@ -268,7 +269,7 @@ def _before_match(output: str, expect: list[str]) -> tuple[str, str]:
 
 
 def _check_code(action: BashAction, code: int | None, output: str) -> None:
-    """Raise NoExitCodeError or NonZeroExitCodeError."""
+    """Raise NoExitCodeError or NonZeroExitCodeError if the action asks for it."""
     if code == 0:
         return
     failed = f"Command {action.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
@@ -283,12 +284,12 @@ class OhsandboxDeployment(AbstractDeployment):
     """A container per deployment: started by `start`, removed by `stop`."""
 
     def __init__(self, *, logger: logging.Logger | None = None, runtime: Runtime | None = None, **options: Any) -> None:
-        """Take what `DockerRuntime` takes (image, network, workspace, limits, ...), or a runtime of your own.
+        """Use the options of `DockerRuntime` (image, network, workspace, limits, ...), or a given runtime.
 
         Args:
             logger: for SWE-ReX's own messages.
-            runtime: started and closed by the deployment; it can be deployed once.
-            options: of `DockerRuntime`, without runtime.
+            runtime: a runtime that the deployment starts and closes, only once.
+            options: options of `DockerRuntime`, if no runtime is given.
         """
         self.logger = logger or get_logger("rex-deploy")
         self._given, self._options = runtime, options
@@ -297,25 +298,25 @@ class OhsandboxDeployment(AbstractDeployment):
         self._hooks = CombinedDeploymentHook()
 
     def __del__(self) -> None:
-        """Leave the sandbox to `stop`, or to its lease: no event loop is entered while objects are collected."""
+        """Do nothing: `stop` or the lease ends the sandbox, since garbage collection must enter no event loop."""
 
     def add_hook(self, hook: DeploymentHook) -> None:
-        """Have the hook told of each step."""
+        """Call the hook at each step."""
         self._hooks.add_hook(hook)
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:  # noqa: ASYNC109 - the host's
         """Whether the sandbox is usable now.
 
         Raises:
-            DeploymentNotStartedError: it was not started, or is stopped.
+            DeploymentNotStartedError: the deployment was not started, or is stopped.
         """
         return await self.runtime.is_alive(timeout=timeout)
 
     async def start(self) -> None:
-        """Start the sandbox; the image is pulled where it is missing.
+        """Start the sandbox; the image is pulled if missing.
 
         Raises:
-            SandboxUnavailable: it cannot be created; nothing is left behind.
+            SandboxUnavailable: the sandbox cannot be created; nothing is left behind.
         """
         self._hooks.on_custom_step("Starting the sandbox")
         sandbox = self._given or DockerRuntime(**self._options)
@@ -330,10 +331,10 @@ class OhsandboxDeployment(AbstractDeployment):
 
     @property
     def runtime(self) -> OhsandboxRuntime:
-        """The runtime.
+        """The deployment's runtime.
 
         Raises:
-            DeploymentNotStartedError: it was not started, or is stopped.
+            DeploymentNotStartedError: the deployment was not started, or is stopped.
         """
         if self._runtime is None:
             raise DeploymentNotStartedError

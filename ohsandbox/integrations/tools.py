@@ -1,4 +1,4 @@
-"""The tools of a sandbox as other agents take them: name, description, JSON schema, and an awaitable call."""
+"""The tools of a sandbox in a form for other agents: name, description, JSON schema, and an awaitable call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime import Runtime
 
 TOOLS = ("execute_bash", "file_read", "file_write", "file_editor", "glob", "grep")
-"""What a coding agent works with; `ohsandbox tools` lists all that there are."""
+"""The tools that a coding agent needs; `ohsandbox tools` lists all tools."""
 
 
 class SandboxTool(NamedTuple):
@@ -29,7 +29,7 @@ class SandboxTool(NamedTuple):
     is_read_only: bool
 
     async def call(self, arguments: Mapping[str, Any]) -> tuple[str, list[str]]:
-        """What the model is shown: the masked text, and images as `data:` URLs. A model's mistake is such a text.
+        """Return what the model is shown: masked text, and images as `data:` URLs. A model's error gives such a text.
 
         Raises:
             SandboxUnavailable: the sandbox is gone.
@@ -41,10 +41,10 @@ class SandboxTool(NamedTuple):
 
 
 def sandbox_tools(runtime: Runtime, names: Sequence[str] = TOOLS) -> list[SandboxTool]:
-    """The tools of those names.
+    """Return the tools with these names.
 
     Raises:
-        UsageError: there is no tool of a name, or it needs more than a runtime.
+        UsageError: a name is not a tool's, or the tool needs more than a runtime.
     """
     state = ConversationState(conversation_id="", runtime=runtime)
     found = [tool for name in names for tool in resolve_tool(Tool(name=name), state)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _BLOBS_NAME = "blobs"
 
 MIN_BLOB_CHARS = 256 * 1024
-"""A longer text goes apart: a log stays quick to scan, and a screenshot sent twice is stored once."""
+"""Minimum size of a text with its own file: the log stays quick to scan, and a screenshot sent twice is stored once."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -25,11 +25,11 @@ class Blobs:
     """The directory `blobs` beside a log."""
 
     def __init__(self, directory: Path) -> None:
-        """Directory is the conversation's; nothing is made before the first long text."""
+        """Use the conversation's directory; nothing is created before the first long text."""
         self.directory = directory / _BLOBS_NAME
 
     def stow(self, data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-        """A copy of data with each long text empty, and where they went: JSON pointer -> SHA-256.
+        """Return a copy of data with each long text emptied, and where they are stored: JSON pointer -> SHA-256.
 
         Raises:
             OSError: a file could not be written.
@@ -38,7 +38,7 @@ class Blobs:
         return self._stow(data, "", places), places
 
     def restore(self, data: dict[str, Any], places: dict[str, str]) -> None:
-        """Put the texts back into data. One that is missing or damaged is told in its place.
+        """Put the texts back into data. A missing or damaged one is replaced by a text that says so.
 
         Raises:
             ValueError: places and data do not fit.
@@ -62,7 +62,7 @@ class Blobs:
 
     def _write(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        if self._bytes_of(digest) != data:  # not there yet, or damaged since
+        if self._bytes_of(digest) != data:  # missing, or damaged since
             self._make_directory()
             write_atomically(self.directory / digest, data, inside=self.directory.parent)
         return digest
@@ -74,7 +74,7 @@ class Blobs:
                 os.fsync(parent)
 
     def _read(self, digest: str) -> str:
-        if not _DIGEST.fullmatch(digest):  # a log of somebody else's must not name other files
+        if not _DIGEST.fullmatch(digest):  # a foreign log must not name other files
             raise ValueError(f"{digest[:100]!r} names no long text")
         path = self.directory / digest
         data = self._bytes_of(digest)

@@ -1,4 +1,4 @@
-"""One process at a time in a conversation's directory."""
+"""Ensures that one process at a time has a conversation's directory open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 class DirectoryLock:
-    """An flock on `<directory>/lock`; the kernel lets go of it when the process dies, by kill -9 too."""
+    """An flock on `<directory>/lock`; the kernel releases it when the process dies, even by kill -9."""
 
     def __init__(self, directory: Path, *, name: str) -> None:
         """Take the lock.
@@ -37,7 +37,7 @@ class DirectoryLock:
         self._descriptor = open_regular(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, name="Lock file")
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         self.is_held = False
-        """False where the file system cannot lock (some NFS): nothing then keeps a second process out."""
+        """False if the file system cannot lock (some NFS): nothing then keeps a second process out."""
         try:
             self._take(name)
         except BaseException:
@@ -61,7 +61,7 @@ class DirectoryLock:
         write_all(self._descriptor, b"%d\n" % os.getpid())
 
     def _outlast_readers(self) -> bool:
-        """Take it; `holder_of` in another process has it for microseconds."""
+        """Take the lock with retries, since `holder_of` in another process holds it for microseconds."""
         for _ in range(_TRIES):
             if try_lock(self._descriptor):
                 return True
@@ -69,7 +69,7 @@ class DirectoryLock:
         return try_lock(self._descriptor)
 
     def release(self) -> None:
-        """Let go. Twice is fine."""
+        """Release the lock. Calling it twice is fine."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -82,9 +82,9 @@ class DirectoryLock:
 
 
 def holder_of(directory: Path) -> str | None:
-    """The process that has a conversation open, by its number or "unknown"; None where none does, or none can be told.
+    """Return the process that has a conversation open, by number or "unknown"; None if there is none or it is unknown.
 
-    Makes no file and changes none.
+    Creates and changes no file.
     """
     try:
         descriptor = open_regular(directory / LOCK_NAME, os.O_RDONLY, name="Lock file")

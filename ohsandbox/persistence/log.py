@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class LogPosition(NamedTuple):
-    """Where the next record goes; one value, so that an interrupt finds both parts old or both new."""
+    """Position and number of the next record; one value, so that an interrupt finds both parts old or both new."""
 
     offset: int
     seq: int
@@ -43,22 +43,23 @@ class LogPosition(NamedTuple):
 class EventLog:
     """The log of one conversation, open for appending by this process alone.
 
-    Opening takes the directory's lock, reads every record, and cuts a torn tail aside before anything is appended.
-    `append` may be called from several threads.
+    Opening takes the directory's lock, reads every record, and moves a torn tail to a file of its own before anything
+    is appended. `append` may be called from several threads.
     """
 
     def __init__(
         self, directory: Path | str, *, conversation_id: str, take: Callable[[SDKEvent], None] | None = None
     ) -> None:
-        """Open the log, making directory (0700) and file (0600) where they are missing.
+        """Open the log; create directory (0700) and file (0600) if missing.
 
-        take is called with each event that the log holds, one at a time, so that a long log is never in memory whole;
-        with the notice of a repair last.
+        take is called with each event of the log, one at a time, so that a long log is never in memory as a whole; the
+        notice of a repair comes last.
 
         Raises:
             ConversationOpenError: another process has it open.
-            LogCorruptError: it is damaged before its last record; the events before that were taken.
-            LogWriteError: a torn tail could not be cut aside (disk full).
+            LogCorruptError: the log is damaged before its last record; take was called with the events before the
+                damage.
+            LogWriteError: a torn tail could not be moved (disk full).
             UsageError: the directory cannot be used, the log is not a regular file, or a newer version wrote it.
         """
         self.directory = Path(directory)
@@ -67,7 +68,7 @@ class EventLog:
         self._guard = threading.Lock()
         self._failure: LogWriteError | None = None
         self.position = LogPosition(0, 0)
-        """Where the next record goes, and its number."""
+        """Position and number of the next record."""
         self._blobs = Blobs(self.directory)
         self._take = take or (lambda _: None)
         make_private_dir(self.directory)
@@ -85,10 +86,11 @@ class EventLog:
             ) from error
 
     def append(self, body: EventBody) -> SDKEvent:
-        """Stamp the event and make it durable; when this returns, a power cut does not lose it.
+        """Add time and number to the event and store it durably: after the return a power cut does not lose it.
 
         Raises:
-            LogWriteError: it is not in the log (disk full, I/O error, log closed); nor will any later one be.
+            LogWriteError: the event is not in the log (disk full, I/O error, log closed), and later ones will not be
+                either.
         """
         with self._guard:
             if self._failure is not None:
@@ -106,7 +108,7 @@ class EventLog:
             return event
 
     def close(self) -> None:
-        """Close the file and let go of the lock. Twice is fine."""
+        """Close the file and release the lock. Calling it twice is fine."""
         with self._guard:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
@@ -133,14 +135,15 @@ class EventLog:
             )
             self._cut_back()
             raise self._failure from error
-        except BaseException:  # Ctrl-C between write and return: stored whole or not at all
+        except BaseException:  # Ctrl-C between write and return: the record is stored whole or not at all
             self._cut_back()
             raise
 
     def _check_ours(self) -> None:
-        """Pass if the file is still there and ends where we left it; a lock does not keep `rm` or an editor out.
+        """Check that the file still exists and ends where we left it; a lock does not keep `rm` or an editor out.
 
-        It must be the file of that name: whoever replaced a directory above would have the next file written elsewhere.
+        The path must still lead to the same file: if a directory above was replaced, the next file would be written
+        elsewhere.
         """
         found = os.fstat(self._descriptor)
         is_there = False
@@ -157,7 +160,7 @@ class EventLog:
         raise self._failure
 
     def _cut_back(self) -> None:
-        """Drop what a failed write left. The sync is not tried again: after a failed one the kernel reports success."""
+        """Remove what a failed write left. The sync is not retried: after a failed one the kernel reports success."""
         try:
             os.ftruncate(self._descriptor, self.position.offset)
         except OSError:
@@ -170,7 +173,7 @@ class EventLog:
         os.fchmod(self._descriptor, PRIVATE_FILE_MODE)
         if found.rest_bytes:
             self._cut_aside(found)
-        elif os.fstat(self._descriptor).st_size > found.end_offset:  # blank lines
+        elif os.fstat(self._descriptor).st_size > found.end_offset:  # otherwise only blank lines follow
             os.ftruncate(self._descriptor, found.end_offset)
         if not found.records:
             sync_dir(self.directory)

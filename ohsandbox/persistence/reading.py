@@ -1,4 +1,4 @@
-"""Reading a log beside whoever writes it: no lock is taken, nothing is changed."""
+"""Reading a log while another process may write it: without a lock, and without changing anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG_NAME = "sdk_events.jsonl"
 
 
 def read_events(path: Path | str) -> list[SDKEvent]:
-    """Every whole event of a log, given the file or its directory; a torn or half-written tail is left out.
+    """Return every complete event of a log, given the file or its directory; a torn or half-written tail is skipped.
 
     Raises:
         Everything that `stream_events` raises.
@@ -31,11 +31,11 @@ def read_events(path: Path | str) -> list[SDKEvent]:
 
 
 def stream_events(path: Path | str, take: Callable[[SDKEvent], None]) -> Scan:
-    """Give every whole event of a log to take, one at a time: a long log is never in memory whole.
+    """Pass every complete event of a log to take, one at a time: a long log is never in memory as a whole.
 
     Raises:
-        LogCorruptError: it is damaged before its last record; the events before that were taken.
-        UsageError: it is not there, no regular file, or of a newer version.
+        LogCorruptError: the log is damaged before its last record; take was called with the events before the damage.
+        UsageError: the log does not exist, is not a regular file, or was written by a newer version.
     """
     path = Path(path)
     file_path = path / LOG_NAME if path.is_dir() else path
@@ -44,9 +44,9 @@ def stream_events(path: Path | str, take: Callable[[SDKEvent], None]) -> Scan:
 
 
 def tail_events(directory: Path, *, limit_bytes: int) -> list[SDKEvent]:
-    """The whole events in the last bytes of a log, for a look at it: neither order nor checksums are checked.
+    """Return the complete events in the last bytes of a log, without checking order or checksums.
 
-    Lines that are not events, and texts that have files of their own, are left out. Empty where there is no log.
+    Lines that are not events, and texts with files of their own, are left out. Without a log the list is empty.
     """
     try:
         with os.fdopen(open_regular(directory / LOG_NAME, os.O_RDONLY, name="Log"), "rb") as file:
@@ -66,10 +66,10 @@ class LogFollower:
     """A log that grows while it is read."""
 
     def __init__(self, directory: Path, *, offset: int = 0, seq: int = 0) -> None:
-        """Open it, to be read from the record of that number on, which begins at that offset in bytes.
+        """Open the log for reading from record number seq, which begins at offset in bytes.
 
         Raises:
-            UsageError: it is not there, or no regular file.
+            UsageError: the log does not exist, or is not a regular file.
         """
         self._path = directory / LOG_NAME
         self._blobs = Blobs(directory)
@@ -78,10 +78,10 @@ class LogFollower:
         self._seq = seq
 
     def new(self) -> Iterator[SDKEvent]:
-        """The whole events that were not given yet.
+        """Yield the complete events that were not yielded before.
 
         Raises:
-            LogCorruptError: the next one is damaged.
+            LogCorruptError: the next record is damaged.
             UsageError: a newer version wrote the log, or it was cut while it was read.
         """
         if os.fstat(self._file.fileno()).st_size < self._offset:
@@ -105,7 +105,7 @@ class LogFollower:
             yield event
 
     def close(self) -> None:
-        """Close the file. Twice is fine."""
+        """Close the file. Calling it twice is fine."""
         self._file.close()
 
     def __enter__(self) -> Self:

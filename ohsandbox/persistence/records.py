@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _LOG_VERSION = 1
 
 _ZERO_RUN = bytes(16)
-"""One flipped bit can make one zero byte of a record, never sixteen in a row."""
+"""Zero bytes that mark a torn record: a flipped bit can make one zero byte, never sixteen in a row."""
 
 _YEARS = (1900, 9000)
-"""Beyond them a time cannot be told in every time zone; no clock is that wrong."""
+"""Years outside this range cannot be expressed in every time zone; no clock is that wrong."""
 
 _BARE_KEYS = {"type", "ts", "conversation_id", "data"}
 
@@ -43,23 +43,24 @@ _CRC_BYTES = len(b',"crc":"01234567"}')
 
 
 class Scan(NamedTuple):
-    """What a log holds."""
+    """The result of reading a log."""
 
     records: int
-    """So many good records, from the beginning."""
+    """Number of valid records from the beginning."""
     end_offset: int
-    """Where the last of them ends."""
+    """Offset of the end of the last of them."""
     rest_bytes: int
-    """How much follows, but for blank lines: a record that a crash tore or that is being written, or damage and all
-    after it."""
+    """Number of bytes that follow, without blank lines: a record that a crash tore or that is being written, or damage
+    and everything after it.
+    """
     damage: str | None
-    """Why what follows is damage; None where it is torn, or where nothing follows."""
+    """Why the bytes that follow are damaged; None if they are torn, or if nothing follows."""
     whole_after: int
-    """So many records after the damage have a checksum that fits."""
+    """Number of records after the damage with a correct checksum."""
 
 
 def encode_record(event: SDKEvent, blobs: Blobs | None) -> bytes:
-    """The event's line, newline included; its long texts are in blobs when this returns, in the line where it is None.
+    """Return the event's line with its newline; long texts go to blobs first, or stay in the line if it is None.
 
     Raises:
         OSError: a long text could not be written.
@@ -92,11 +93,11 @@ def _finite(text: str) -> float | None:
 
 
 _LENIENT = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
-"""NaN, Infinity and 1e999, which `encode_record` never writes, are null: no JSON can say them again."""
+"""Decodes NaN, Infinity and 1e999, which `encode_record` never writes, as null: JSON has no such values."""
 
 
 def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
-    """The event of a line without its newline; a type that only a newer version knows is an event like others.
+    """Return the event of a line without its newline; types of newer versions are accepted too.
 
     Raises:
         ValueError: the checksum, the JSON or the sequence number is wrong.
@@ -118,12 +119,12 @@ def decode_record(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
 
 
 def _bare_record(line: bytes, *, seq: int) -> SDKEvent:
-    """The event of a line without a checksum, which has exactly the four keys of an event: another program wrote it.
+    """Return the event of a line without a checksum, with exactly an event's four keys: another program wrote it.
 
-    What its data leaves out is filled with defaults; a time without a zone is UTC.
+    Fields missing in its data get defaults; a time without a zone is UTC.
 
     Raises:
-        ValueError: it has other keys, so a record of ours was changed; or an event's data is wrong.
+        ValueError: the line has other keys, so it is a changed record of ours; or its data is invalid.
     """
     try:
         fields = _LENIENT.decode(line.decode("utf-8", "surrogatepass"))
@@ -145,9 +146,9 @@ def _bare_record(line: bytes, *, seq: int) -> SDKEvent:
 
 
 def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]) -> Scan:
-    """Read a whole log, line by line, and give each event to take.
+    """Read a whole log, line by line, and pass each event to take.
 
-    A blank line is nothing: an editor left it. A last line without its newline was torn by a crash or is being
+    Blank lines, which an editor may leave, are ignored. A last line without its newline was torn by a crash or is being
     written, and one with a run of zeros in it was torn (a page that never reached the disk). Any other bad record was
     changed after it was written: that is damage. The events before it are taken.
 
@@ -174,8 +175,8 @@ def scan(lines: Iterable[bytes], *, path: Path, take: Callable[[SDKEvent], None]
 
 
 def _ended(bad: bytes, stream: Iterable[bytes], found: Scan) -> Scan:
-    """What was found up to a bad line, with what stands after it."""
-    if not bad.endswith(b"\n"):  # nothing followed when it was read; what does now was written meanwhile
+    """Return the result up to a bad line, with what follows it."""
+    if not bad.endswith(b"\n"):  # nothing followed when it was read; later bytes were written meanwhile
         return found._replace(damage=None)
     rest_bytes, whole_after = found.rest_bytes, 0
     for line in stream:
@@ -186,10 +187,10 @@ def _ended(bad: bytes, stream: Iterable[bytes], found: Scan) -> Scan:
 
 
 def check_sound(found: Scan, path: Path) -> Scan:
-    """What was found, where it is not damaged.
+    """Return the result unless it is damaged.
 
     Raises:
-        LogCorruptError: it is; the message names offset and remedy.
+        LogCorruptError: the log is damaged; the message has offset and remedy.
     """
     if found.damage is None:
         return found
@@ -200,7 +201,7 @@ def check_sound(found: Scan, path: Path) -> Scan:
 
 
 def _repair_command(directory: Path) -> str:
-    """With `--dir` where the conversation does not lie in its usual place."""
+    """Return the repair command, with `--dir` if the conversation is not at its usual place."""
     root = directory.absolute().parent
     try:
         is_usual = root == conversations_dir()
@@ -217,12 +218,12 @@ def _decode_line(line: bytes, *, seq: int, blobs: Blobs) -> SDKEvent:
 
 
 def is_blank(line: bytes) -> bool:
-    """Whether a line holds white space alone."""
+    """Whether a line contains only white space."""
     return not line.strip()
 
 
 def _is_sealed(line: bytes) -> bool:
-    """Whether a line without its newline ends in the checksum of what stands before it."""
+    """Whether a line without its newline ends in the checksum of the preceding bytes."""
     return line[-_CRC_BYTES:] == _seal(line[:-_CRC_BYTES])
 
 
@@ -231,10 +232,10 @@ def _seal(body: bytes) -> bytes:
 
 
 def check_version(line: bytes, path: Path) -> None:
-    """Pass if a log's first line is of a version that can be read here; one that is damaged says so elsewhere.
+    """Check that a log's first line has a supported version; damage is reported elsewhere.
 
     Raises:
-        UsageError: it is newer.
+        UsageError: the version is newer.
     """
     try:
         version = json.loads(line).get("version")

@@ -1,4 +1,4 @@
-"""Cutting a damaged log back to its last good record, on a person's word."""
+"""Cutting a damaged log back to its last valid record, when the user asks for it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Repair(NamedTuple):
-    """What was done to a log."""
+    """The result of a repair."""
 
     kept: int
     """Records before the damage."""
     lost_bytes: int
-    """0 where nothing was wrong."""
+    """Bytes removed from the log; 0 if it was not damaged."""
     whole_lost: int
-    """Records after the damage whose checksum fits; they are lost to the conversation, not to the copy."""
+    """Records after the damage with correct checksums; the conversation loses them, the copy keeps them."""
     reason: str
     copy: Path | None
-    """The log as it was."""
+    """Path of the copy of the log as it was."""
 
 
 def repair_log(directory: Path, *, conversation_id: str) -> Repair:
-    """Copy a log aside, cut it after its last good record, and note that in it. A sound log is left as it is.
+    """Copy a log, cut it after its last valid record, and add a notice. An undamaged log is unchanged.
 
     Raises:
         ConversationOpenError: another process has the conversation.
@@ -41,7 +41,7 @@ def repair_log(directory: Path, *, conversation_id: str) -> Repair:
         UsageError: the log is missing, not a regular file, or of a newer version.
     """
     path = directory / LOG_NAME
-    os.close(open_regular(path, os.O_RDONLY, name="Log"))  # before the lock: it would make a file beside nothing
+    os.close(open_regular(path, os.O_RDONLY, name="Log"))  # before locking, which would create a file beside no log
     with DirectoryLock(directory, name=conversation_id):
         descriptor = open_regular(path, os.O_RDWR | os.O_APPEND, name="Log")
         try:

@@ -1,4 +1,4 @@
-"""What a repository asks for by files of its own, read as data, and what of it a person trusts.
+"""What a repository requests by its own files, read as data, and which of these files the user trusts.
 
 project_file    `.ohsandbox.toml`: what only narrows the settings, and what needs trust
 devcontainer    devcontainer.json: what of it a sandbox is given

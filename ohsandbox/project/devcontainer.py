@@ -1,7 +1,8 @@
-"""A project's devcontainer.json, read as data: what of it a sandbox is given, and what not, each with the reason.
+"""A project's devcontainer.json, read as data: which parts a sandbox gets, and which not, with the reasons.
 
-It was written for a tool that gives a container whatever it asks for. Here it is what `.ohsandbox.toml` is: nothing of
-it counts before the person trusts it, nothing of it runs on this machine, and no right of the sandbox is raised.
+The file was written for a tool that grants a container everything it asks for. Here it is treated as `.ohsandbox.toml`
+is: it has no effect before the user trusts it, nothing of it runs on this machine, and it gives the sandbox no more
+rights.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
-"""Relative to the project; else the one file `.devcontainer/NAME/devcontainer.json`."""
+"""Paths relative to the project; otherwise the only file `.devcontainer/NAME/devcontainer.json`."""
 MAX_FILE_BYTES = 256 * 1024
-"""The longest that was met had 30 KiB."""
+"""Maximum size; the largest file seen had 30 KiB."""
 MAX_DEPTH = 32
 _SETUP_KEYS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
-"""In the order in which they run, once for a new sandbox."""
+"""Keys of setup commands in the order in which they run, once for a new sandbox."""
 _SILENT = frozenset({
     "$schema", "name", "customizations", "extensions", "settings", "portsAttributes", "otherPortsAttributes", "waitFor",
     "userEnvProbe", "shutdownAction", "updateRemoteUserUID", "hostRequirements", "overrideCommand", "init", "secrets",
     "service", "runServices", "workspaceMount", "devPort",
 })  # fmt: skip
-"""What is about an editor or a machine in the cloud, or has no meaning here."""
+"""Keys that concern an editor or a cloud machine, or have no meaning here."""
 _READ = frozenset({
     "image", "build", "dockerFile", "dockerfile", "context", "features", "containerEnv", "remoteEnv", "containerUser",
     "remoteUser", "mounts", "forwardPorts", "appPort", "workspaceFolder", "postStartCommand", "runArgs",
@@ -67,12 +68,12 @@ MAX_PORT = 65535
 
 
 def _names_a_place(name: str, value: str) -> bool:
-    """Whether a variable of this machine is part of a path, and no secret that would be shown as one."""
+    """Whether a variable of this machine is part of a path, and not a secret, which must not be shown."""
     return name in {"USER", "LOGNAME", "USERNAME"} or (value.startswith("/") and os.path.lexists(value))
 
 
 class DevContainer(NamedTuple):
-    """The checked content of a devcontainer.json; nothing of it is used yet."""
+    """The validated content of a devcontainer.json, before any use."""
 
     path: Path
     image: str | None
@@ -80,34 +81,34 @@ class DevContainer(NamedTuple):
     """`context` relative to the file's directory, `dockerfile` relative to the context, `args` and `target`."""
     env: dict[str, str]
     local: dict[str, tuple[str, str]]
-    """Variables of the sandbox that have the value of one of this machine: its name there, and what stands for it."""
+    """Variables of the sandbox with the value of one of this machine: that one's name, and the default."""
     user: str | None
     setup: tuple[str, ...]
     start: tuple[str, ...]
-    """Commands that run at each start."""
+    """Commands that run at each start of the sandbox."""
     mounts: tuple[str, ...]
-    """SOURCE:TARGET[:ro]"""
+    """Mounts as SOURCE:TARGET[:ro]."""
     forward: tuple[str, ...]
     folder: str
-    """Where the project's files are to be found in the sandbox."""
+    """Path of the project's files in the sandbox."""
     left_out: tuple[str, ...]
     """Properties that are not used, each with the reason."""
     features: tuple[Feature, ...] = ()
-    """Those of the project, in the order of their installation on the image."""
+    """Features in the project, in the order of their installation on the image."""
     registry: tuple[tuple[str, Any], ...] = ()
-    """Features of registries with their options; none is fetched yet, and features have no order then."""
+    """Features of registries with their options, before they are fetched; features then have no order yet."""
     users: dict[str, str] = {}  # noqa: RUF012 - a default that nobody changes
-    """Variables of features' scripts."""
+    """Variables with the users' names for features' scripts."""
     first: tuple[str, ...] = ()
-    """References of features that are installed first."""
+    """References of features to install first."""
 
     @property
     def is_used(self) -> bool:
-        """Whether anything of the file is used."""
+        """Whether any part of the file is used."""
         return bool(self.folder)
 
     def shown_features(self) -> list[str]:
-        """A line for each feature, for the question."""
+        """Return a line for each feature, for the question whether to trust it."""
         lines = [one.shown() for one in self.features]
         for name, given in self.registry:
             options = f" {json.dumps(given, ensure_ascii=False)}" if given not in ({}, "", True) else ""
@@ -116,10 +117,10 @@ class DevContainer(NamedTuple):
         return lines
 
     def fetched(self, project: Path) -> DevContainer:
-        """With the features of registries, in order; `left_out` is then what of features is not used.
+        """Return a copy with registries' features fetched, in order; `left_out` then has features' unused parts.
 
         Raises:
-            UsageError: features wait for each other.
+            UsageError: features depend on each other.
         """
         features, left_out = [*self.features], list[str]()
         for name, given in self.registry:
@@ -130,7 +131,7 @@ class DevContainer(NamedTuple):
         return self.ordered(features, left_out)
 
     def ordered(self, features: list[Feature], left_out: list[str]) -> DevContainer:
-        """With these features in order, and left_out with what of them is not used."""
+        """Return a copy with these features in order, and left_out extended by their unused parts."""
         try:
             ordered, missing = in_order(features, self.first)
         except UsageError as error:
@@ -140,13 +141,13 @@ class DevContainer(NamedTuple):
 
 
 def _unused(features: Sequence[Feature]) -> list[str]:
-    """What of features is not used."""
+    """Return the unused parts of features."""
     why = "only its script, variables and order are used"
     return [f"{key} of feature {one.reference} ({why})" for one in features for key in one.left_out]
 
 
 def find_devcontainer(directory: Path, named: str | None = None) -> DevContainer | None:
-    """The file of a project's directory, or the one that is named relative to it; None where there is none.
+    """Return the file of a project's directory, or the one named relative to it; None if there is none.
 
     Raises:
         UsageError: it is not a regular file or not JSON with comments, or says something of the wrong kind.
@@ -170,7 +171,7 @@ def _nothing(path: Path, why: str) -> DevContainer:
 
 
 def _json_fault(error: Exception, text: str) -> str:
-    """What the parser says, in plain words, with the line; it gives an offset or nothing."""
+    """Return the parser's error in plain words, with the line; the parser gives an offset or nothing."""
     said = str(error.args[0] if error.args else error).partition("\n")[0][:200]
     said = _BYTES.sub(r"\1", _CODE_POINT.sub(lambda found: repr(chr(int(found[1], 16))), said))
     if (place := _PLACE.search(said)) is None:
@@ -204,7 +205,7 @@ def _read(path: Path, directory: Path) -> DevContainer:
 
 
 def fault(path: Path, told: str) -> UsageError:
-    """What is wrong with the file, with the ways around it."""
+    """Return an error with what is wrong in the file, and the remedies."""
     return UsageError(
         f"Devcontainer file {str(path)!r}: {told} (`devcontainer = false` in .ohsandbox.toml, or --no-project of run, "
         "exec, shell and mcp serve, leaves it out.)"
@@ -247,7 +248,7 @@ class _Reader:
         )  # fmt: skip
         return self._with_features(dev, user or user_of_arguments)
 
-    # --- parts ---
+    # --- parts of the file ---
 
     def _build(self) -> dict[str, Any] | None:
         said = self._said
@@ -275,7 +276,7 @@ class _Reader:
         }  # fmt: skip
 
     def _with_features(self, dev: DevContainer, user: str | None) -> DevContainer:
-        """With those of the project that can be installed, and those of registries by name; the others are told."""
+        """Return dev with the project's installable features, and those of registries by name; note the others."""
         named = {"_REMOTE_USER": user, "_CONTAINER_USER": self._said.get("containerUser")}
         users = {name: self._text("containerUser", value) for name, value in named.items() if value is not None}
         own, registry = [], []
@@ -325,7 +326,7 @@ class _Reader:
         return env, local
 
     def _run_arguments(self) -> tuple[dict[str, str], str | None]:
-        """Variables and user among the arguments of `docker run`; the others are not used."""
+        """Return variables and user from the arguments of `docker run`; the others are not used."""
         left = list(self._texts("runArgs", self._said.get("runArgs", [])))
         env: dict[str, str] = {}
         user: str | None = None
@@ -379,7 +380,7 @@ class _Reader:
         return tuple(dict.fromkeys(found))
 
     def _commands(self, key: str) -> list[str]:
-        """The commands of one property; named ones run one after another here."""
+        """Return the commands of one property; named ones run one after another here."""
         value = self._said.get(key)
         found = []
         for one in value.values() if isinstance(value, dict) else [value]:
@@ -387,15 +388,15 @@ class _Reader:
                 continue
             if isinstance(one, list):
                 found.append(shlex.join(self._in_command(key, word) for word in self._texts(key, one)))
-            else:  # a shell of its own, so that `cd` and `exit` end with it
+            else:  # in a shell of its own, so that `cd` and `exit` have no effect after it
                 found.append(f"sh -c {shlex.quote(self._in_command(key, self._text(key, one)))}")
         return found
 
     def _in_command(self, key: str, text: str) -> str:
-        """Only what names a place is replaced: a shell has variables of its own."""
+        """Substitute only variables that name a path: a shell has variables of its own."""
         return self._with_variables(text, key, is_shell=True)
 
-    # --- variables and kinds ---
+    # --- variables and types ---
 
     def _plain(self, key: str, text: str) -> str:
         return self._with_variables(text, key)

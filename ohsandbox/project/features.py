@@ -1,7 +1,7 @@
-"""Features of a devcontainer that lie in the project: directories whose install script runs in an image of their own.
+"""Features of a devcontainer in the project: directories whose install script runs while an image is built.
 
-They are read once, through no link and bounded, so that what a person trusts is what is built. Their options reach the
-script as variables from a quoted file, never as text of a Dockerfile.
+Features are read once, with limits and without following links, so that exactly what the user trusts is built. The
+script gets its options as variables from a quoted file, never as text of a Dockerfile.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 MANIFEST = "devcontainer-feature.json"
 MAX_FEATURES = 32
 MAX_FILES = 200
-"""Most files of one feature; install scripts have two or three."""
+"""Maximum number of files of one feature; install scripts have two or three."""
 MAX_BYTES = 2 * 1024 * 1024
-"""Largest size of all files of one feature together."""
+"""Maximum size of all files of one feature together."""
 MAX_DEPTH = 16
-"""Deepest directories of one feature."""
+"""Maximum depth of one feature's directories."""
 STAGED = "feature-builds"
-"""Below the state directory: what they are built from, by its hash; the time of a directory is that of its last use."""
+"""Directory below the state directory with the files from which features are built, by hash; the modification time is
+that of the last use."""
 _QUIET = frozenset({
     "id", "version", "name", "description", "documentationURL", "licenseURL", "keywords", "options", "containerEnv",
     "customizations", "installsAfter", "dependsOn", "legacyIds", "deprecated", "$schema",
@@ -45,7 +46,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class FeatureFile(NamedTuple):
-    """A file of a feature as it was read."""
+    """A file of a feature, as it was read."""
 
     path: str
     is_program: bool
@@ -53,14 +54,14 @@ class FeatureFile(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """A feature, checked; nothing of it has run."""
+    """A validated feature; none of it has run."""
 
     reference: str
-    """As the devcontainer.json names it."""
+    """The reference in the devcontainer.json."""
     id: str
     version: str
     variables: dict[str, str]
-    """What its script gets: its options, and the users that the devcontainer names."""
+    """Variables for its script: its options, and the users that the devcontainer names."""
     container_env: dict[str, str]
     after: tuple[str, ...]
     needs: tuple[str, ...]
@@ -69,23 +70,24 @@ class Feature(NamedTuple):
     """Properties that are not used."""
 
     def shown(self) -> str:
-        """One line for the question: the feature, its version, options, and the hash of its files."""
+        """Return one line for the question: the feature, its version, options, and the hash of its files."""
         digest = hashlib.sha256(repr(self.files).encode()).hexdigest()[:12]
         given = "".join(f" {name}={value!r}" for name, value in self.variables.items() if not name.startswith("_"))
         return f"{self.reference} {self.version} ({digest}){given}"
 
 
 def read_feature(devcontainer: Path, reference: str, given: object, users: Mapping[str, str]) -> Feature:
-    """The feature in a directory below that of a devcontainer.json, with its options; users are variables of it too.
+    """Read the feature in a directory below that of a devcontainer.json; its options and users become variables.
 
     Raises:
-        UsageError: it is not there, lies elsewhere, has links or too much in it, or its manifest or an option is wrong.
+        UsageError: the feature is missing or elsewhere, has links or too many or large files, or its manifest or an
+            option is wrong.
     """
     return feature_of(_files(devcontainer, reference), reference, given, users)
 
 
 def feature_of(files: tuple[FeatureFile, ...], reference: str, given: object, users: Mapping[str, str]) -> Feature:
-    """The feature that has these files; given and users are as for `read_feature`.
+    """Return the feature with these files; given and users are as for `read_feature`.
 
     Raises:
         UsageError: a file is missing, or its manifest or an option is wrong.
@@ -117,12 +119,12 @@ def feature_of(files: tuple[FeatureFile, ...], reference: str, given: object, us
 
 
 def in_order(features: Sequence[Feature], first: Sequence[str]) -> tuple[list[Feature], list[tuple[Feature, str]]]:
-    """The features in the order of their installation; and those that need one that is not there, with its name.
+    """Return the features in the order of installation, and those that need a missing one, with its name.
 
-    Of what could be next, those of `first` are, and then the one that is written first.
+    Among features that could be next, those in `first` come first, then the order of the file decides.
 
     Raises:
-        UsageError: they wait for each other.
+        UsageError: features depend on each other.
     """
     left, missing = list(features), list[tuple[Feature, str]]()
     while lacking := [
@@ -147,10 +149,10 @@ def in_order(features: Sequence[Feature], first: Sequence[str]) -> tuple[list[Fe
 
 
 def staged(features: Sequence[Feature]) -> Path:
-    """A directory of ours from which the features are built on an image: a `Build` with a `base`.
+    """Write the features to a directory of ours, from which they are built as a `Build` with a `base`; return it.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the directory cannot be written.
     """
     contents: dict[str, tuple[bytes, int]] = {"Dockerfile": (_dockerfile(features).encode(), 0o644)}
     for number, feature in enumerate(features):
@@ -170,18 +172,18 @@ def staged(features: Sequence[Feature]) -> Path:
         file.chmod(mode)
     for above in (new, *new.rglob("*")):
         if above.is_dir():
-            above.chmod(0o755)  # the script may run as who it likes; the directory around is ours alone
+            above.chmod(0o755)  # the script may run as any user; the directory above is accessible only to us
     try:
         new.rename(directory)
     except OSError:
         if not directory.is_dir():
             raise
-        shutil.rmtree(new)  # another process was first
+        shutil.rmtree(new)  # another process has created it first
     return directory
 
 
 def _files(devcontainer: Path, reference: str) -> tuple[FeatureFile, ...]:
-    """All files of a feature; through no link, and no other kind is waited for."""
+    """Return all files of a feature; no link is followed, and other file types do not block."""
     parts = PurePosixPath(reference).parts
     if ".." in parts or not parts or "\0" in reference:
         raise UsageError(f"feature {reference!r} is outside of the devcontainer's directory. Move it there.")
@@ -226,7 +228,7 @@ def _object(said: dict[str, Any], key: str, reference: str) -> dict[str, Any]:
 
 
 def _variables(known: dict[str, Any], given: object, reference: str) -> dict[str, str]:
-    """The options as variables: what is given, or else the default."""
+    """Return the options as variables: the given values, or else the defaults."""
     chosen = given if isinstance(given, dict) else {"version": given}
     if not isinstance(given, dict | str | bool):
         raise UsageError(f"feature {reference!r}: its options are not an object. Correct them.")
@@ -251,7 +253,7 @@ def _variables(known: dict[str, Any], given: object, reference: str) -> dict[str
 
 
 def _names(reference: str, feature: Feature) -> bool:
-    """Whether a reference, whose version does not count, is a feature's."""
+    """Whether a reference names a feature; its version is ignored."""
     bare = re.sub(r"(?:@[^@/]*|:[^:/]*)$", "", reference)
     return bare == feature.reference or bare.rpartition("/")[2] == feature.id
 
@@ -272,7 +274,7 @@ def _place(number: int) -> str:
 
 
 def _script(feature: Feature, number: int) -> str:
-    """What runs as root: the script of the feature with its variables, which are quoted, and then no trace of it."""
+    """Return the commands that root runs: the feature's script with quoted variables, then removal of its files."""
     own = [f"export {name}={shlex.quote(value)}" for name, value in feature.variables.items()]
     return "\n".join([
         "set -eu",

@@ -1,8 +1,8 @@
-"""A project's file: `.ohsandbox.toml`, or `[tool.ohsandbox]` of a pyproject.toml, and what needs a person's trust.
+"""A project's file: `.ohsandbox.toml`, or `[tool.ohsandbox]` of a pyproject.toml, and what needs the user's trust.
 
-Whoever wrote the repository wrote this file. So it is only data: it can narrow what the person's settings allow, and
-whatever else it asks for (an image is code from elsewhere, a limit may be raised) counts once the person trusts the
-directory with exactly this content. Some settings are refused in it whatever the person trusts: see `NEVER`.
+The file is as untrusted as its repository, so it is only data. It can narrow what the user's settings allow. Everything
+else it asks for (an image is foreign code, a limit may be raised) takes effect only once the user trusts the directory
+with exactly this content. Some settings are always refused in it: see `NEVER`.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ if TYPE_CHECKING:
 FILE_NAME = ".ohsandbox.toml"
 _PYPROJECT = "pyproject.toml"
 TABLE = "ohsandbox"
-"""In `[tool]` of a pyproject.toml."""
+"""The table's name in `[tool]` of a pyproject.toml."""
 MAX_FILE_BYTES = 256 * 1024
-"""A pyproject.toml of a large project has 30 KiB."""
+"""Maximum size; a pyproject.toml of a large project has 30 KiB."""
 
 NEVER = frozenset(
     {"api_key", "base_url", "api_version", "custom_llm_provider", "price", "mcpServers", "mcp"}
 )  # fmt: skip
-"""Not in a project's file, whatever the person trusts: where a key is sent, how what it costs is counted, programs of
-this machine (an MCP server's `where: host`). They belong into the person's own settings or on the command line."""
+"""Settings that a project's file can never have, even if trusted: where a key is sent, how its costs are counted,
+programs of this machine (an MCP server's `where: host`). They belong in the user's own settings or on the command
+line."""
 _MAX_NAMED_BYTES = 4 * 1024 * 1024
-"""Of a file that it names; all certificates of a system have 300 KiB."""
+"""Maximum size of a file that it names; all certificates of a system have 300 KiB."""
 _DEEP_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
-"""`a.a.a.a...`: the time that tomllib takes grows with the square of a key's parts, to hours within MAX_FILE_BYTES."""
+"""Matches `a.a.a.a...`: tomllib takes time quadratic in the parts of a key, up to hours within MAX_FILE_BYTES."""
 _FILES = ("instructions", "ca_bundle")
-"""Settings that name a file: below the project, and a part of what is trusted."""
+"""Settings that name a file, which lies below the project and is part of the trusted content."""
 
 COPIES = "project-files"
-"""Below the state directory: those files as they were trusted. Between that and their use the project may change. The
-time of a directory is that of its last use."""
+"""Directory below the state directory with copies of these files as they were trusted, since the project may change
+before they are used. The modification time is that of the last use."""
 
 _WIDEST_FIRST = {
     "network": ("open", "allowlist", "none"),
@@ -64,69 +65,70 @@ _WIDEST_FIRST = {
 _UNSET: dict[str, Any] = {
     "confirm": "risky", "skill_servers": "ask", "network": "allowlist", "allow": DEFAULT_ALLOW,
 }  # fmt: skip
-"""What None stands for, as narrow as it can mean, such as `risky` on this host; `default_limits` has the limits."""
+"""What None means for a setting, in the narrowest sense, such as `risky` on this host; `default_limits` has the
+limits."""
 _LIMITS = ("max_iterations", "max_time_s", "max_tokens", "max_cost_usd", *RESOURCE_LIMITS)
 _NARROWEST = {"profile": "strict", "cache": "none"}
 _GUARDS = ("checkpoints", "stuck_detection")
 
 
 class ProjectSandbox(ConfigModel):
-    """What a project's file may say beside settings. All of it needs trust."""
+    """What a project's file can contain besides settings. All of it needs trust."""
 
     build: str | None = None
-    """A directory below the project with a Dockerfile, in the place of `image`."""
+    """A directory below the project with a Dockerfile, instead of `image`."""
     devcontainer: str | Literal[False] | None = None
-    """The devcontainer.json to use, relative to the file; False: none. None: that of the usual place."""
+    """The devcontainer.json to use, relative to the file. False: none. None: the one at the usual place."""
     workspace: Literal["bind", "copy"] | None = None
-    """Work in the project's directory where no `--workspace` names another: in itself, or in a copy."""
+    """Work in the project's directory itself, or in a copy, unless `--workspace` names another directory."""
     setup: tuple[str, ...] = ()
     """Commands for the sandbox's shell, one after another, when a sandbox starts."""
     setup_inputs: tuple[str, ...] | None = None
-    """Files and patterns below the file's directory on whose content it depends what they do; None: the usual ones."""
+    """Files and patterns below the file's directory that affect the result of the commands; None: the usual ones."""
     services: str | dict[str, Any] | tuple[dict[str, Any], ...] | None = None
-    """What runs beside the sandbox: tables by name, as `Service` takes them, or a Compose file below the project."""
+    """Services beside the sandbox: tables by name, as `Service` takes them, or a Compose file below the project."""
     services_only: tuple[str, ...] = ()
-    """Of a Compose file the services that are started, with those that they depend on."""
+    """The services of a Compose file to start, with their dependencies."""
 
 
 class Project(NamedTuple):
-    """What a project's file says, checked, and nothing of it used yet."""
+    """The validated content of a project's file, before any use."""
 
     path: Path
-    """The file; its directory is a real path."""
+    """The file's path; its directory is a real path."""
     root: Path
-    """The repository's root, or the file's directory: what the file names lies below it."""
+    """The repository's root, or the file's directory; paths that the file names are below it."""
     values: dict[str, Any]
-    """Settings by name, as the file has them; paths are absolute."""
+    """Settings by name, as in the file; paths are absolute."""
     options: ProjectSandbox
     notes: tuple[str, ...] = ()
-    """What of its Compose file has no meaning here."""
+    """Parts of its Compose file that have no meaning here."""
     contents: Mapping[str, bytes] = MappingProxyType({})
-    """Of the files that settings name, by the setting, as they were read once: what is trusted is what is used."""
+    """Contents of the files that settings name, by setting, read only once, so that what is trusted is what is used."""
     top: Path | None = None
-    """The project's directory, where that of the file is another one."""
+    """The project's directory, if it is not the file's."""
     devcontainer: DevContainer | None = None
-    """What of its devcontainer.json is used: what the project's file says as well is that of the file."""
+    """The parts of its devcontainer.json that are used; the project's file overrides them."""
 
     @property
     def services(self) -> tuple[dict[str, Any], ...]:
-        """What runs beside the sandbox, each by the fields of `Service`."""
+        """The services beside the sandbox, each as the fields of `Service`."""
         return self.options.services if isinstance(self.options.services, tuple) else ()
 
     @property
     def directory(self) -> Path:
-        """The project's."""
+        """The project's directory."""
         return self.top or self.path.parent
 
     @property
     def build(self) -> Mapping[str, Any] | None:
-        """What the image is built from: `context`, and `dockerfile`, `args`, `target` for a devcontainer's."""
+        """The build of the image: `context`, and for a devcontainer's `dockerfile`, `args`, `target`."""
         if self.options.build is not None:
             return {"context": self.options.build}
         return None if self.devcontainer is None else self.devcontainer.build
 
     def image_build(self) -> dict[str, Any] | None:
-        """The arguments of `Build` for the image, with a devcontainer's features on it; None: it is not built.
+        """Return the arguments of `Build` for the image, with a devcontainer's features; None if none is built.
 
         Raises:
             UsageError: the files of the features cannot be written to the state directory.
@@ -139,12 +141,12 @@ class Project(NamedTuple):
             raise UsageError(f"{error.filename!r} cannot be written: {error.strerror}. Make it writable.") from None
 
     def with_registry_features(self) -> Project:
-        """The same with the features of registries fetched; to be asked for what is trusted alone.
+        """Return a copy with the features of registries fetched; call it only for trusted content.
 
-        `left_out` of its devcontainer is then what of features is not used, one that cannot be had among it.
+        `left_out` of its devcontainer then has the unused parts of features, and features that cannot be fetched.
 
         Raises:
-            UsageError: features wait for each other.
+            UsageError: features depend on each other.
         """
         if (dev := self.devcontainer) is None or not dev.registry:
             return self
@@ -154,11 +156,11 @@ class Project(NamedTuple):
 
     @property
     def has_file(self) -> bool:
-        """Whether there is a file of ours, and not a devcontainer.json alone."""
+        """Whether there is a file of ours, not only a devcontainer.json."""
         return self.devcontainer is None or self.path != self.devcontainer.path
 
     def needing_trust(self, base: Settings) -> dict[str, Any]:
-        """By name, what the file asks for that the person's settings do not give; empty where it only narrows them."""
+        """Return, by name, what the file requests beyond the user's settings; empty if it only narrows them."""
         typed = _typed(self.values, self.path)
         wide = {name: value for name, value in self.values.items() if not _is_narrower(name, typed, base)}
         wide |= {name: value for name, value in self.options.model_dump(exclude_defaults=True).items() if value}
@@ -173,10 +175,10 @@ class Project(NamedTuple):
         return {name: value for name, value in asked.items() if value} | wide
 
     def layer(self, *, without: dict[str, Any]) -> SettingsLayer:
-        """The settings of the file but for those of `without`. A file that one names is a copy that nobody changes.
+        """Return the settings of the file except those in `without`; files that they name are private copies.
 
         Raises:
-            UsageError: the copy cannot be written.
+            UsageError: a copy cannot be written.
         """
         values = {name: value for name, value in self.values.items() if name not in without}
         values |= {name: self._copy(name) for name in self.contents if name in values}
@@ -189,12 +191,12 @@ class Project(NamedTuple):
         return SettingsLayer(values, f"Project file {str(self.path)!r}")
 
     def digest(self) -> str:
-        """The hash of all that is trusted: what the file says, and the contents of the files that it names.
+        """Return the hash of all that is trusted: the file's content, and the contents of the files that it names.
 
-        With `build` these are all files that the build is sent, since any of them may be run with a network.
+        With `build` this includes all files sent to the build, since any of them may run with network access.
 
         Raises:
-            UsageError: one of them cannot be read.
+            UsageError: a file cannot be read.
         """
         dev = None if self.devcontainer is None else self.devcontainer._replace(left_out=())
         said = json.dumps([self.values, self.options.model_dump(), dev], sort_keys=True, default=str)
@@ -213,7 +215,7 @@ class Project(NamedTuple):
         return digest.hexdigest()
 
     def _copy(self, name: str) -> str:
-        """The path of a setting's file as it was read, where no sandbox reaches it."""
+        """Write a setting's file, as it was read, where no sandbox can reach it; return the path."""
         content = self.contents[name]
         directory = subdirectory(COPIES) / hashlib.sha256(content).hexdigest()
         path = directory / Path(self.values[name]).name
@@ -228,10 +230,10 @@ class Project(NamedTuple):
 
 
 def find_project(start: Path) -> Project | None:
-    """The nearest project file from a directory upward to its repository's root; outside a repository only there.
+    """Return the nearest project file from a directory up to its repository's root; outside a repository only there.
 
     Raises:
-        UsageError: a file is a link, is not a regular file, is not TOML, or says what is unknown, wrong or never taken.
+        UsageError: a file is a link, is not a regular file, is not TOML, or has an unknown, wrong or refused setting.
     """
     start = start.resolve()
     root = next((above for above in (start, *start.parents) if (above / ".git").exists()), start)
@@ -249,7 +251,7 @@ def find_project(start: Path) -> Project | None:
 
 
 def _with_devcontainer(project: Project, dev: DevContainer) -> Project:
-    """The project with its devcontainer.json, whose paths are absolute now; the project's file wins."""
+    """Return the project with its devcontainer.json, whose paths become absolute; the project's file overrides it."""
     values, options = dict(project.values), project.options
     has_image = "image" in values or options.build is not None
     build = None if has_image or dev.build is None else _build_of(dev.build, dev.path, project.root)
@@ -280,7 +282,7 @@ def _with_devcontainer(project: Project, dev: DevContainer) -> Project:
 
 
 def _mounts_of(dev: DevContainer) -> tuple[list[str], list[str]]:
-    """The mounts that pass vetting; and what is told of the others."""
+    """Return the mounts that pass vetting, and notes on the others."""
     passed, refused = list[str](), list[str]()
     for mount in dev.mounts:
         try:
@@ -293,7 +295,7 @@ def _mounts_of(dev: DevContainer) -> tuple[list[str], list[str]]:
 
 
 def _build_of(build: Mapping[str, Any], path: Path, root: Path) -> dict[str, Any]:
-    """The arguments of `Build` for what a devcontainer.json says, whose paths are relative to its directory."""
+    """Return the arguments of `Build` for a devcontainer.json, whose paths are relative to its directory."""
     context = Path(_below(build["context"], "build.context", path, root))
     file = Path(_below(build["dockerfile"], "build.dockerfile", path, root))
     if not file.is_relative_to(context):
@@ -302,12 +304,12 @@ def _build_of(build: Mapping[str, Any], path: Path, root: Path) -> dict[str, Any
 
 
 def _table(path: Path) -> dict[str, Any] | None:
-    """What a file says to us, unchecked; None where it is not there, or is somebody else's."""
+    """Return our table in a file, unvalidated; None if it is missing, or belongs to another tool."""
     is_ours = path.name == FILE_NAME
     if not os.path.lexists(path) or not (is_ours or path.is_file()):
         return None
     if not is_ours and path.is_symlink():
-        return None  # it may be: its table is not followed elsewhere
+        return None  # it may be a link: only its table for us is not followed
     with os.fdopen(open_regular(path, os.O_RDONLY, name="Project file"), "rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if not is_ours and TABLE.encode() not in data:
@@ -358,7 +360,7 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
 
 
 def _with_services(options: ProjectSandbox, path: Path, root: Path) -> tuple[ProjectSandbox, tuple[str, ...]]:
-    """The options with the services that the file or its Compose file describes, and notes on the latter."""
+    """Return the options with the services that the file or its Compose file describes, and notes on the latter."""
     told = options.services
     if isinstance(told, tuple) or (options.services_only and not isinstance(told, str)):
         raise _fault(path, "'services' is a table or the name of a Compose file, and services_only is for the latter.")
@@ -374,7 +376,7 @@ def _with_services(options: ProjectSandbox, path: Path, root: Path) -> tuple[Pro
 
 
 def _content(named: str, key: str, path: Path) -> bytes:
-    """What the file holds that a setting names."""
+    """Return the content of a file that a setting names."""
     try:
         with os.fdopen(open_regular(Path(named), os.O_RDONLY, name=f"File of {key!r}"), "rb") as file:
             content = file.read(_MAX_NAMED_BYTES + 1)
@@ -403,7 +405,7 @@ def _typed(values: dict[str, Any], path: Path) -> Settings:
 
 
 def _below(named: str, key: str, path: Path, root: Path) -> str:
-    """The absolute path of what the file names, which no link leads out of the project."""
+    """Return the absolute path that the file names; no link may lead it out of the project."""
     found = (path.parent / named).resolve()
     if not found.is_relative_to(root) or named.startswith("~"):
         raise _fault(
@@ -415,9 +417,10 @@ def _below(named: str, key: str, path: Path, root: Path) -> str:
 
 
 def _absolute(mount: str, path: Path) -> str:
-    """A mount whose source is meant from the file's directory. It may lie outside of the project: a person is asked.
+    """Return a mount with its source resolved from the file's directory; it may be outside, as a person is asked.
 
-    Links are resolved first: what is shown and trusted is what is bound, and a link that leads elsewhere asks again.
+    Links are resolved first: what is shown and trusted is what is bound, and after a link has changed the user is asked
+    again.
     """
     named = Mount.parse(mount)
     source = os.path.realpath(path.parent / Path(named.source).expanduser())
@@ -425,7 +428,7 @@ def _absolute(mount: str, path: Path) -> str:
 
 
 def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
-    """Whether the project's value of a setting is the person's, or gives the sandbox and its agent less."""
+    """Whether the project's value of a setting equals the user's, or gives the sandbox and its agent less."""
     value, before = getattr(typed, name), getattr(base, name)
     if value == before:
         return True

@@ -1,9 +1,9 @@
-"""Features of a devcontainer that lie in a registry: fetched by this machine over HTTPS, and kept by their digests.
+"""Features of a devcontainer in a registry: downloaded by this machine over HTTPS, and stored by their digests.
 
 A registry holds a feature as an OCI artifact: a manifest that names one layer, a tar of the feature's directory
-(https://containers.dev/implementors/features-distribution). All that is read is bounded and compared with its digest,
-nothing is unpacked to a disk, and no credential of the person is sent. A reference means in each project what it meant
-there first: a tag that moves changes nothing.
+(https://containers.dev/implementors/features-distribution). All downloads are limited in size and compared with their
+digests, nothing is unpacked to a disk, and no credential of the user is sent. In each project a reference keeps its
+first meaning: a tag that moves changes nothing.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     import httpx
 
 KEPT = "registry-features"
-"""Below the state directory: layers by their digests, and what each reference of a project was."""
+"""Directory below the state directory with layers by digest, and the digest of each reference of a project."""
 MAX_LAYER_BYTES = MAX_BYTES + MAX_FILES * 1024
-"""A tar adds a header of 512 bytes to each file, and fills its last block."""
+"""Maximum size of a layer: a tar adds a header of 512 bytes to each file, and fills its last block."""
 _MAX_MANIFEST_BYTES = 64 * 1024
 MAX_REDIRECTS = 3
-"""A registry sends one to where its layers lie."""
+"""Maximum number of redirects; a registry sends one to the location of its layers."""
 TIMEOUT_S = 30.0
 _TOTAL_S = 90.0
-"""For one feature."""
+"""Time limit in seconds for one feature."""
 _WANTS_LOGIN = "its registry wants a password, and none is sent. Copy the feature's directory here, as ./NAME."
 _LAYER = "application/vnd.devcontainers.layer.v1+tar"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -59,7 +59,7 @@ class _Reference(NamedTuple):
 
 
 def parse_reference(text: str) -> _Reference | None:
-    """What a devcontainer.json names; None where it is not a feature of a registry."""
+    """Parse a reference of a devcontainer.json; return None if it is not a feature of a registry."""
     found = _REFERENCE.fullmatch(text)
     if found is None or "//" in found[2] or ".." in found[2]:
         return None
@@ -67,11 +67,11 @@ def parse_reference(text: str) -> _Reference | None:
 
 
 def fetch_feature(project: Path, text: str) -> tuple[FeatureFile, ...]:
-    """The files of a feature: as they were when the project had them first, else from the registry.
+    """Return the files of a feature: as the project had them first, else from the registry.
 
     Raises:
-        UsageError: it is not a reference, the registry does not answer or wants a password, or what it sends is not
-            a feature, too large, or not what its digest says.
+        UsageError: text is not a reference, the registry does not answer or needs a password, or its answer is not a
+            feature, is too large, or does not match its digest.
     """
     if (reference := parse_reference(text)) is None:
         raise UsageError(f"feature {text!r} is not a HOST/PATH:TAG of a registry. Correct it.")
@@ -103,7 +103,7 @@ def _digest(data: bytes) -> str:
 
 
 def _download(reference: _Reference, text: str) -> tuple[str, bytes]:
-    """The digest of a feature's layer, and the layer."""
+    """Download a feature's layer; return its digest and content."""
     import httpx  # noqa: PLC0415 - slow, and few projects have a feature of a registry
 
     registry = _Registry(reference, text)
@@ -124,7 +124,7 @@ def _download(reference: _Reference, text: str) -> tuple[str, bytes]:
 
 
 class _Registry:
-    """One feature's registry, asked without a credential of the person."""
+    """The registry of one feature, queried without the user's credentials."""
 
     def __init__(self, reference: _Reference, text: str) -> None:
         self._reference, self._text = reference, text
@@ -135,7 +135,7 @@ class _Registry:
         return UsageError(f"feature {self._text!r}: {told}")
 
     def get(self, client: httpx.Client, what: str, limit_bytes: int) -> bytes:
-        """A manifest or a blob of the feature; an anonymous token is asked for where the registry wants one."""
+        """Return a manifest or a blob of the feature, with an anonymous token if the registry requires one."""
         url = f"https://{self._reference.host}/v2/{self._reference.path}/{what}"
         for number in range(MAX_REDIRECTS + 2):
             is_own = number == 0 or url.startswith(f"https://{self._reference.host}/")
@@ -156,7 +156,7 @@ class _Registry:
         raise self.fault(f"its registry redirects over {MAX_REDIRECTS} times. Leave it out.")
 
     def _ask_token(self, client: httpx.Client, challenge: str) -> str:
-        """A token that the registry gives to everybody; only from the host that the project names."""
+        """Return a token that the registry issues to everybody; only the host that the project names is asked."""
         asked = dict(_PARAMETER.findall(challenge))
         if not asked.get("realm", "").startswith(f"https://{self._reference.host}/"):
             raise self.fault(_WANTS_LOGIN)
@@ -173,7 +173,7 @@ class _Registry:
         return token
 
     def layer_of(self, manifest: bytes) -> str:
-        """The digest of the one layer that is a feature."""
+        """Return the digest of the manifest's only layer, which holds the feature."""
         layers = self._json(manifest).get("layers")
         found = [one for one in layers if isinstance(one, dict)] if isinstance(layers, list) else []
         digests = [one.get("digest") for one in found if one.get("mediaType") == _LAYER]
@@ -202,7 +202,7 @@ class _Registry:
 
 
 def _files_in(layer: bytes, text: str) -> tuple[FeatureFile, ...]:
-    """The files in a tar, in memory; a member that is not a plain file or directory below the top is refused."""
+    """Return the files in a tar, in memory; refuse members other than plain files and directories below the top."""
     found: dict[str, FeatureFile] = {}
     left = MAX_BYTES
     try:

@@ -1,7 +1,7 @@
-"""Which directories' project files a person trusts: by real path and by the hash of what was trusted.
+"""Which directories' project files the user trusts: by real path and by the hash of the trusted content.
 
-They lie in one file of the state directory, which no sandbox reaches. A directory that was moved, or whose file says
-something else now, is not trusted.
+The record is one file of the state directory, which no sandbox can reach. A directory that was moved, or whose file has
+changed, is not trusted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _LOCK_NAME = "trusted.lock"
 
 
 class _TrustedDirectory(NamedTuple):
-    """A directory that a person trusted."""
+    """A directory that the user has trusted."""
 
     directory: Path
     digest: str
-    """Of the project's file and what it names, as it was then."""
+    """Hash of the project's file and of what it names, at that time."""
     at: str
-    """When, in ISO 8601 with its zone."""
+    """Time in ISO 8601 with its zone."""
 
 
 def trusted() -> list[_TrustedDirectory]:
@@ -40,7 +40,7 @@ def trusted() -> list[_TrustedDirectory]:
 
 
 def trust_of(directory: Path, digest: str) -> Literal["trusted", "changed", "unknown"]:
-    """Whether this content of the directory's project file is trusted, or another one was.
+    """Whether this content of the directory's project file is trusted, or was trusted with other content.
 
     Raises:
         UsageError: the record cannot be read.
@@ -52,7 +52,7 @@ def trust_of(directory: Path, digest: str) -> Literal["trusted", "changed", "unk
 
 
 def trust(directory: Path, digest: str) -> None:
-    """Trust this content from now on, and no other one of the directory.
+    """Trust this content of the directory, and no other, from now on.
 
     Raises:
         UsageError: the record cannot be read or written.
@@ -61,7 +61,7 @@ def trust(directory: Path, digest: str) -> None:
 
 
 def revoke(directory: Path) -> bool:
-    """Remove the trust in a directory, whatever its content; False where none was trusted. It may be gone.
+    """Revoke the trust in a directory, which may be gone, for any content; return whether it was trusted.
 
     Raises:
         UsageError: the record cannot be read or written.
@@ -70,7 +70,7 @@ def revoke(directory: Path) -> bool:
 
 
 def _change(directory: str, entry: dict[str, str] | None) -> bool:
-    """Set or, with None, remove a directory's entry; whether there was one."""
+    """Set a directory's entry, or remove it if None; return whether there was one."""
     place = state_dir(create=True)
     try:
         with locked(place / _LOCK_NAME):

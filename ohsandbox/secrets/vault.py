@@ -1,4 +1,4 @@
-"""`Secrets`: the values that one conversation may use, where they come from, and those that are only masked."""
+"""`Secrets`: the values that one conversation may use, where they come from, and values that are only masked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 MIN_HOST_KEY_BYTES = 16
-"""A real key is longer; `OPENAI_API_KEY=not-needed` is a placeholder, and its words may occur in any text."""
+"""Minimum length of a key: real keys are longer; `OPENAI_API_KEY=not-needed` is a placeholder whose words may occur in
+any text."""
 
 _HOST_KEY = re.compile(r".*_API_KEY|AWS_SECRET_ACCESS_KEY|AWS_SESSION_TOKEN|AWS_BEARER_TOKEN_BEDROCK|HF_TOKEN")
-"""Where the clients of model providers look for their keys (litellm 1.106)."""
+"""Variables in which clients of model providers look for their keys (litellm 1.106)."""
 
 
 class HiddenValues(dict[str, str]):
@@ -31,13 +32,13 @@ class HiddenValues(dict[str, str]):
 
 
 class Secrets:
-    """Values by name. Those given are variables of the sandbox's commands; the hidden ones never enter it.
+    """Values by name. Given values become variables of the sandbox's commands; hidden ones never enter it.
 
     Both are masked wherever they appear. Immutable; its `repr` shows names.
     """
 
     def __init__(self, given: Mapping[str, str] | None = None, *, hidden: Mapping[str, str] | None = None) -> None:
-        """Take the values themselves.
+        """Store the values.
 
         Raises:
             UsageError: a name cannot be a variable's, or a value holds a NUL.
@@ -81,14 +82,14 @@ class Secrets:
         return dict(self._given)
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """What a configuration's `${...}` stands for: environ, and `secret:NAME` for each value given."""
+        """Return the values for a configuration's `${...}`: environ, and `secret:NAME` for each given value."""
         return {**environ, **{f"secret:{name}": value for name, value in self._given.items()}}
 
     def hiding(self, values: Mapping[str, str], *, never: Collection[str] = ()) -> Secrets:
-        """A copy with more values that are only hidden.
+        """Return a copy with additional hidden values.
 
         Raises:
-            UsageError: a value given is one of `never`: the keys that the model is paid with.
+            UsageError: a given value is one of `never`, the keys that pay for the model.
         """
         if paid_with := [name for name, value in self._given.items() if value in never]:
             raise UsageError(
@@ -109,7 +110,7 @@ class Secrets:
 
 
 def host_keys(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The keys of model providers in the environment, by variable; None is this process's."""
+    """Return the keys of model providers in the environment, by variable; None means this process's environment."""
     environ = os.environ if environ is None else environ
     return {
         name: value
@@ -119,28 +120,29 @@ def host_keys(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 _MAX_VALUE_BYTES = 64 * 1024
-"""Half of what Linux lets one variable hold (MAX_ARG_STRLEN, 128 KiB); keys and kubeconfigs are far smaller."""
+"""Maximum size of a value: half of what Linux allows for one variable (MAX_ARG_STRLEN, 128 KiB); keys and kubeconfigs
+are far smaller."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = re.compile(
     r"PATH|HOME|PWD|OLDPWD|SHELL|USER|LOGNAME|IFS|ENV|BASH.*|PS\d|PROMPT_COMMAND|SHELLOPTS|UID|EUID|PPID|TERM|TMOUT"
     r"|LD_.*|OHSANDBOX.*|ohs_.*|OHS_.*"
 )
-"""Variables that shells, the loader or we ourselves give a meaning; a value of a user's in them breaks commands."""
+"""Variables with a meaning for shells, the loader or ohsandbox itself; a user's value in them would break commands."""
 
 
 class Found(NamedTuple):
-    """A value, and a warning for a person about its source, or ""."""
+    """A value, and a warning for the user about its source, or ""."""
 
     value: str
     warning: str = ""
 
 
 def check_name(name: str) -> str:
-    """The name, which becomes a variable.
+    """Return a valid name for a variable.
 
     Raises:
-        UsageError: it is not a variable name, or is reserved. An invalid name is not quoted: it may be a value.
+        UsageError: name is not a variable name, or is reserved. An invalid name is not quoted, since it may be a value.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -153,10 +155,10 @@ def check_name(name: str) -> str:
 
 
 def check_reference(name: str, reference: str) -> str:
-    """The reference.
+    """Return a valid reference.
 
     Raises:
-        UsageError: it is invalid. It is not quoted: it may be the value.
+        UsageError: reference is invalid. It is not quoted, since it may be the value.
     """
     kind, _, rest = reference.partition(":")
     if kind not in {"env", "file"} or not rest:
@@ -170,10 +172,10 @@ def check_reference(name: str, reference: str) -> str:
 
 
 def parse_flags(flags: Iterable[str]) -> dict[str, str]:
-    """References by name, of `NAME`, `NAME=env:OTHER` and `NAME=file:PATH`.
+    """Return references by name, from flags `NAME`, `NAME=env:OTHER` and `NAME=file:PATH`.
 
     Raises:
-        UsageError: one is none of these, or a name is given twice.
+        UsageError: a flag has another form, or a name is given twice.
     """
     references: dict[str, str] = {}
     for flag in flags:
@@ -186,10 +188,11 @@ def parse_flags(flags: Iterable[str]) -> dict[str, str]:
 
 
 def look_up(name: str, reference: str, environ: Mapping[str, str]) -> Found:
-    """The value that a reference names. One newline at a file's end is not part of it.
+    """Return the value that a reference names. One newline at a file's end is not part of it.
 
     Raises:
-        UsageError: the reference is invalid, or the value missing or no variable's. Never quotes a value.
+        UsageError: the reference is invalid, or the value is missing or cannot be a variable's value. Never quotes a
+            value.
     """
     kind, _, rest = check_reference(name, reference).partition(":")
     found = _from_file(name, rest) if kind == "file" else Found(environ.get(rest, ""))
