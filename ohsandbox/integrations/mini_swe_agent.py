@@ -108,9 +108,7 @@ class OhsandboxEnvironment:
             self._runtime.close()
 
     def get_template_vars(self, **more: Any) -> dict[str, Any]:
-        """Return the prompts' variables: the configuration, and the `system`, `release`, `version`, `machine`
-        inside.
-        """
+        """Return the prompts' variables: the configuration, and the sandbox's system, release, version and machine."""
         told = self._runtime.run(["sh", "-c", f"for one in {' '.join(_UNAME.values())}; do uname $one; done"])
         uname = dict(zip(_UNAME, told.stdout.decode("utf-8", "replace").splitlines(), strict=False))
         return recursive_merge(self.config.model_dump(), uname, more)

@@ -1,4 +1,4 @@
-"""`NetworkListeners`: who is told when something happens."""
+"""`NetworkListeners`: functions that are called on events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NetworkListeners(Generic[P]):
         self._all: tuple[Callable[P, object], ...] = ()
 
     def add(self, listener: Callable[P, object]) -> Callable[[], None]:
-        """Call listener from now on; what is returned ends that."""
+        """Call listener from now on; return a function that removes it."""
         with self._guard:
             self._all = (*self._all, listener)
 
@@ -32,7 +32,7 @@ class NetworkListeners(Generic[P]):
         return remove
 
     def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all that there are now, in this thread; what one raises is logged, and changes nothing."""
+        """Call all present listeners in this thread; an exception of one is logged and has no other effect."""
         for listener in self._all:
             try:
                 listener(*args, **kwargs)

@@ -18,7 +18,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def get_loop() -> asyncio.AbstractEventLoop:
-    """The loop, running; it is started at first use, and again in a process that was forked."""
+    """Return the running loop; it is started at first use, and again in a forked process."""
     global _loop  # noqa: PLW0603 - one for the process
     with _lock:
         if _loop is None:
@@ -34,7 +34,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.asynccontextmanager
 async def side_by_side(*ways: Coroutine[Any, Any, Any]) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """Tasks that have all ended after the block: those that still run are cancelled then."""
+    """Run tasks during the block: those that still run at its end are cancelled and awaited."""
     tasks = [asyncio.ensure_future(way) for way in ways]
     try:
         yield tasks

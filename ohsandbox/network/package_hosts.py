@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 SOON_S = 2.0
 """A run sends its first request within a second, and its model thinks for some; the tools take 0.5 s of a processor."""
 WAIT_S = 10.0
-"""How long a decision waits for the tools' answers; all together take about a second."""
+"""Seconds that a decision waits for the tools' answers; all together take about a second."""
 _TOOL_TIMEOUT_S = 8.0
-"""For the answer of one tool; the slowest, pip, takes half a second."""
+"""Time limit for the answer of one tool; the slowest, pip, takes half a second."""
 _MAX_FILE_BYTES = 1024 * 1024
 _URL = re.compile(r"https?://[^\s'\",|<>]+", re.IGNORECASE)
 _PIP_SETTING = re.compile(r"\s+(?:[\w:]{0,40}\.|PIP_)([\w-]{1,60})(?:: |=)")
@@ -74,7 +74,7 @@ class PackageHost:
 
 
 def found_on_this_machine() -> tuple[PackageHost, ...]:
-    """What all tools of this machine and their files name, each host of a tool once; takes about a second."""
+    """Return the hosts that all tools of this machine and their files name, once per tool; takes about a second."""
     environ = dict(os.environ)
     readers = (pip_hosts, uv_hosts, npm_hosts, apt_hosts, cargo_hosts, go_hosts)
     with concurrent.futures.ThreadPoolExecutor(len(readers)) as pool:
@@ -99,7 +99,7 @@ class PackageHosts:
         self._by_place: dict[tuple[str, int], PackageHost] = {}
 
     def start(self) -> None:
-        """Begin to find them, unless that has begun."""
+        """Start to find the hosts, unless that was done."""
         with self._guard:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ohsandbox-package-hosts", daemon=True)
@@ -126,13 +126,13 @@ class PackageHosts:
         return self._done.is_set()
 
     def all(self, *, timeout_s: float = WAIT_S) -> tuple[PackageHost, ...]:
-        """All of them, with what names each; none where they are not known after timeout_s seconds."""
+        """Return all hosts, each with what names it; empty if they are not known after timeout_s seconds."""
         self.start()
         self._done.wait(timeout_s)
         return self._found
 
     def find(self, host: str, port: int) -> PackageHost | None:
-        """What names a normalized host and port first; None where nothing does."""
+        """Return what first names a normalized host and port; None if nothing does."""
         self.all()
         return self._by_place.get((host, port))
 
@@ -216,7 +216,7 @@ def npm_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
 
 
 def apt_hosts(_: Mapping[str, str], etc: Path = Path("/etc/apt")) -> Iterator[PackageHost]:
-    """Of the sources of this machine, in both formats. A container of another distribution has other ones."""
+    """Yield the hosts of this machine's apt sources, in both formats; another distribution has other ones."""
     files = [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*.list"))]
     for file in files:
         lines = [line for line in _text(file).splitlines() if line.lstrip().startswith(("deb ", "deb-src "))]
@@ -229,7 +229,7 @@ def apt_hosts(_: Mapping[str, str], etc: Path = Path("/etc/apt")) -> Iterator[Pa
 
 
 def cargo_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
-    """Of the person's config.toml and variables. cargo does not say what its built-in registry is."""
+    """Yield the hosts in the user's config.toml and variables; cargo does not report its built-in registry."""
     for name in sorted(environ):
         if name.startswith("CARGO_REGISTRIES_") and name.endswith("_INDEX"):
             yield from _hosts("cargo", name, environ[name])

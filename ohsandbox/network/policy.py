@@ -1,4 +1,4 @@
-"""Which hosts a sandbox may connect to: rules of the person's, changed while it runs."""
+"""Which hosts a sandbox may connect to: the user's rules, which can change while it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = "packages"
 """The preset: hosts of the person's own package tools (`package_hosts`)."""
 HTTP_PORT, HTTPS_PORT = 80, 443
 DEFAULT_PORTS = frozenset({HTTP_PORT, HTTPS_PORT})
-"""Of a rule that names no port."""
+"""Ports of a rule that names none."""
 _PRIVATE = "private:"
 _NOT_LISTED, _OTHER_PORTS = LACKS_RULE = ("is not on the list", "is allowed at other ports")
 """How the reason of a refusal begins that a rule for the host would end."""
@@ -138,7 +138,7 @@ class NetworkPolicy:
             background from the moment that the preset is in the rules.
 
     Raises:
-        UsageError: a rule is none; one line for each.
+        UsageError: a rule is invalid; one line for each.
     """
 
     def __init__(self, rules: Iterable[str] = (), *, package_hosts: PackageHosts | None = None) -> None:
@@ -158,7 +158,7 @@ class NetworkPolicy:
         """Add rules; one that is there stays.
 
         Raises:
-            UsageError: a rule is none, and none is added; one line for each.
+            UsageError: a rule is invalid, so none is added; one line for each.
         """
         parsed = _all_parsed(rules)
         with self._guard:
@@ -171,7 +171,7 @@ class NetworkPolicy:
         """Take rules back. Connections that none of the rest allows end (see `on_change`).
 
         Raises:
-            UsageError: one is not there, or is not a rule, and none is taken back; one line for each.
+            UsageError: a rule is invalid or not in the list, so none is removed; one line for each.
         """
         parsed = _all_parsed(rules)
         with self._guard:
@@ -227,12 +227,12 @@ class NetworkPolicy:
 
     @property
     def ready(self) -> bool:
-        """Whether `decide` answers at once."""
+        """Whether `decide` answers without waiting."""
         return PACKAGES not in self._rules or self.package_hosts.ready
 
     @property
     def package_hosts(self) -> PackageHosts:
-        """What the preset stands for."""
+        """The package tools' hosts, which the preset stands for."""
         if self._package_hosts is None:
             self._package_hosts = shared_package_hosts()
         return self._package_hosts

@@ -304,12 +304,12 @@ def _build_of(build: Mapping[str, Any], path: Path, root: Path) -> dict[str, Any
 
 
 def _table(path: Path) -> dict[str, Any] | None:
-    """Return our table in a file, unvalidated; None if it is missing, or belongs to another tool."""
+    """Return our settings in a file, unvalidated; None if it is missing, or a pyproject.toml without our table."""
     is_ours = path.name == FILE_NAME
     if not os.path.lexists(path) or not (is_ours or path.is_file()):
         return None
     if not is_ours and path.is_symlink():
-        return None  # it may be a link: only its table for us is not followed
+        return None  # a pyproject.toml may be a link, which is not read for our table
     with os.fdopen(open_regular(path, os.O_RDONLY, name="Project file"), "rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if not is_ours and TABLE.encode() not in data:

@@ -20,7 +20,7 @@ _MIN_LINE_CHARS = 12
 """Shortest line of a value of several lines that is masked by itself."""
 
 _BOUNDARY = re.compile(r"-----[A-Z0-9 ]+-----")
-"""The first and last lines of PEM (RFC 7468) are not secret: every certificate has them."""
+"""The first and last lines of PEM (RFC 7468), which are not secret: every certificate has them."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _IN_DOUBLE_QUOTES = re.compile(r'(["$`\\!])')

@@ -17,7 +17,7 @@ _KEPT_URL = "data:"
 """An image for the model: a mask in it would break it, and a search in 5 MB of pixels finds nothing."""
 
 _TEXT = "surrogatepass"
-"""How text becomes bytes and back: whatever it holds, surrogates too, comes back as it was."""
+"""Error handler for converting text to bytes and back without loss, even if it contains surrogates."""
 
 _INSIDE_CHARACTER = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 that continue a character."""
@@ -26,8 +26,9 @@ _INSIDE_CHARACTER = bytes(range(0x80, 0xC0))
 class Masker:
     """Replaces secret values by `<secret:NAME>`. Immutable; falsy without values to search for.
 
-    What overlaps is one mask, named by what begins first, or by the longest of those. Base64, hex and long tokens are
-    found over lines and columns as well, but where a line ends in their first 7 characters by `mask_cut` alone.
+    Overlapping values get one mask, named by the value that begins first, or by the longest of those. Base64, hex and
+    long tokens are found over lines and columns as well, but where a line ends in their first 7 characters by
+    `mask_cut` alone.
     """
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
@@ -52,13 +53,13 @@ class Masker:
         return _replaced(text, raw, self.spans(raw))
 
     def mask_cut(self, text: str) -> str:
-        """`mask` for text from which parts may have been cut: halves of long values, from either end, as well."""
+        """Do the same as `mask` for text that may have been cut: halves of long values are masked too."""
         raw = text.encode("utf-8", _TEXT)
         found = merged(sorted(span for index in self._indexes for span in index.found_cut(raw)))
         return _replaced(text, raw, [_at_characters(raw, span) for span in found])
 
     def mask_json(self, value: Any) -> Any:
-        """A copy of plain JSON with every text in it masked, keys too, but no `data:` URL; value itself without any."""
+        """Return a copy of plain JSON with all texts and keys masked but `data:` URLs; value itself without secrets."""
         if not self:
             return value
         if isinstance(value, str):
@@ -74,26 +75,26 @@ class Masker:
         return StreamMasker(self)
 
     def spans(self, data: bytes) -> list[Span]:
-        """Occurrences of values, in order, without overlaps."""
+        """Return the occurrences of values, in order, without overlaps."""
         return merged(sorted(span for index in self._indexes for span in index.found(data)))
 
     def whole_prefix(self, data: bytes) -> int:
-        """Length of the prefix of data that later data cannot change; what follows may be the beginning of a value."""
+        """Return the length of the prefix of data that later data cannot change; a value may begin after it."""
         return min((index.beginning(data) for index in self._indexes), default=len(data))
 
     def before_gap(self, text: str) -> str:
-        """Text without the beginning of a value at its end, where something is missing behind it."""
+        """Return text without the beginning of a value at its end, since the text that follows is missing."""
         raw = text.encode("utf-8", _TEXT)
         return raw[: self.whole_prefix(raw)].decode("utf-8", _TEXT)
 
     def after_gap(self, text: str) -> str:
-        """Text without the end of a value at its beginning, where something is missing before it."""
+        """Return text without the end of a value at its beginning, since the text before it is missing."""
         raw = text.encode("utf-8", _TEXT)
         return raw[max((index.ending(raw) for index in self._indexes), default=0) :].decode("utf-8", _TEXT)
 
 
 class StreamMasker:
-    """The masker of one stream: what it gives out is what `mask` makes of the whole, however the pieces were cut.
+    """The masker of one stream: its output equals `mask` of the whole text, however the pieces were cut.
 
     It holds back no more than the longest end that may be the beginning of a value.
     """
@@ -102,7 +103,7 @@ class StreamMasker:
         self._masker = masker
         self._held = b""
         self._covered = 0
-        """How many of the held bytes belong to a value whose mask was given out already."""
+        """Number of held bytes that belong to a value whose mask was already returned."""
 
     def feed(self, text: str) -> str:
         """Return the text that can be shown after this piece."""
@@ -114,7 +115,7 @@ class StreamMasker:
         return self._give(self._held, len(self._held))
 
     def _give(self, data: bytes, upto: int) -> str:
-        """Give out data before upto; a value that reaches over it is given as its mask, and its rest is covered."""
+        """Return data before upto, masked; a value that extends beyond it gives its mask, and its rest is covered."""
         parts: list[bytes] = []
         done = self._covered
         for start, _, end, name in self._masker.spans(data):

@@ -1,4 +1,4 @@
-"""`PatternIndex`: byte patterns that are searched in data as it stands, or without the breaks of lines and columns."""
+"""`PatternIndex`: byte patterns that are searched in data as it is, or ignoring breaks of lines and columns."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _SEPARATORS = b" \t\r\n:"
-"""What `base64`, `openssl`, `fold`, `xxd -p` and `od` put into what they print, and YAML before its lines."""
+"""Bytes that `base64`, `openssl`, `fold`, `xxd -p` and `od` insert into their output, and YAML before its lines."""
 
 _MIN_HALF_BYTES = 12
 """Shortest half that is searched; the beginning of a shorter value may occur in any text."""
 
 _MIN_BROKEN_BYTES = 16
-"""A shorter pattern is found in one piece only: neighbouring words may read like it."""
+"""Minimum length of a pattern that is also found when broken: neighbouring words may look like a shorter one."""
 
 _MAX_STRETCH = 2
 """A broken pattern spans at most this many times its length (hex in columns: 1.6); bounds what a stream holds back."""
@@ -47,7 +47,7 @@ class Pattern(NamedTuple):
 
     @property
     def run(self) -> int:
-        """Bytes at its beginning that are never broken: hex comes in columns of 2, and a line has more than 8."""
+        """Number of its first bytes that are never broken: hex comes in columns of 2, and a line has more than 8."""
         return 2 if _HEX.fullmatch(self.data) else 8
 
 
@@ -61,7 +61,7 @@ class Span(NamedTuple):
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Spans, given by their start, with those that overlap made one; those that only touch are two."""
+    """Return spans, given in order of their start, with overlapping ones merged; adjacent ones stay separate."""
     found: list[Span] = []
     for span in spans:
         if not found or span.start >= found[-1].end:
@@ -78,16 +78,18 @@ class _Haystack:
         self.whole = whole
         self.data = whole.translate(None, _SEPARATORS) if breaks else whole
         self._places: dict[int, array[int]] = {}
-        """Of the blocks that were asked for, each place in `whole` of a byte of `data`; of all, 10 ns a byte."""
+        """For each block that was asked for, the place in `whole` of each byte of `data`; computing all takes 10 ns a
+        byte.
+        """
 
     @cached_property
     def _ends(self) -> list[int]:
-        """How many bytes of `data` stand before the end of each block of `whole`."""
+        """Number of bytes of `data` before the end of each block of `whole`."""
         blocks = (self.whole[at : at + _BLOCK] for at in range(0, len(self.whole), _BLOCK))
         return list(accumulate(len(block.translate(None, _SEPARATORS)) for block in blocks))
 
     def where(self, at: int) -> int:
-        """The place in `whole` of the byte at a place in `data`."""
+        """Return the place in `whole` of the byte at a place in `data`."""
         if len(self.data) == len(self.whole):
             return at
         block = bisect_right(self._ends, at)
@@ -133,7 +135,7 @@ class PatternIndex:
         return heads
 
     def found(self, whole: bytes) -> Iterator[Span]:
-        """Every occurrence of every pattern."""
+        """Yield every occurrence of every pattern."""
         haystack = _Haystack(whole, breaks=self._breaks)
         for number in self._wholes.candidates(haystack.data):
             pattern = self._patterns[number]
@@ -141,14 +143,14 @@ class PatternIndex:
             yield from merged(span for span in spans if span)
 
     def found_cut(self, whole: bytes) -> Iterator[Span]:
-        """Occurrences of at least half a pattern, from its beginning or to its end; of a short one the whole."""
+        """Yield occurrences of at least half a pattern, from its beginning or to its end; of a short one the whole."""
         halves, prefilter = self._halves
         haystack = _Haystack(whole, breaks=self._breaks)
         for number in prefilter.candidates(haystack.data):
             yield from merged(_grown(haystack, *halves[number]))
 
     def beginning(self, whole: bytes) -> int:
-        """The first offset from which the rest may begin a pattern; the length where nothing may."""
+        """Return the first offset from which the rest may begin a pattern; the length if there is none."""
         first = max(0, len(whole) - self._window)
         haystack = _Haystack(whole[first:], breaks=self._breaks)
         data, size = haystack.data, len(haystack.data)
@@ -174,7 +176,7 @@ def _places(data: bytes, needle: bytes, first: int = 0) -> Iterator[int]:
 
 
 def _span(haystack: _Haystack, at: int, pattern: Pattern) -> Span | None:
-    """The pattern at a place of haystack; None where it is broken too early, or too wide."""
+    """Return the span of the pattern at a place of haystack; None if it is broken too early, or too wide."""
     size, start = len(pattern.data), haystack.where(at)
     if haystack.whole.startswith(pattern.data, start):
         return Span(start, -size, start + size, pattern.name)
@@ -228,7 +230,7 @@ SHORT = 1_000
 
 
 class _Prefilter:
-    """Of bytes read as words of 8, every needle of at least 15 bytes holds one as a whole: no hit is missed.
+    """Reads bytes as words of 8: every needle of at least 15 bytes contains a whole word, so no hit is missed.
 
     Each needle has 8 such words, one for each place where it can begin. Shorter ones, of at least 7, have words of 4.
     """
