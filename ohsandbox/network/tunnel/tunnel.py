@@ -102,7 +102,7 @@ class Tunnel:
 
     @property
     def listening(self) -> frozenset[int]:
-        """Return the ports in the sandbox that have listeners, or will have them after a restart; from any thread."""
+        """The ports in the sandbox that have listeners, or will have them after a restart; from any thread."""
         return frozenset(self._servers)
 
     async def unlisten(self, port: int) -> None:

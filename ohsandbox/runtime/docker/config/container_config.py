@@ -210,7 +210,7 @@ class ContainerConfig(BaseModel):
 
     @property
     def security_options(self) -> list[str]:
-        """Return SecurityOpt, with our seccomp filter if there is one for the architecture."""
+        """SecurityOpt, with our seccomp filter if there is one for the architecture."""
         first = [] if self.hardening == "trusted" else ["no-new-privileges"]
         if self.architecture not in ARCHITECTURES:
             return first

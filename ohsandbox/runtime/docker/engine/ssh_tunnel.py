@@ -102,7 +102,7 @@ class SshAddress(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Return the arguments of `ssh` that name the address."""
+        """The arguments of `ssh` that name the address."""
         user = ["-l", self.user] if self.user else []
         return [*user, *(["-p", str(self.port)] if self.port else []), "--", self.host]
 
