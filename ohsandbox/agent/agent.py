@@ -108,9 +108,7 @@ class Agent:
             MCPConfigError: a UsageError: the configuration of MCP servers is wrong, or its file cannot be read.
         """
         _check_switches(switches, tools)
-        expect("name", name, str, optional=False)
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
+        _check_name(name)
         model = f"{llm!r:.200}" if isinstance(llm, str) else "..."
         expect_method("llm", llm, "send", "a model", f"Open one: Agent(open_model(LLMConfig(model={model}))).")
         expect_method("condenser", condenser, "condense", "a Condenser")
@@ -291,6 +289,12 @@ class Agent:
 
 Entry = str | Tool | AnyTool | Agent
 """The form in which an agent stores each of its tools."""
+
+
+def _check_name(name: str) -> None:
+    expect("name", name, str, optional=False)
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise UsageError(f"An agent cannot be named {name!r}. Use 1 to 40 letters, digits, _ and -.")
 
 
 def _check_switches(switches: Mapping[str, object], tools: object) -> None:

@@ -178,7 +178,10 @@ class ShellSession:
         self._keeper_failure: Exception | None = None
         self._keeper, self.terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
         self._greeting = secrets.token_hex(16)
-        setup = self._setup(workdir, home, restored, unsaved)
+        self._begin(self._setup(workdir, home, restored, unsaved))
+
+    def _begin(self, setup: bytes) -> None:
+        """Have the shell read its first lines, and wait until it answers."""
         with contextlib.suppress(BrokenPipeError):  # the keeper has ended, which the reader will report
             self._keeper.write(setup)
         threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True).start()
