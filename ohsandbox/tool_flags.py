@@ -11,7 +11,7 @@ from ohsandbox.text import did_you_mean
 from ohsandbox.tool.registry import origin_of_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _PREFIX = "enable_"
 _TOOLS_OF = {
@@ -33,13 +33,8 @@ _TOOLS_OF = {
 """The tools of each flag, in the order in which they are offered: the same in every run, so that a provider's cache
 stays valid.
 """
-_NAMES = {
-    "terminal": "execute_bash",
-    "BashTool": "execute_bash",
-    "str_replace_editor": "file_editor",
-    "BrowserTool": "browser",
-}
-"""Other registered names of our tools: excluding any of them must exclude the tool."""
+_BUILT_IN_TOOLS = "ohsandbox.tools"
+"""Registers the built-in tools when it is imported, in 0.03 s. Imported by name, since it stands above this module."""
 
 
 class ToolFlags(ConfigModel):
@@ -99,7 +94,7 @@ class ToolFlags(ConfigModel):
             else:
                 tools[_own_name(name)] = is_on
         if tools:
-            import_module("ohsandbox.tools")  # which registers the built-in ones, and takes 0.03 s
+            import_module(_BUILT_IN_TOOLS)
         for name in tools:
             try:
                 origin_of_tool(name)
@@ -114,4 +109,6 @@ class ToolFlags(ConfigModel):
 
 
 def _own_name(name: str) -> str:
-    return _NAMES.get(name.strip(), name.strip())
+    """Return the tool's own name for an alias: excluding a tool by any of its names must exclude the tool."""
+    aliases: Mapping[str, str] = import_module(_BUILT_IN_TOOLS).ALIASES
+    return aliases.get(name.strip(), name.strip())

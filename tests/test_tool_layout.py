@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 import ohsandbox
-from ohsandbox.tools import HINTS
+from ohsandbox.tools import ALIASES, HINTS
 
 TOOLS = Path(ohsandbox.__file__).parent / "tools"
 PARTS = {"definition.py", "impl.py"}
 FOLDERS = sorted({path.parent for path in TOOLS.glob("*/*.py") if path.name in PARTS})
 """A folder with neither is what several tools share."""
-ALIASES = {"terminal", "BashTool", "BrowserTool", "str_replace_editor"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -25,8 +24,9 @@ def test_a_folder_of_a_tool_has_definition_and_impl(folder: Path) -> None:
 
 
 def test_each_tool_that_ships_is_a_module_or_a_folder_of_its_name() -> None:
-    modules = {path.stem for path in TOOLS.glob("*.py")}
-    assert set(HINTS) - ALIASES <= modules | {folder.name for folder in FOLDERS}
+    defining = {path for path in TOOLS.rglob("*.py") if "\nBUILT_IN = " in path.read_text(encoding="utf-8")}
+    names = {path.parent.name if path.name == "definition.py" else path.stem for path in defining}
+    assert set(HINTS) - ALIASES.keys() == names
 
 
 def _top_level_imports(path: Path) -> set[str]:

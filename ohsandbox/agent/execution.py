@@ -15,8 +15,8 @@ from ohsandbox.events import EventBody, ToolResult
 from ohsandbox.events.event import short_fields
 from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.text import cut_middle
-from ohsandbox.tools import AgentFinishAction
 from ohsandbox.tools.ask_human import AskHumanAction
+from ohsandbox.tools.finish import AgentFinishAction
 
 if TYPE_CHECKING:
     from ohsandbox.agent.calls import ActionEvent

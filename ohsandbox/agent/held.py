@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox import events
 from ohsandbox.agent.calls import ActionEvent, ActionSecurityRisk, action_of, find_tool, runs_beside
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
-from ohsandbox.tools import AgentFinishAction
+from ohsandbox.tools.finish import AgentFinishAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,6 +13,7 @@ from ohsandbox.tool.definition import ToolBase, ToolDefinition
 from ohsandbox.tool.functions import function_tool
 from ohsandbox.tool.plugins import Origin, Plugins
 from ohsandbox.tool.registry import (
+    BuiltInTool,
     RuntimeTool,
     Tool,
     ToolRegistry,
@@ -28,6 +29,7 @@ from ohsandbox.tool.registry import (
 )
 
 __all__ = [
+    "BuiltInTool",
     "CallHint",
     "FunctionExecutor",
     "Hint",

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,15 +25,30 @@ from ohsandbox.tool.plugins import Origin, Plugins
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.tool.annotations import Hint
 
 AnyTool = ToolDefinition[Any, Any]
 _ToolFactory = Callable[..., AnyTool | Sequence[AnyTool]]
 Registrable = AnyTool | type[ToolBase[Any, Any]] | Callable[..., Any]
 """An instance, a class, a `_ToolFactory`, or a function that becomes a tool."""
 
+
 OWN = "ohsandbox"
 _STATE_PARAMETER = "conv_state"
 """A function with a parameter of this name is a factory of tools, not a tool."""
+
+
+class BuiltInTool(NamedTuple):
+    """A tool of this package: the constant `BUILT_IN` of the module that has the tool's name."""
+
+    tool: Registrable
+    """The object that creates it."""
+    hint: Hint
+    """The hint of its definition, for readers of the log that do not create the tool."""
+    aliases: tuple[str, ...] = ()
+    """Other names under which it is registered."""
+    serves_runtimes: bool = False
+    """`Runtime.execute_tool` knows it although it needs an agent (`CallHint.needs_agent`)."""
 
 
 class Tool(ConfigModel):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,3 +61,6 @@ def make_ask_human_tool(
         annotations=ToolAnnotations.reading("Ask the user"),
         executor=FunctionExecutor(lambda _: TextObservation(text=ASKED)),
     )
+
+
+BUILT_IN = BuiltInTool(make_ask_human_tool, hint)

@@ -12,7 +12,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.schema.execution import LAST_OUTPUT_BYTES, ActionT
 from ohsandbox.state import Delegation
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,3 +162,6 @@ def delegate_of(state: ConversationState, tool: str) -> Delegate:
             "without a model. Leave the tool out."
         )
     return state.delegate
+
+
+BUILT_IN = BuiltInTool(make_delegate_tool, HINT)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ohsandbox.errors import ToolError
 from ohsandbox.schema import TextObservation
 from ohsandbox.state import Delegation
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition
 from ohsandbox.tools.browser.definition import REMEDY, find_browser
 from ohsandbox.tools.delegate import AgentDelegateAction, DelegatingExecutor, OnStep, delegate_of
 
@@ -58,3 +58,6 @@ def make_delegate_to_browsing_agent_tool(
         annotations=ToolAnnotations(title="Delegate to a browsing agent"),
         executor=DelegatingExecutor(run),
     )
+
+
+BUILT_IN = BuiltInTool(make_delegate_to_browsing_agent_tool, HINT)

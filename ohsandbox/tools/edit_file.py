@@ -14,7 +14,7 @@ from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import SandboxFileNotFoundError, ToolError, UsageError
 from ohsandbox.runtime.files.text import count_lines, line_start
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition, cut_middle
+from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition, cut_middle
 from ohsandbox.tools.file_editor.definition import FileEditSource
 from ohsandbox.tools.file_editor.lines import Edited, end_near, with_ends_of
 
@@ -324,3 +324,6 @@ def _unified_diff(path: str, edited: Edited) -> str:
             shown.append(row.removesuffix("\n").removesuffix("\r"))
             shown += ["\\ No newline at end of file"] * (not row.endswith("\n"))
     return "\n".join(shown)
+
+
+BUILT_IN = BuiltInTool(make_edit_file_tool, HINT)

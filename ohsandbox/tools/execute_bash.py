@@ -8,15 +8,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.runtime.tools import IDLE_TIMEOUT_S, YIELD_S, CmdRunAction, ExecuteBashExecutor, bash_description
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ohsandbox.state import ConversationState
 
-__all__ = ["CmdRunAction", "hint", "make_execute_bash_tool"]
+__all__ = ["BUILT_IN", "CmdRunAction", "make_execute_bash_tool"]
 
+_ALIASES = ("terminal", "BashTool")
 _BOOL = TypeAdapter(bool)
 
 
@@ -70,5 +71,8 @@ def make_execute_bash_tool(
         hint=hint,
         annotations=ToolAnnotations(title="Shell"),
         executor=executor,
-        aliases=("terminal", "BashTool"),
+        aliases=_ALIASES,
     )
+
+
+BUILT_IN = BuiltInTool(make_execute_bash_tool, hint, aliases=_ALIASES)

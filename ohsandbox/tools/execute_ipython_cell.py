@@ -24,7 +24,7 @@ from ohsandbox.runtime.shell.output import Capture, Captured
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 from ohsandbox.schema import Action, Observation
 from ohsandbox.schema.execution import LAST_OUTPUT_BYTES
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 from ohsandbox.tools.driver import NO_PROGRAM, Driver, ProgramDied, RequestTimedOut, join_modules
 
 if TYPE_CHECKING:
@@ -377,3 +377,6 @@ def _is_image(kind: str, data: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     return image_type(raw) == kind and (kind != "image/png" or b"IEND" in raw[-16:])
+
+
+BUILT_IN = BuiltInTool(make_execute_ipython_cell_tool, HINT)

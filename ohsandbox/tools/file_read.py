@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.runtime.tools import FILE_READ_DESCRIPTION, FileReadAction, FileReadSource, read_file
 from ohsandbox.schema import TextObservation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
-__all__ = ["HINT", "FileReadAction", "FileReadSource", "make_file_read_tool"]
+__all__ = ["BUILT_IN", "FileReadAction", "FileReadSource", "make_file_read_tool"]
 
 HINT = CallHint(sign="<", kind="read", subject="path", writes=False)
 
@@ -28,3 +28,6 @@ def make_file_read_tool(*, conv_state: ConversationState) -> ToolDefinition[File
         annotations=ToolAnnotations.reading("Read a file"),
         executor=FunctionExecutor(lambda action: read_file(runtime, action, limits)),
     )
+
+
+BUILT_IN = BuiltInTool(make_file_read_tool, HINT)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.runtime.tools import FILE_WRITE_DESCRIPTION, FileWriteAction, write_file
 from ohsandbox.schema import TextObservation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition, counted_lines
+from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition, counted_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ohsandbox.state import ConversationState
 
-__all__ = ["FileWriteAction", "hint", "make_file_write_tool"]
+__all__ = ["BUILT_IN", "FileWriteAction", "make_file_write_tool"]
 
 
 def hint(arguments: Mapping[str, Any]) -> CallHint:
@@ -33,3 +33,6 @@ def make_file_write_tool(*, conv_state: ConversationState) -> ToolDefinition[Fil
         annotations=ToolAnnotations(title="Write a file", idempotentHint=True, openWorldHint=False),
         executor=FunctionExecutor(lambda action: write_file(runtime, action)),
     )
+
+
+BUILT_IN = BuiltInTool(make_file_write_tool, hint)

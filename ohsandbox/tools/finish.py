@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 
 HINT = CallHint(kind="answer", subject="message", writes=False, answers=True, needs_agent=True)
 
@@ -45,3 +45,6 @@ def make_finish_tool() -> ToolDefinition[AgentFinishAction, TextObservation]:
         annotations=ToolAnnotations.reading("Finish"),
         executor=FunctionExecutor(lambda action: TextObservation(text=action.message)),
     )
+
+
+BUILT_IN = BuiltInTool(make_finish_tool(), HINT)

@@ -10,7 +10,7 @@ from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import file_error
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.text import counted
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 from ohsandbox.tools.search.globs import FoundPath, PathText, compile_glob
 from ohsandbox.tools.search.script import LIMIT_S
 from ohsandbox.tools.search.show import fitting, left_out, shown_path, warnings
@@ -120,3 +120,6 @@ def make_glob_tool(*, conv_state: ConversationState) -> ToolDefinition[GlobActio
         annotations=ToolAnnotations.reading("Find files"),
         executor=GlobExecutor(conv_state.require_runtime(), limits=conv_state.output),
     )
+
+
+BUILT_IN = BuiltInTool(make_glob_tool, HINT)

@@ -14,7 +14,7 @@ from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import file_error
 from ohsandbox.schema import Action, TextObservation
 from ohsandbox.text import counted
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 from ohsandbox.tools.search.globs import FoundPath, PathText, compile_glob
 from ohsandbox.tools.search.lines import Matches, read_matches
 from ohsandbox.tools.search.regexes import Regex
@@ -264,3 +264,6 @@ def make_grep_tool(*, conv_state: ConversationState) -> ToolDefinition[GrepActio
         annotations=ToolAnnotations.reading("Search files"),
         executor=GrepExecutor(conv_state.require_runtime(), limits=conv_state.output),
     )
+
+
+BUILT_IN = BuiltInTool(make_grep_tool, HINT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
@@ -51,3 +51,6 @@ def make_request_condensation_tool(
         annotations=ToolAnnotations.reading("Ask for a summary"),
         executor=FunctionExecutor(lambda _: TextObservation(text=ANSWERS[has_condenser])),
     )
+
+
+BUILT_IN = BuiltInTool(make_request_condensation_tool, HINT)

@@ -15,7 +15,7 @@ from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.private_files import make_private_dir, write_atomically
 from ohsandbox.schema import Action, Observation, Schema, TextContent
 from ohsandbox.text import counted
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition, ToolExecutor, cut_middle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,3 +230,6 @@ def make_task_tracker_tool(
         annotations=ToolAnnotations(title="Task list", destructiveHint=False, idempotentHint=True, openWorldHint=False),
         executor=TaskTrackerExecutor(directory / TOOL_NAME if directory else None),
     )
+
+
+BUILT_IN = BuiltInTool(make_task_tracker_tool, HINT, serves_runtimes=True)

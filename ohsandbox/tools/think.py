@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 
 HINT = CallHint(sign="*", kind="thought", subject="thought", writes=False, needs_agent=True)
 
@@ -39,3 +39,6 @@ def make_think_tool() -> ToolDefinition[AgentThinkAction, TextObservation]:
         annotations=ToolAnnotations.reading("Think"),
         executor=FunctionExecutor(lambda action: TextObservation(text=f"Noted ({len(action.thought)} characters).")),
     )
+
+
+BUILT_IN = BuiltInTool(make_think_tool(), HINT)

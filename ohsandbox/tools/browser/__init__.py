@@ -1,5 +1,5 @@
 """`browser`: a Chromium in the sandbox, controlled by calls such as `click('e12')`."""
 
-from ohsandbox.tools.browser.definition import BrowseInteractiveAction, BrowserObservation, BrowserTool
+from ohsandbox.tools.browser.definition import BUILT_IN, BrowseInteractiveAction, BrowserObservation, BrowserTool
 
-__all__ = ["BrowseInteractiveAction", "BrowserObservation", "BrowserTool"]
+__all__ = ["BUILT_IN", "BrowseInteractiveAction", "BrowserObservation", "BrowserTool"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ohsandbox.schema import Action, Content, ImageContent, Observation, TextContent
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition
 from ohsandbox.tools.browser.functions import FUNCTIONS, MAX_CALLS
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "browser"
+_ALIASES = ("BrowserTool",)
 
 HINT = CallHint(sign="@", kind="browser", subject="code")
 
@@ -139,6 +140,9 @@ class BrowserTool(ToolDefinition[BrowseInteractiveAction, BrowserObservation]):
                 hint=HINT,
                 annotations=ToolAnnotations(title="Browser", readOnlyHint=False, openWorldHint=True),
                 executor=BrowserExecutor(conv_state.require_runtime()),
-                aliases=("BrowserTool",),
+                aliases=_ALIASES,
             )
         ]
+
+
+BUILT_IN = BuiltInTool(BrowserTool, HINT, aliases=_ALIASES)

@@ -1,6 +1,7 @@
 """`file_editor`: views and edits files of the sandbox, with undo."""
 
 from ohsandbox.tools.file_editor.definition import (
+    BUILT_IN,
     FileEditAction,
     FileEditObservation,
     FileEditorTool,
@@ -8,4 +9,4 @@ from ohsandbox.tools.file_editor.definition import (
     FileViewAction,
 )
 
-__all__ = ["FileEditAction", "FileEditObservation", "FileEditSource", "FileEditorTool", "FileViewAction"]
+__all__ = ["BUILT_IN", "FileEditAction", "FileEditObservation", "FileEditSource", "FileEditorTool", "FileViewAction"]

@@ -10,13 +10,14 @@ from pydantic import Field, model_validator
 from rich.text import Text
 
 from ohsandbox.schema import Action, Content, ImageContent, Observation, TextContent
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, counted_lines
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition, counted_lines
 from ohsandbox.tools.file_read import FileReadAction, FileReadSource
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
 
 TOOL_NAME = "file_editor"
+_ALIASES = ("str_replace_editor",)
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Limit of a file; larger ones are data, which `sed`, `awk` and Python change without moving it to the host and
 back."""
@@ -214,6 +215,9 @@ class FileEditorTool(ToolDefinition[FileEditAction, FileEditObservation]):
                 executor=FileEditorExecutor(
                     conv_state.require_runtime(), directory=directory, limits=conv_state.output
                 ),
-                aliases=("str_replace_editor",),
+                aliases=_ALIASES,
             )
         ]
+
+
+BUILT_IN = BuiltInTool(FileEditorTool, hint, aliases=_ALIASES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ohsandbox.schema import Action, TextObservation
-from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition
+from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:
     from ohsandbox.state import ConversationState
@@ -59,3 +59,6 @@ def make_web_read_tool(*, conv_state: ConversationState) -> ToolDefinition[WebRe
         annotations=ToolAnnotations.reading("Read a web page", open_world=True),
         executor=WebReadExecutor(conv_state.require_runtime(), limits=conv_state.output),
     )
+
+
+BUILT_IN = BuiltInTool(make_web_read_tool, HINT)
