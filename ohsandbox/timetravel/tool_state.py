@@ -19,6 +19,7 @@ from ohsandbox.state import ConversationState
 from ohsandbox.timetravel.snapshots.manifest import Manifest, changes_between
 from ohsandbox.timetravel.snapshots.restore import write_changes
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
+from ohsandbox.tools.task_tracker import TOOL_NAME as TASK_TRACKER
 from ohsandbox.tools.task_tracker import make_task_tracker_tool
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 _FIELD = "tools"
 """Field of a checkpoint event: the snapshot's name; null if the tools kept nothing; missing if it is unknown."""
-
-_TASK_LIST = "task_tracker"
 
 
 class ToolStateSnapshots:
@@ -85,7 +84,7 @@ class ToolStateSnapshots:
         )
 
     def _had_more_than_tasks(self) -> bool:
-        return self._tools.is_dir() and any(path.name != _TASK_LIST for path in self._tools.iterdir())
+        return self._tools.is_dir() and any(path.name != TASK_TRACKER for path in self._tools.iterdir())
 
 
 def _put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
@@ -96,7 +95,7 @@ def _put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
     """
     plan = _last_plan(events)
     if plan is None:
-        shutil.rmtree(directory / TOOLS_NAME / _TASK_LIST, ignore_errors=True)
+        shutil.rmtree(directory / TOOLS_NAME / TASK_TRACKER, ignore_errors=True)
         return
     state = ConversationState(conversation_id=directory.name, directory=directory / TOOLS_NAME)
     tool = make_task_tracker_tool(conv_state=state)
@@ -112,7 +111,7 @@ def _last_plan(events: Iterable[SDKEvent]) -> dict[str, Any] | None:
     plan = None
     for event in events:
         data = event.data
-        if event.type == "tool_call" and data["name"] == _TASK_LIST:
+        if event.type == "tool_call" and data["name"] == TASK_TRACKER:
             calls[data["tool_call_id"]] = json.loads(data["arguments"])
         elif event.type == "tool_result" and data["tool_call_id"] in calls:
             arguments = calls.pop(data["tool_call_id"])

@@ -35,7 +35,19 @@ class ToolAnnotations(ConfigModel):
 
 
 _CallKind = Literal[
-    "", "command", "input", "python", "browser", "url", "read", "edit", "delegation", "thought", "question", "answer"
+    "",
+    "command",
+    "input",
+    "python",
+    "browser",
+    "url",
+    "read",
+    "edit",
+    "delegation",
+    "tasks",
+    "thought",
+    "question",
+    "answer",
 ]
 """The kind of a call's subject, by which the call is rated, approved and counted; "" is any other kind:
 
@@ -43,6 +55,8 @@ _CallKind = Literal[
   page. Rules rate what it says.
 - `read`, `edit`: the path of the one file that the call reads or changes; it affects no other.
 - `delegation`: a task of another agent, whose own calls are rated one by one.
+- `tasks`: the agent's list of tasks, in the argument `task_list` where the call changes it. It is kept outside of the
+  sandbox; the result has a line for each task.
 - `thought`, `question`, `answer`: words without an effect, the last two for the user.
 """
 

@@ -66,11 +66,13 @@ HINTS: Mapping[str, Hint] = {
 def hint_of(name: str, call: Mapping[str, Any]) -> CallHint:
     """Return the hint in a `tool_call` event; fields that an older event lacks come from the built-in tool's hint."""
     stored = call.get("hint")
-    if isinstance(stored, dict) and "kind" in stored:
-        with contextlib.suppress(ValidationError):
-            return CallHint.model_validate(stored)
     hint = HINTS.get(name, CallHint())
     known = hint(arguments_of(call)) if callable(hint) else hint
+    if isinstance(stored, dict) and "kind" in stored:
+        with contextlib.suppress(ValidationError):
+            found = CallHint.model_validate(stored)
+            is_older = known.kind == "tasks" and found == known.model_copy(update={"kind": "", "needs_agent": False})
+            return known if is_older else found  # kind "tasks" came last: until then such a call had none
     if isinstance(stored, dict):
         with contextlib.suppress(ValidationError):
             return CallHint.model_validate({**stored, "kind": known.kind})

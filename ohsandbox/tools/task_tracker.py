@@ -29,7 +29,7 @@ TOOL_NAME = "task_tracker"
 FILE_NAME = "TASKS.json"
 _DAMAGED_NAME = "TASKS.damaged.json"
 
-HINT = CallHint(writes=False, needs_agent=True)
+HINT = CallHint(kind="tasks", writes=False, needs_agent=True)
 """Does not write files of the sandbox: the list is on the host."""
 
 _MAX_TASKS = 200

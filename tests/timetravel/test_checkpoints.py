@@ -82,6 +82,12 @@ def test_a_hint_of_an_older_log_has_the_kind_of_the_tool_that_ships() -> None:
     assert hint_of("server__finish", {"hint": {"writes": False}}).kind == ""
 
 
+def test_a_call_of_the_task_list_in_an_older_log_has_its_kind_although_the_log_has_another() -> None:
+    assert hint_of("task_tracker", {"hint": {"kind": "", "writes": False}}).kind == "tasks"
+    assert hint_of("task_tracker", {"hint": {"kind": "", "writes": True}}).kind == ""
+    assert hint_of("server__task_tracker", {"hint": {"kind": "", "writes": False}}).kind == ""
+
+
 def test_a_servers_tool_with_the_name_of_one_that_ships_has_no_kind_in_the_log() -> None:
     assert hint_of("file_write", {"hint": {"kind": "", "writes": True}}).kind == ""
 

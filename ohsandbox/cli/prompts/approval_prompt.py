@@ -288,7 +288,7 @@ def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _Chan
         return _ChangedRows(names, [*rows, *_rows_of_change(changes(masked(old), masked(new)), columns)])
     whole: list[str] = [name for name in ("file_text", "new_str") if name in texts]
     old = ""
-    if "content" in texts and call.name == "file_write":
+    if "content" in texts and call.hint.sign == "+":
         whole = ["content"]
         old = read_file(texts.get("path", "")) or ""
         rows = [f"{PLACE}beside the file as it is now"] if old else []

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 MAX_NOTE_CHARS = 1000
 """Longest note; an error message may quote a file's path and a server's answer."""
-TASKS = "task_tracker"
 _OWN_LAST_LINE = re.compile(r"\[[^\n]*; working directory [^\n]*\]")
 """The line that `CommandObservation` appends for the model; for a person we print the exit code ourselves."""
 
@@ -231,11 +230,11 @@ def _tool_result(event: SDKEvent, call: _CallFacts) -> Iterator[Block]:
     elif not result.ok and result.text.startswith(NOT_RUN):
         result = result._replace(ending="not run", text=result.text.removeprefix(NOT_RUN), is_declined=True)
     elif result.ok:
-        lines = tuple(_lines_of(event, name, arguments_of(asked), hint.kind))
+        lines = tuple(_lines_of(event, arguments_of(asked), hint.kind))
         result = result._replace(lines=lines, ending=result.ending or tally(lines))
     if call.began is not None and not result.is_declined:
         result = result._replace(seconds=max(0.0, (event.ts - call.began).total_seconds()))
-    confirms = hint.kind in {"thought", "answer"} or (name == TASKS and "task_list" in arguments_of(asked))
+    confirms = hint.kind in {"thought", "answer"} or (hint.kind == "tasks" and "task_list" in arguments_of(asked))
     if not (result.ok and confirms):  # such a result says what the call has said
         yield result
 
@@ -253,7 +252,7 @@ def _no_of(answer: SDKEvent) -> str:
     return "you said no" if is_you else f"{safe_line(by)} said no"
 
 
-def _lines_of(event: SDKEvent, name: str, arguments: dict[str, Any], kind: str) -> list[BlockLine]:
+def _lines_of(event: SDKEvent, arguments: dict[str, Any], kind: str) -> list[BlockLine]:
     """Return the lines that replace a result's text, which is meant for the model; empty to keep the text."""
     text = str((event.data.get("result") or {}).get("output") or "")
     if kind == "edit":
@@ -261,7 +260,7 @@ def _lines_of(event: SDKEvent, name: str, arguments: dict[str, Any], kind: str) 
         edit = TextEdit.of(arguments)
         known = first if isinstance(first, int) else int({"file_text", "content"} & arguments.keys() != set())
         return patch_lines(text) or ([] if edit is None else edit_lines(edit, first=known))
-    if name == TASKS:
+    if kind == "tasks":
         return checked_lines(text)
     return json_lines(text) if not kind else []
 
@@ -324,8 +323,8 @@ def call_of(event: SDKEvent) -> CallBlock:
     name, arguments = str(event.data.get("name", "")), arguments_of(event.data)
     hint = hint_of(name, event.data)
     subject = arguments.get(hint.subject)
-    if name == TASKS and (tasks := tuple(task_lines(arguments.get("task_list")))):
-        return CallBlock(safe(hint.sign), progress_of(tasks), name, lines=tasks)
+    if hint.kind == "tasks" and (tasks := tuple(task_lines(arguments.get("task_list")))):
+        return CallBlock(safe(hint.sign), progress_of(tasks), safe_line(name), lines=tasks)
     if not hint.subject or not isinstance(subject, str):
         raw = event.data.get("raw_arguments")
         fields = field_lines(arguments if raw is None else {"arguments": raw})

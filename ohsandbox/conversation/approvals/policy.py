@@ -20,7 +20,6 @@ from ohsandbox.conversation.approvals.rules.looking import only_looks
 from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.errors import UsageError
 from ohsandbox.text import did_you_mean
-from ohsandbox.tools.task_tracker import TOOL_NAME as TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +33,8 @@ POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium", "plan"
 
 _WORDS = frozenset({"thought", "question", "answer"})
 """Kinds of calls that have no effect."""
+_HARMLESS = _WORDS | {"tasks"}
+"""Kinds of calls that change nothing but the agent's own plan."""
 
 
 class ConfirmationPolicy(Protocol):
@@ -94,7 +95,7 @@ class PlanMode(ConfirmRisky):
 
     def refusal(self, call: ActionEvent, *, workdir: str | None) -> str | None:
         """Return what the model is told instead of a result; None for a call that may run."""
-        if call.tool is None or only_reads(call.tool, call.action) or call.hint.kind in _WORDS or call.name == TASKS:
+        if call.tool is None or only_reads(call.tool, call.action) or call.hint.kind in _HARMLESS:
             return None
         if call.hint.kind == "command":
             text = str(json.loads(call.arguments).get(call.hint.subject, ""))

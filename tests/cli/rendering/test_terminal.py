@@ -87,6 +87,14 @@ def test_a_refusal_is_no_failure(by: str, said: str) -> None:
     assert printed == f"$ rm x\n  Keep it.\n  ∅ {said}\n"
 
 
+def test_a_tool_of_any_name_whose_hint_says_that_it_keeps_tasks_is_a_checklist() -> None:
+    plan = {"task_list": [{"title": "Look", "status": "done"}, {"title": "Mend"}]}
+    hint = {"kind": "tasks", "writes": False}
+    assert shown(call("own_list", plan, hint=hint), result("own_list", "2 tasks: ...")) == (
+        ". 1 of 2 tasks done\n  ☑ Look\n  ☐ Mend\n"
+    )
+
+
 def test_what_never_ran_did_not_fail() -> None:
     stopped = result("execute_bash", "Not executed: the user stopped the run before it began.", ok=False)
     printed = shown(call("execute_bash", {"command": "x"}), stopped)

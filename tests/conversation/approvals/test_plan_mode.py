@@ -63,6 +63,14 @@ def test_in_plan_mode_a_reading_call_runs_and_a_writing_one_is_refused_without_a
     assert "known to write nothing" in results[1]["error"]
 
 
+def test_in_plan_mode_the_agent_writes_its_list_of_tasks(tmp_path: Path) -> None:
+    plan = call("task_tracker", {"command": "plan", "task_list": [{"title": "Look"}]})
+    conversation, _ = talk(tmp_path, answer("", plan), answer("The plan."))
+    with conversation:
+        conversation.run("go", 20)
+        assert [result["status"] for result in results_of(conversation)] == ["ok"]
+
+
 def test_the_model_is_told_once_when_it_begins_and_once_when_it_is_over_also_after_a_restart(tmp_path: Path) -> None:
     conversation, _ = talk(tmp_path, answer("one"), answer("two"))
     with conversation:
