@@ -1,8 +1,8 @@
-"""Connections into and out of a sandbox, and what it may reach: `policy` decides, `proxy` keeps to it, `audit` records.
+"""Network connections of a sandbox: `policy` decides which are allowed, `proxy` enforces it, `audit` records them.
 
-programs/       C programs of ours that run inside: the connector and the gateway
-tunnel/         TCP connections through the connector; ports of the sandbox here, and of this machine there
-proxy/          what the tunnel leads to where the network is an allowlist
-credentials/    the requests that it gives a person's credential
+programs/       C programs that run in the sandbox: the connector and the gateway
+tunnel/         TCP connections through the connector: ports of the sandbox on this machine, and of this machine inside
+proxy/          the proxy behind the tunnel, for the network `allowlist`
+credentials/    adds a user's credentials to requests on their way out
 package_hosts   the hosts of the rule `packages`
 """

@@ -1,4 +1,4 @@
-"""Names of hosts in one spelling, and the addresses that a name of the outside may lead to."""
+"""Normalized host names, and the IP addresses that a sandbox may connect to."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import idna
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PRIVATE_ADDRESS = "a private address"
-"""What `address_problem` says where a `private:` rule would help."""
+"""The result of `address_problem` for an address that a `private:` rule would allow."""
 MAX_HOST_CHARS = 253
-"""Longest name in the DNS (RFC 1035, 2.3.4)."""
+"""Maximum length of a name in the DNS (RFC 1035, 2.3.4)."""
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII)
-"""A name whose last label is a number is an IPv4 address in one of its spellings (WHATWG URL, 3.5)."""
+"""Pattern of a last label that makes a name an IPv4 address (WHATWG URL, 3.5)."""
 
 _METADATA = frozenset(
     ipaddress.ip_address(one)
     for one in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
 )
-"""Where clouds hand out credentials to a machine, outside of 169.254.0.0/16; one of them is a public address."""
+"""Addresses outside of 169.254.0.0/16 at which clouds hand out credentials; 168.63.129.16 is public."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _SITE = tuple(
@@ -33,19 +33,19 @@ _SITE = tuple(
         *("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15"),
     )
 )
-"""What `private:` opens: addresses that a site gives out itself (RFC 1918, 6598, 4193, 3879), and those of documents
-and measurements, which sites and local resolvers give out as well."""
+"""Addresses that `private:` opens: those that a site assigns itself (RFC 1918, 6598, 4193, 3879), and those for
+documentation and benchmarks, which some sites and local resolvers assign as well."""
 
 
 class HostNameError(ValueError):
-    """A text is not a name of a host; `str(error)` says what it is, after the words "the host ..."."""
+    """A text is not a host name; `str(error)` is a predicate, such as "is empty"."""
 
 
 def normalized_host(text: str) -> str:
-    """The one spelling of a host's name: lower case, A-labels, no dot at the end.
+    """Return a host name in its canonical form: lower case, IDNs as A-labels, without a dot at the end.
 
     Raises:
-        HostNameError: it is an IP address in any spelling, or no name that the DNS could hold.
+        HostNameError: the text is empty, an IP address in any spelling, or not a possible DNS name.
     """
     if not text:
         raise HostNameError("is empty")
@@ -71,16 +71,16 @@ def _encoded(text: str) -> str:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a normalized name refers to this machine (RFC 6761, 6.3)."""
+    """Whether a normalized name means this machine: localhost, and names below it or below localdomain."""
     return host == "localhost" or host.endswith((".localhost", ".localdomain"))
 
 
 def address_problem(address: str, *, private: bool) -> str:
-    """Why a sandbox may not be connected to this address; "" where it may.
+    """Return why a sandbox may not connect to this address; "" if it may.
 
     Args:
-        address: as a resolver returns it.
-        private: whether addresses of the site pass; loopback, link-local and metadata never do.
+        address: an address as a resolver returns it.
+        private: whether the site's addresses are allowed; loopback, link-local and metadata addresses never are.
     """
     try:
         found = ipaddress.ip_address(address)
@@ -92,7 +92,7 @@ def address_problem(address: str, *, private: bool) -> str:
 
 
 def _embedded(address: IPAddress) -> list[IPAddress]:
-    """The IPv4 addresses that packets to an IPv6 address may end up at."""
+    """Return the IPv4 addresses to which packets for an IPv6 address may be delivered."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
     found: list[IPAddress] = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
@@ -105,7 +105,7 @@ def _embedded(address: IPAddress) -> list[IPAddress]:
 
 def _problem(address: IPAddress, *, private: bool) -> str:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return ""  # what it maps to is judged
+        return ""  # the IPv4 address in it is checked instead
     of_site = any(address in network for network in _SITE)
     kinds = (
         (address.is_loopback, "a loopback address"),
@@ -120,9 +120,9 @@ def _problem(address: IPAddress, *, private: bool) -> str:
 
 
 def is_this_machine(address: str) -> bool:
-    """Whether a connection to this address would end on this machine: the source would be the destination.
+    """Whether this machine itself has this address: a connection to it would have it as its source.
 
-    No packet is sent: a UDP socket that is connected only chooses its route.
+    No packet is sent: connecting a UDP socket only selects a route.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:

@@ -1,4 +1,4 @@
-"""What was asked of the network and decided: kept in memory, told to listeners, and a line of JSON each in a file."""
+"""The log of network decisions of a sandbox: kept in memory, passed to listeners, and written as lines of JSON."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Protocol = Literal["https", "http", "tcp", "forward", "host port"]
-"""`tcp` is a connection at a port of its own, whose bytes are not known."""
+"""`tcp` is a connection to another port than 80 and 443; its content is not examined."""
 
 
 KEPT = 1000
-"""Decisions that stay in memory; older ones are summed up by host, and the totals are of all."""
+"""Number of decisions in memory; older ones are replaced by sums."""
 MAX_SUMS = 1000
-"""Hosts whose older decisions are summed up, half of them for what was refused: nobody forgets by asking for many."""
+"""Number of sums in memory. Refusals get a new sum only below the half, which leaves room for allowed hosts."""
 MAX_FILE_BYTES = 1024 * 1024
-"""Largest file, some 4,000 decisions; the previous file is kept as well."""
+"""Size at which a new file is begun: about 4,000 decisions. The previous file is kept as well."""
 MAX_METHOD_CHARS, MAX_REASON_CHARS = 20, 300
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _FOLDER = "network"
@@ -46,18 +46,18 @@ class NetworkDecision:
 
     Attributes:
         time: seconds since the epoch.
-        host: the name that was asked for; "" where there was none. Foreign text, at most 253 printable characters.
-        port: the port; 0 where there was none.
-        protocol: what was asked for.
-        method: of the HTTP request, `CONNECT` for a tunnel; "" where there is none.
-        allowed: what was decided.
-        reason: why, the second half of a sentence that begins with the host.
-        rule: the rule that allowed it.
-        sent_bytes: from the sandbox; final when the connection has ended.
-        received_bytes: to the sandbox; likewise.
-        number: of the decision in its log, from 1 on.
-        count: how many alike it stands for: 1, more where older ones of a host are summed up, and 0 for the bytes of a
-            connection whose decision is summed up elsewhere.
+        host: the requested name, at most 253 printable characters, chosen by the sandbox; "" if there was none.
+        port: the requested port; 0 if there was none.
+        protocol: the requested protocol.
+        method: the method of the HTTP request, `CONNECT` for a tunnel; "" if there was none.
+        allowed: whether it was allowed.
+        reason: the reason, as the predicate of a sentence whose subject is the host.
+        rule: the rule that allowed it; "" if none did.
+        sent_bytes: bytes from the sandbox; 0 until the connection has ended.
+        received_bytes: bytes to the sandbox; 0 until the connection has ended.
+        number: the number of the decision in its log, from 1; negative for a sum over many hosts in a file.
+        count: the number of decisions that this object stands for: 1, more for a sum, and 0 for the bytes of a
+            connection whose decision is part of another sum.
     """
 
     time: float
@@ -76,7 +76,7 @@ class NetworkDecision:
 
 @dataclass(frozen=True)
 class _NetworkTotals:
-    """Totals of all decisions of a log."""
+    """Totals of all decisions of a log; the bytes are those of connections that have ended."""
 
     allowed: int = 0
     refused: int = 0
@@ -85,14 +85,14 @@ class _NetworkTotals:
 
 
 class AuditLog:
-    """The decisions about one sandbox. All methods may be called from any thread.
+    """The network decisions of one sandbox. Thread-safe.
 
     Args:
-        name: of the sandbox: the file is `network/NAME.jsonl` in the state directory, mode 0600, and at most
-            MAX_FILE_BYTES large; the one before it is `NAME.1.jsonl`. None keeps no file.
+        name: the sandbox's name. The file is `network/NAME.jsonl` in the state directory, with mode 0600; when it
+            reaches MAX_FILE_BYTES it becomes `NAME.1.jsonl`. None writes no file.
 
     Raises:
-        UsageError: the name is not a name of a file, or the directory cannot be made.
+        UsageError: the name is not a valid file name, or the directory cannot be created.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -101,13 +101,13 @@ class AuditLog:
         self._file: int | None = None
         self._size = 0
         self._number = 0
-        self._token = secrets.token_hex(4)  # numbers begin anew in each process
+        self._token = secrets.token_hex(4)  # numbers start at 1 in each process
         self._kept: OrderedDict[int, NetworkDecision] = OrderedDict()
         self._sums: _Sums = {}
         self._totals = _NetworkTotals()
         self._listeners: NetworkListeners[[NetworkDecision]] = NetworkListeners()
         self.problem = ""
-        """Why decisions are in memory only, where the file could not be written; one line."""
+        """Why decisions are kept in memory only, in one line; "" while the file can be written."""
 
     def record(
         self,
@@ -120,7 +120,7 @@ class AuditLog:
         rule: str = "",
         method: str = "",
     ) -> NetworkDecision:
-        """Keep a decision and tell the listeners; foreign text in it is cut and has no control characters."""
+        """Store a decision and pass it to the listeners. Texts are cut to their limits, without control characters."""
         with self._guard:
             self._number += 1
             decision = NetworkDecision(
@@ -139,7 +139,7 @@ class AuditLog:
                 _sum_up(self._sums, self._kept.popitem(last=False)[1])
             self._add(allowed=int(allowed), refused=int(not allowed))
             self._write("decision", decision)
-        self._listeners.tell(decision)  # what is recorded is decided
+        self._listeners.tell(decision)
         return decision
 
     def finish(self, decision: NetworkDecision, *, sent_bytes: int, received_bytes: int) -> None:
@@ -155,24 +155,24 @@ class AuditLog:
 
     @property
     def decisions(self) -> tuple[NetworkDecision, ...]:
-        """The last KEPT, the oldest first, after sums of those before by host: at most MAX_SUMS."""
+        """Sums of older decisions by host, then the last KEPT decisions, oldest first."""
         with self._guard:
             return (*self._sums.values(), *self._kept.values())
 
     @property
     def totals(self) -> _NetworkTotals:
-        """The totals of all decisions; bytes of connections that have ended."""
+        """The totals of all decisions so far."""
         return self._totals
 
     def on_decision(self, listener: Callable[[NetworkDecision], None]) -> Callable[[], None]:
-        """Call listener with each decision, in the thread that made it; what is returned ends that.
+        """Call listener with each decision, in the thread that records it; return a function that removes the listener.
 
-        The listener must return at once; what it raises is logged.
+        The listener must return at once; its exceptions are logged.
         """
         return self._listeners.add(listener)
 
     def close(self) -> None:
-        """Close the file; decisions that come later open it again."""
+        """Close the file; the next decision opens it again."""
         with self._guard:
             self._close()
 
@@ -197,7 +197,7 @@ class AuditLog:
             self.problem = f"The network log {str(self._path)!r} cannot be written: {error}"
 
     def _rotate(self) -> bytes:
-        """Begin a new file; returns the lines with which it begins: the sums of what the file before the last held."""
+        """Begin a new file; return its first lines: the sums of the file that is dropped."""
         assert self._path is not None  # noqa: S101 - the caller writes to it
         self._close()
         sums: _Sums = {}
@@ -224,7 +224,7 @@ _Sums = dict[tuple[str, int, str, bool, str], NetworkDecision]
 
 
 def _sum_up(sums: _Sums, one: NetworkDecision) -> None:
-    """Add a decision to the sum of its host; beyond the bounds, to that of all other hosts, whose name is ""."""
+    """Add a decision to the sum of its host, or beyond the limits to the sum of many hosts, whose name is ""."""
     key = (one.host, one.port, one.protocol, one.allowed, one.rule)
     if key not in sums and len(sums) >= (MAX_SUMS if one.allowed else MAX_SUMS // 2):
         one = _of_many(one)
@@ -252,10 +252,10 @@ def _clean(text: str, limit_chars: int) -> str:
 
 
 def audit_path(name: str) -> Path:
-    """Where the decisions about the sandbox of that name are kept.
+    """Return the path of a sandbox's log, and create its directory.
 
     Raises:
-        UsageError: it is not a name of a file, or the directory cannot be made.
+        UsageError: the name is not a valid file name, or the directory cannot be created.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"Invalid name of a sandbox {name[:80]!r}: expected letters, digits, '_', '.' and '-'")
@@ -267,19 +267,19 @@ def _older(path: Path) -> Path:
 
 
 def read_decisions(name: str) -> tuple[NetworkDecision, ...]:
-    """The decisions that stand in the files of a sandbox, the oldest first, with the bytes of those that have ended.
+    """Return the decisions in the files of a sandbox, oldest first; an empty tuple if there are none.
 
-    Lines that are damaged are left out. No decision at all is an empty tuple.
+    Damaged lines are skipped.
 
     Raises:
-        UsageError: as `audit_path`, or a file is not a regular one.
+        UsageError: as for `audit_path`, or a file cannot be opened or is not a regular file.
     """
     path = audit_path(name)
     return _decisions_in([_older(path), path])
 
 
 def shortened(decisions: Sequence[NetworkDecision], most: int) -> tuple[NetworkDecision, ...]:
-    """The newest of decisions, `most` of them, after sums of the older ones by host."""
+    """Return sums of the older decisions by host, then the newest `most` decisions."""
     cut, sums = max(0, len(decisions) - most), _Sums()
     for one in decisions[:cut]:
         _sum_up(sums, one)
@@ -287,7 +287,7 @@ def shortened(decisions: Sequence[NetworkDecision], most: int) -> tuple[NetworkD
 
 
 def _decisions_in(files: Iterable[Path]) -> tuple[NetworkDecision, ...]:
-    """Return the decisions in the files of one sandbox, those of the older file first."""
+    """Return the decisions in the files of one sandbox, oldest first."""
     found: dict[tuple[str, int], NetworkDecision] = {}
     for file in files:
         for line in _lines(file):
@@ -298,17 +298,17 @@ def _decisions_in(files: Iterable[Path]) -> tuple[NetworkDecision, ...]:
             told = NetworkDecision(**{name: record[name] for name in _FIELDS})
             if record["event"] == "decision":
                 found[key] = told
-            else:  # of a decision that is summed up, only the bytes are to be counted
+            else:  # only the bytes count if the decision itself is part of a sum
                 known = found.get(key, dataclasses.replace(told, count=0))
                 found[key] = dataclasses.replace(known, sent_bytes=told.sent_bytes, received_bytes=told.received_bytes)
     return tuple(sorted(found.values(), key=lambda one: one.time))
 
 
 def audit_logs() -> dict[str, float]:
-    """When each log was written last, in seconds since the epoch, by the name of its sandbox; the newest first.
+    """Return the time of each log's last change, in seconds since the epoch, by sandbox name; the newest first.
 
     Raises:
-        UsageError: the directory cannot be made.
+        UsageError: the directory cannot be created.
     """
     found: dict[str, float] = {}
     for file in paths.subdirectory(_FOLDER).glob("*.jsonl"):
@@ -319,10 +319,10 @@ def audit_logs() -> dict[str, float]:
 
 
 def remove_audit_log(name: str) -> None:
-    """Remove what is kept of a sandbox, if anything is.
+    """Remove the log files of a sandbox, if there are any.
 
     Raises:
-        UsageError: as `audit_path`.
+        UsageError: as for `audit_path`.
     """
     path = audit_path(name)
     for file in (path, _older(path)):
@@ -338,7 +338,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """What a line says; empty where it is none of ours."""
+    """Return the record in a line, or {} if the line is not one of a log."""
     try:
         record = json.loads(line)
         fits = record["event"] in {"decision", "end"} and all(

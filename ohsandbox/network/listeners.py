@@ -1,4 +1,4 @@
-"""`NetworkListeners`: functions that are called on events."""
+"""`NetworkListeners`: functions that are called for each event."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _logger = logging.getLogger(__name__)
 
 
 class NetworkListeners(Generic[P]):
-    """Functions that are called with each event, in the order in which they were added; from any thread."""
+    """Functions that are called for each event, in the order in which they were added. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._all: tuple[Callable[P, object], ...] = ()
 
     def add(self, listener: Callable[P, object]) -> Callable[[], None]:
-        """Call listener from now on; return a function that removes it."""
+        """Add a listener; return a function that removes it."""
         with self._guard:
             self._all = (*self._all, listener)
 
@@ -32,7 +32,7 @@ class NetworkListeners(Generic[P]):
         return remove
 
     def tell(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all present listeners in this thread; an exception of one is logged and has no other effect."""
+        """Call all listeners in this thread; an exception of one is logged, and the others are called."""
         for listener in self._all:
             try:
                 listener(*args, **kwargs)

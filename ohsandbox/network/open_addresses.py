@@ -48,10 +48,10 @@ class _AddressException:
 
 
 def parse_exception(text: str) -> _AddressException:
-    """The exception that a text is: `ADDRESS`, `ADDRESS/LENGTH`, either with `:PORT`.
+    """Return the exception in a text: `ADDRESS` or `ADDRESS/LENGTH`, either with `:PORT`.
 
     Raises:
-        UsageError: it is none of these; one line that names it.
+        UsageError: the text is neither; one line that quotes it.
     """
     name, colon, port = text.strip().partition(":")
     is_port = not colon or (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16)  # noqa: PLR2004 - 16 bits
@@ -72,14 +72,14 @@ def gateway_rules(
     own: Iterable[str],
     resolvers: Sequence[str] = (),
 ) -> list[str]:
-    """The arguments of `programs/gateway.c`. Of two ranges that hold an address, the smaller one decides.
+    """Return the arguments of `programs/gateway.c`. Of two ranges that contain an address, the smaller one decides.
 
     Args:
-        exceptions: what a person opened.
-        subnet: of the bridge: the sandboxes beside this one, and the machine of the engine.
-        gateway: that machine's address there.
-        own: public addresses of that machine.
-        resolvers: the name servers; none for those of the container that sets the rules.
+        exceptions: the addresses that a user opened.
+        subnet: the subnet of the bridge: other sandboxes and the engine's machine.
+        gateway: the address of the engine's machine in it.
+        own: the public addresses of that machine.
+        resolvers: the addresses of name servers; none for those of the container that sets the rules.
     """
     opened = [*exceptions]
     ranked = [(-one.network.prefixlen, one.port == _NO_PORT, 0, f"a {one}") for one in opened]
@@ -95,23 +95,23 @@ def gateway_rules(
 
 
 def rejected(opened: Iterable[ipaddress.IPv4Network]) -> list[ipaddress.IPv4Network]:
-    """The ranges that get a rejecting route, which shows inside: those that hold nothing that is opened."""
+    """Return the non-public ranges that get a rejecting route: those without any opened address."""
     ranges = [*opened]
     return [one for one in NOT_PUBLIC if one in _NEVER or not any(one.overlaps(other) for other in ranges)]
 
 
 def route_line(network: ipaddress.IPv4Network) -> str:
-    """`DESTINATION/MASK` of a range as /proc/net/route shows it: hexadecimal, in the order of bytes of the machine."""
+    """Return `DESTINATION/MASK` of a range as in /proc/net/route: hexadecimal, in little-endian byte order."""
     parts = (network.network_address, network.netmask)
     return "/".join(one.packed[::-1].hex().upper() for one in parts)
 
 
 PROOF = frozenset(map(route_line, _NEVER))
-"""As the routes of these ranges show inside where the rules were set."""
+"""Routes that /proc/net/route in the sandbox must show: they prove that the rules are set."""
 
 
 def own_addresses(fib: Path = Path("/proc/net/fib_trie")) -> list[str]:
-    """The IPv4 addresses of this machine that are public; none where the kernel does not tell."""
+    """Return the public IPv4 addresses of this machine, sorted; an empty list if the kernel does not list them."""
     try:
         found = set(_HOST_ADDRESS.findall(fib.read_text()))
     except (OSError, ValueError):

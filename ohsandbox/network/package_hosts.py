@@ -1,9 +1,9 @@
-"""Where this person's package tools download from, which the rule `packages` allows: found once, in the background.
+"""The hosts that this user's package tools download from, which the rule `packages` allows.
 
-It is read from their own files, or said by the tools themselves.
+They are found once, in the background: in the tools' configuration files, and by asking the tools themselves.
 
-Only the person's and the machine's files count, and tools run in the root directory: what a repository says (`.npmrc`,
-`.cargo/config.toml`, `uv.toml`) opens nothing. Of an address only host and port are kept: it may hold a password.
+Only files of the user and of the machine count, and tools run in the root directory, so files of a repository
+(`.npmrc`, `.cargo/config.toml`, `uv.toml`) open nothing. Of a URL only host and port are kept: it may hold a password.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SOON_S = 2.0
-"""A run sends its first request within a second, and its model thinks for some; the tools take 0.5 s of a processor."""
+"""Seconds until the search begins, which takes 0.5 s of CPU time: by then a run has sent its first request."""
 WAIT_S = 10.0
-"""Seconds that a decision waits for the tools' answers; all together take about a second."""
+"""Maximum number of seconds that a decision waits for the hosts; finding them takes about a second."""
 _TOOL_TIMEOUT_S = 8.0
-"""Time limit for the answer of one tool; the slowest, pip, takes half a second."""
+"""Time limit for one tool in seconds; the slowest, pip, takes half a second."""
 _MAX_FILE_BYTES = 1024 * 1024
 _URL = re.compile(r"https?://[^\s'\",|<>]+", re.IGNORECASE)
 _PIP_SETTING = re.compile(r"\s+(?:[\w:]{0,40}\.|PIP_)([\w-]{1,60})(?:: |=)")
@@ -51,7 +51,7 @@ except (ImportError, AttributeError):
 sys.argv = ["pip", "config", "debug"]
 runpy.run_module("pip", run_name="__main__")
 """
-"""pip's documented word on its settings; its default index and the host of that one's files, which no option prints."""
+"""Prints pip's default index and the host of its files, for which pip has no option, and then pip's settings."""
 _TOML_KEYS = frozenset({"index", "index-url", "extra-index-url", "default-index", "find-links", "url", "registry"})
 _ENABLED_NO = re.compile(r"^enabled:\s*(?:no|false|0)\s*$", re.IGNORECASE | re.MULTILINE)
 
@@ -61,10 +61,10 @@ class PackageHost:
     """A host that a package tool of this machine downloads from.
 
     Attributes:
-        host: normalized.
-        ports: where.
+        host: the normalized name.
+        ports: the ports.
         tool: `pip`, `uv`, `npm`, `apt`, `cargo` or `go`.
-        source: the file, variable or tool that names it.
+        source: the file, variable or tool that names the host.
     """
 
     host: str
@@ -74,7 +74,7 @@ class PackageHost:
 
 
 def found_on_this_machine() -> tuple[PackageHost, ...]:
-    """Return the hosts that all tools of this machine and their files name, once per tool; takes about a second."""
+    """Return the hosts of all package tools of this machine, each once per tool; this takes about a second."""
     environ = dict(os.environ)
     readers = (pip_hosts, uv_hosts, npm_hosts, apt_hosts, cargo_hosts, go_hosts)
     with concurrent.futures.ThreadPoolExecutor(len(readers)) as pool:
@@ -83,10 +83,10 @@ def found_on_this_machine() -> tuple[PackageHost, ...]:
 
 
 class PackageHosts:
-    """Found once, in the background, at the first `start` or soon; may be used from any thread.
+    """The hosts of package tools, found once, in a thread of their own. Thread-safe.
 
     Args:
-        find: finds them; None asks the tools of this machine.
+        find: returns the hosts; None asks the tools of this machine.
     """
 
     def __init__(self, find: Callable[[], Iterable[PackageHost]] | None = None) -> None:
@@ -99,14 +99,14 @@ class PackageHosts:
         self._by_place: dict[tuple[str, int], PackageHost] = {}
 
     def start(self) -> None:
-        """Start to find the hosts, unless that was done."""
+        """Start finding the hosts, unless that has been done."""
         with self._guard:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ohsandbox-package-hosts", daemon=True)
                 self._thread.start()
 
     def start_soon(self) -> None:
-        """Begin to find them in SOON_S, when a command has begun, or at the first question for one of them."""
+        """Start finding the hosts after SOON_S seconds, unless `start` or a question does it earlier."""
         with self._guard:
             if self._thread is None and self._timer is None:
                 self._timer = threading.Timer(SOON_S, self.start)
@@ -122,17 +122,17 @@ class PackageHosts:
 
     @property
     def ready(self) -> bool:
-        """Whether the hosts are known."""
+        """Whether the search has ended."""
         return self._done.is_set()
 
     def all(self, *, timeout_s: float = WAIT_S) -> tuple[PackageHost, ...]:
-        """Return all hosts, each with what names it; empty if they are not known after timeout_s seconds."""
+        """Return all hosts; an empty tuple if they are not known after timeout_s seconds."""
         self.start()
         self._done.wait(timeout_s)
         return self._found
 
     def find(self, host: str, port: int) -> PackageHost | None:
-        """Return what first names a normalized host and port; None if nothing does."""
+        """Return the first entry for a normalized host and port, or None; it waits up to WAIT_S seconds."""
         self.all()
         return self._by_place.get((host, port))
 
@@ -142,7 +142,7 @@ _shared: PackageHosts | None = None
 
 
 def shared_package_hosts() -> PackageHosts:
-    """Return the hosts object of this process: the tools are asked once."""
+    """Return the instance that all sandboxes of this process share."""
     global _shared  # noqa: PLW0603 - found once for all sandboxes of the process
     with _shared_guard:
         if _shared is None:
@@ -154,11 +154,12 @@ def shared_package_hosts() -> PackageHosts:
 
 
 def pip_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
-    """Of our own interpreter's pip, or the one that comes with Python: both read the person's files and variables.
+    """Yield the hosts in pip's settings, and its default index if the settings name none.
 
-    Another pip on the PATH is not run: in a virtual environment of the workspace a sandbox may have written it.
+    The pip of this interpreter, or the one that ensurepip bundles, prints the settings of the user's and the machine's
+    files and variables. No pip on the PATH is run: a sandbox may have written one into a virtual environment.
     """
-    found = importlib.util.find_spec("ensurepip")  # Debian has it in a package of its own
+    found = importlib.util.find_spec("ensurepip")  # on Debian it is a separate package
     bundled = sorted(Path(found.origin).parent.glob("_bundled/pip-*.whl")) if found and found.origin else []
     said = _said([sys.executable, "-I", "-c", _PIP_SCRIPT, *map(str, bundled)], environ)
     default, _, settings = said.partition("\n")
@@ -178,7 +179,7 @@ def pip_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
 
 
 def uv_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
-    """Of uv.toml of the person and the machine, and variables; its default index where none is named."""
+    """Yield the hosts in uv's variables and the uv.toml of user and machine; if they name no index, its default."""
     has_index = any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"))
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"):
         yield from _hosts("uv", name, environ.get(name, ""))
@@ -202,7 +203,7 @@ def uv_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
 
 
 def npm_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
-    """What `npm config` says, of scopes too; without npm what the person's `.npmrc` says."""
+    """Yield the registries in the user's `.npmrc`, and those that `npm config` prints, also the ones of scopes."""
     own = Path(environ.get("NPM_CONFIG_USERCONFIG") or _home(environ) / ".npmrc")
     of_file = [line for line in _text(own).splitlines() if "registry" in line.partition("=")[0]]
     yield from _hosts("npm", str(own), "\n".join(line.partition("=")[2] for line in of_file))
@@ -216,7 +217,7 @@ def npm_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
 
 
 def apt_hosts(_: Mapping[str, str], etc: Path = Path("/etc/apt")) -> Iterator[PackageHost]:
-    """Yield the hosts of this machine's apt sources, in both formats; another distribution has other ones."""
+    """Yield the hosts of apt's sources in both formats, `.list` and `.sources`."""
     files = [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*.list"))]
     for file in files:
         lines = [line for line in _text(file).splitlines() if line.lstrip().startswith(("deb ", "deb-src "))]
@@ -229,7 +230,7 @@ def apt_hosts(_: Mapping[str, str], etc: Path = Path("/etc/apt")) -> Iterator[Pa
 
 
 def cargo_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
-    """Yield the hosts in the user's config.toml and variables; cargo does not report its built-in registry."""
+    """Yield the registries in the user's config.toml and variables; cargo does not print its built-in registry."""
     for name in sorted(environ):
         if name.startswith("CARGO_REGISTRIES_") and name.endswith("_INDEX"):
             yield from _hosts("cargo", name, environ[name])
@@ -240,7 +241,7 @@ def cargo_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
 
 
 def go_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
-    """Of GOPROXY and GOSUMDB as `go env` says them; without go as the person's file and variables do."""
+    """Yield the hosts of GOPROXY and GOSUMDB, as `go env` or else the user's file and variables say."""
     values = _said(["go", "env", "GOPROXY", "GOSUMDB"], environ).splitlines()
     if len(values) == len(("GOPROXY", "GOSUMDB")):
         yield from _hosts("go", "go env", f"{values[0]}\n{_sum_url(values[1])}")
@@ -255,17 +256,17 @@ def _assignments(text: str) -> dict[str, str]:
 
 
 def _sum_url(value: str) -> str:
-    """The address of a checksum database: a name with a key or without, and perhaps an address after it."""
+    """Return the URL of a checksum database, of which the value holds the name, perhaps a key, and perhaps the URL."""
     if value in {"", "off"} or "://" in value:
         return value
     return f"https://{value.partition('+')[0].split()[0]}" if value.split() else ""
 
 
-# --- what they say ----------------------------------------------------------------------------
+# --- reading their output and files -----------------------------------------------------------
 
 
 def _hosts(tool: str, source: str, text: str) -> Iterator[PackageHost]:
-    """The hosts of all http and https addresses in a text; addresses of no name and of this machine are left out."""
+    """Yield the hosts of all http and https URLs in a text, except IP addresses and this machine."""
     for url in _URL.findall(text):
         try:
             parts = urllib.parse.urlsplit(url)
@@ -278,7 +279,7 @@ def _hosts(tool: str, source: str, text: str) -> Iterator[PackageHost]:
 
 
 def _urls_in(value: Any, key: str = "") -> str:
-    """All texts of a TOML tree that stand at a key which names an index, on lines."""
+    """Return the texts of a TOML tree whose key names an index, one per line."""
     if isinstance(value, dict):
         return "\n".join(_urls_in(one, name) for name, one in value.items())
     if isinstance(value, list):
@@ -287,7 +288,7 @@ def _urls_in(value: Any, key: str = "") -> str:
 
 
 def _said(command: list[str], environ: Mapping[str, str]) -> str:
-    """Return a tool's output, run in the root directory; "" where it is missing, fails or takes too long."""
+    """Return the output of a tool, run in the root directory; "" if it is missing, fails or exceeds its time limit."""
     path = _trusted_path(environ.get("PATH", ""))
     program = shutil.which(command[0], path=path)
     if program is None:
@@ -310,7 +311,7 @@ def _said(command: list[str], environ: Mapping[str, str]) -> str:
 
 
 def _trusted_path(path: str) -> str:
-    """A PATH without what a sandbox may have written to: relative entries, this repository, virtual environments."""
+    """Return PATH without relative entries and those in the workspace or a virtual environment: a sandbox may write."""
     workspace, kept = _workspace(), []
     for entry in filter(os.path.isabs, path.split(":")):
         real = Path(entry).resolve()
@@ -322,13 +323,13 @@ def _trusted_path(path: str) -> str:
 
 
 def _workspace() -> Path:
-    """The repository around the current directory, or this directory: what a sandbox may have written."""
+    """Return the repository around the current directory, or without one that directory: a sandbox may write there."""
     here = Path.cwd()
     return next((above for above in (here, *here.parents) if (above / ".git").exists()), here)
 
 
 def _is_of_workspace(file: Path) -> bool:
-    """Whether a variable of the person's leads to a file of the repository; a home is none, nor what holds it."""
+    """Whether a file is in the workspace; False for every file if the home directory is in it, too."""
     workspace = _workspace()
     return file.resolve().is_relative_to(workspace) and not Path("~").expanduser().is_relative_to(workspace)
 

@@ -1,4 +1,4 @@
-"""Which hosts a sandbox may connect to: the user's rules, which can change while it runs."""
+"""The user's rules about which hosts a sandbox may connect to; they can change while it runs."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 PACKAGES = "packages"
-"""The preset: hosts of the person's own package tools (`package_hosts`)."""
+"""The rule that stands for the hosts of the user's package tools (see `package_hosts`)."""
 HTTP_PORT, HTTPS_PORT = 80, 443
 DEFAULT_PORTS = frozenset({HTTP_PORT, HTTPS_PORT})
-"""Ports of a rule that names none."""
+"""Ports of a rule that names no port."""
 _PRIVATE = "private:"
 _NOT_LISTED, _OTHER_PORTS = LACKS_RULE = ("is not on the list", "is allowed at other ports")
-"""How the reason of a refusal begins that a rule for the host would end."""
+"""How the reason of a refusal begins if a rule for the host would allow it."""
 _FORMS = "Write a host (example.org), all below it (*.example.org), host:port, private:host, or the word packages."
 
 
 @dataclass(frozen=True)
 class _NetworkRule:
-    """One rule, in its one spelling.
+    """One rule.
 
     Attributes:
-        text: the rule as it is shown, and named to take it back.
-        host: an exact name, or what all names below it end in; "" for the preset.
-        below: whether the names below host are meant, and not host itself.
-        port: the only one; None for 80 and 443.
+        text: the canonical spelling, which also identifies the rule.
+        host: the host's name, or the parent domain of the names below; "" for `packages`.
+        below: whether the rule covers the names below host, and not host itself.
+        port: the only port; None for 80 and 443.
         private: whether the host may have an address of the site.
     """
 
@@ -47,7 +47,7 @@ class _NetworkRule:
     private: bool = False
 
     def matches(self, host: str, port: int) -> bool:
-        """Whether a normalized host and port are what the rule names; never for the preset."""
+        """Whether the rule covers a normalized host and port; False for `packages`."""
         if not self.host or (port != self.port if self.port is not None else port not in DEFAULT_PORTS):
             return False
         return host.endswith(f".{self.host}") if self.below else host == self.host
@@ -55,12 +55,12 @@ class _NetworkRule:
 
 @dataclass(frozen=True)
 class NetworkVerdict:
-    """What the rules say of a host and port.
+    """The answer of the rules about a host and port.
 
     Attributes:
-        allowed: whether a connection may be tried; the host's addresses are judged after that.
-        reason: why not, or what allows it: the second half of a sentence about the host.
-        rule: the rule that allows it; "" where none does.
+        allowed: whether a connection may be tried; the host's addresses are checked after that.
+        reason: why, as the predicate of a sentence whose subject is the host.
+        rule: the rule that allows it; "" if none does.
         private: whether its addresses may be those of a site.
     """
 
@@ -71,10 +71,10 @@ class NetworkVerdict:
 
 
 def parse_rule(text: str) -> _NetworkRule:
-    """The rule that a text is: `host`, `*.host`, `host:port`, `private:host[:port]` or `packages`.
+    """Return the rule in a text: `host`, `*.host`, `host:port`, `private:host[:port]` or `packages`.
 
     Raises:
-        UsageError: it is none of these; one line that names it.
+        UsageError: the text is not a rule; one line that quotes it.
     """
     if not isinstance(text, str):
         raise UsageError(f"Invalid network rule of type {type(text).__name__}. {_FORMS}")
@@ -104,7 +104,7 @@ def parse_rule(text: str) -> _NetworkRule:
 
 
 def _host_of(url: str) -> str:
-    """What to write in its place, where that is clear."""
+    """Return a colon and the host of a URL, as a proposal; "" if the URL has none."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
         return f": {normalized_host(parts.hostname or '')}{f':{parts.port}' if parts.port else ''}"
@@ -116,10 +116,10 @@ def _invalid(text: str, problem: str) -> UsageError:
 
 
 def _port(text: str) -> int:
-    """The number of a TCP port, written without sign, blank or leading zero.
+    """Return the number of a TCP port, which must be written without sign, blank or leading zero.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a port.
     """
     if not (text.isascii() and text.isdecimal() and len(text) <= 5 and not text.startswith("0")):  # noqa: PLR2004
         raise ValueError(text)
@@ -130,15 +130,15 @@ def _port(text: str) -> int:
 
 
 class NetworkPolicy:
-    """The rules of one sandbox. All methods may be called from any thread.
+    """The rules of one sandbox. Thread-safe.
 
     Args:
-        rules: see `parse_rule`.
-        package_hosts: what `packages` stands for; None for the tools of this machine, which are asked in the
-            background from the moment that the preset is in the rules.
+        rules: the first rules; see `parse_rule`.
+        package_hosts: the hosts that `packages` stands for; None for those of this machine's package tools, which are
+            asked in the background once `packages` is a rule.
 
     Raises:
-        UsageError: a rule is invalid; one line for each.
+        UsageError: rules are invalid; one line for each.
     """
 
     def __init__(self, rules: Iterable[str] = (), *, package_hosts: PackageHosts | None = None) -> None:
@@ -150,15 +150,15 @@ class NetworkPolicy:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules as they are shown, in the order in which they came."""
+        """The rules in their canonical spelling, in the order in which they were added."""
         with self._guard:
             return tuple(self._rules)
 
     def allow(self, *rules: str) -> None:
-        """Add rules; one that is there stays.
+        """Add rules; those that exist already stay.
 
         Raises:
-            UsageError: a rule is invalid, so none is added; one line for each.
+            UsageError: rules are invalid, one line for each; none is added.
         """
         parsed = _all_parsed(rules)
         with self._guard:
@@ -168,10 +168,10 @@ class NetworkPolicy:
         self._listeners.tell()
 
     def disallow(self, *rules: str) -> None:
-        """Take rules back. Connections that none of the rest allows end (see `on_change`).
+        """Remove rules.
 
         Raises:
-            UsageError: a rule is invalid or not in the list, so none is removed; one line for each.
+            UsageError: rules are invalid or do not exist, one line for each; none is removed.
         """
         parsed = _all_parsed(rules)
         with self._guard:
@@ -190,10 +190,10 @@ class NetworkPolicy:
         return f"No rule is {rule.text!r}.{did_you_mean(rule.text, self.rules)}"
 
     def decide(self, host: str, port: int) -> NetworkVerdict:
-        """What the rules say of a name, which is not resolved here.
+        """Return what the rules say about a name, without resolving it.
 
-        Waits for the package tools' answers, at most some seconds, where only the preset can allow it and they are
-        not there yet: on an event loop ask `ready` first.
+        While `packages` is a rule and its hosts are not known yet, this waits for them, at most `package_hosts.WAIT_S`
+        seconds; see `ready`.
         """
         try:
             name = normalized_host(host)
@@ -227,18 +227,18 @@ class NetworkPolicy:
 
     @property
     def ready(self) -> bool:
-        """Whether `decide` answers without waiting."""
+        """Whether `decide` returns without waiting."""
         return PACKAGES not in self._rules or self.package_hosts.ready
 
     @property
     def package_hosts(self) -> PackageHosts:
-        """The package tools' hosts, which the preset stands for."""
+        """The hosts that `packages` stands for."""
         if self._package_hosts is None:
             self._package_hosts = shared_package_hosts()
         return self._package_hosts
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call listener, in the thread of the change, after each one; what is returned ends that."""
+        """Call listener after each change, in the thread that made it; return a function that removes the listener."""
         return self._listeners.add(listener)
 
 

@@ -1,1 +1,1 @@
-"""Credentials that stay on the host: TLS to their hosts ends in this process, which adds the header."""
+"""Credentials that stay on the host: TLS connections to their hosts end in this process, which adds the header."""

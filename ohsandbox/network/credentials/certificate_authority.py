@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _AUTHORITY_LIFETIME = dt.timedelta(days=365)
-"""The authority ends with the process that created it, and no session lasts a year."""
+"""The authority exists only as long as the process that created it, and no session lasts a year."""
 LEAF_LIFETIME = dt.timedelta(days=2)
 RENEWED_BEFORE = dt.timedelta(days=1)
 """A leaf certificate with less time left is replaced: connections last hours, and a sandbox's clock may be hours
 ahead."""
 _BACKDATED = dt.timedelta(days=1)
-"""Validity begins this much earlier, since a sandbox's clock may be behind: virtual machines of an engine wake up with
-an old time."""
+"""Validity begins this much earlier, since a sandbox's clock may be behind, as in a virtual machine that was
+suspended."""
 _EVERYWHERE = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 
 
@@ -41,9 +41,9 @@ class _Leaf(NamedTuple):
 
 
 class CertificateAuthority:
-    """Issues certificates for `hosts`; its own is constrained to these names (RFC 5280, 4.2.1.10), without addresses.
+    """Issues certificates for `hosts`. Its own is constrained to these names and to no IP address (RFC 5280, 4.2.1.10).
 
-    Such a constraint also covers subdomains of a host. Thread-safe.
+    The constraint also covers subdomains of a host. Thread-safe.
     """
 
     def __init__(self, hosts: Iterable[str]) -> None:
@@ -59,7 +59,7 @@ class CertificateAuthority:
         return self._certificate.public_bytes(Encoding.PEM)
 
     def server_context(self, host: str) -> ssl.SSLContext:
-        """Return the server context for a TLS client that asks for this host: HTTP/1.1, and the SNI must be the host.
+        """Return the TLS context of a server with this name: HTTP/1.1 only, and the client must send the name as SNI.
 
         Raises:
             ValueError: the authority does not issue certificates for host.

@@ -1,4 +1,4 @@
-"""`CredentialBroker`: what a sandbox gets for a user's credentials, and what serves them outside of it.
+"""`CredentialBroker`: the certificates a sandbox gets for a user's credentials, and the interceptor that serves them.
 
 This module imports `cryptography` and h11, so import it only at first use.
 """
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from ohsandbox.network.credentials.credentials import Credential
 
 _BUNDLE_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""Variables of the user's environment; OpenSSL itself reads `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
+"""Variables of the user that name a CA bundle; OpenSSL itself reads `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
 
 
 class CredentialBroker:
-    """The broker of one sandbox in one process: the key of its authority exists nowhere else.
+    """The credentials of one sandbox. The key of its certificate authority exists only in this process.
 
     Attributes:
         rules: additional rules that the sandbox's network policy needs.
         interceptor: the interceptor for the proxy.
         certificate: the sandbox's own authority, in PEM.
-        bundle: PEM of every authority that programs in the sandbox should trust: the user's ca_bundle, or without one
-            the public roots, and the sandbox's own.
+        bundle: all authorities, in PEM, that programs in the sandbox should trust: its own, and those of ca_bundle or
+            by default the public roots.
     """
 
     def __init__(
@@ -43,7 +43,11 @@ class CredentialBroker:
         ca_bundle: str | Path | None = None,
         upstream: ssl.SSLContext | None = None,
     ) -> None:
-        """Create the sandbox's authority; upstream None verifies hosts by this machine's trust store and ca_bundle."""
+        """Create the sandbox's authority; upstream None verifies hosts as `upstream_context` does.
+
+        Raises:
+            OSError: ca_bundle cannot be read.
+        """
         roots = Path(certifi.where() if ca_bundle is None else ca_bundle).expanduser().read_bytes()
         authority = CertificateAuthority(one.host for one in credentials)
         self.rules = rules_of(credentials)
@@ -62,7 +66,7 @@ class CredentialBroker:
 
 
 def upstream_context(ca_bundle: str | Path | None = None, environ: Mapping[str, str] | None = None) -> ssl.SSLContext:
-    """Return the context that verifies real hosts: by this machine's trust store, the user's variables, ca_bundle."""
+    """Return the context that verifies the real hosts, by this machine's trust store, user variables and ca_bundle."""
     context = ssl.create_default_context()
     environ = os.environ if environ is None else environ
     named = [*(environ.get(variable) for variable in _BUNDLE_VARIABLES), ca_bundle]

@@ -1,9 +1,9 @@
-"""Credentials that never enter a sandbox: how a user writes them, and the header that each becomes.
+"""Credentials that never enter a sandbox: how a user writes them, and the header that each of them becomes.
 
     HOST[:PORT]=env:NAME[,bearer | ,header:NAME | ,basic:USER]
     PRESET[=env:NAME]
 
-`file:PATH` may stand for `env:NAME`. The value is read once, on the host; inside the sandbox is a placeholder.
+`file:PATH` may replace `env:NAME`. The value is read once, on the host; the sandbox sees a placeholder.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PLACEHOLDER = "ohsandbox-placeholder"
-"""The worthless value of the variables that programs inside look for."""
+"""The value that the variables of a credential have in the sandbox."""
 _FORM = re.compile(r",(bearer|header:[^,:]*|basic:[^,:]*)\Z")
 _HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _USER = re.compile(r"[A-Za-z0-9._@+-]{1,128}")
 _VALUE = re.compile(r"[\x21-\x7e]+(?: [\x21-\x7e]+)*")
-"""Visible ASCII, which every server reads alike in a header (RFC 9110, 5.5)."""
+"""Visible ASCII with single blanks, which all servers read alike in a header (RFC 9110, 5.5)."""
 _OF_A_MESSAGE = re.compile(
     r"host|content-length|transfer-encoding|connection|upgrade|expect|te|trailer|keep-alive|accept-encoding|proxy-.*"
 )
@@ -56,7 +56,7 @@ class Credential:
 
     @property
     def header_value(self) -> bytes:
-        """Return the header's value."""
+        """The header's value, with the scheme `Basic` or `Bearer` where the form has one."""
         if self.form.startswith("basic:"):
             pair = f"{self.form.removeprefix('basic:')}:{self.value}"
             return b"Basic " + base64.b64encode(pair.encode())
@@ -75,7 +75,7 @@ class _CredentialPreset(NamedTuple):
     """A predefined credential, selected by one word."""
 
     variables: tuple[str, ...]
-    """Variables of the host: the first that is set has the value. Inside, all of them have the placeholder."""
+    """Variables of the host; the first that is set has the value. In the sandbox all of them have the placeholder."""
     places: tuple[_CredentialPlace, ...]
     placeholder: str = PLACEHOLDER
     more_inside: tuple[str, ...] = ()
@@ -136,8 +136,8 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
     """Read credentials and look up their values; environ None is this process's.
 
     Raises:
-        UsageError: a credential is malformed, its value is missing or fits no header, or a host is named twice. The
-            message never quotes what may be a value.
+        UsageError: a credential is malformed, its value is missing or does not fit in a header, or two have
+            the same host, port and path. The message never quotes text that may be a value.
     """
     environ = os.environ if environ is None else environ
     found: list[Credential] = []
@@ -157,7 +157,7 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
 
 
 def check_outside(credentials: Iterable[Credential], variables: Mapping[str, str]) -> None:
-    """Refuse variables of a sandbox that contain a value which must stay outside.
+    """Check that no variable of a sandbox contains the value of a credential.
 
     Raises:
         UsageError: a variable contains one.
@@ -172,7 +172,7 @@ def check_outside(credentials: Iterable[Credential], variables: Mapping[str, str
 
 
 def rules_of(credentials: Iterable[Credential]) -> tuple[str, ...]:
-    """Return the rules that a network policy needs for these credentials."""
+    """Return the rules that a network policy needs for these credentials: `HOST:PORT` each."""
     return tuple(dict.fromkeys(f"{one.host}:{one.port}" for one in credentials))
 
 
@@ -225,7 +225,11 @@ def _preset(word: str, reference: str, environ: Mapping[str, str]) -> list[Crede
 
 
 def _host(subject: str) -> tuple[str, int]:
-    """Return host and port; refuse an address, a pattern, this machine or a URL."""
+    """Return host and port.
+
+    Raises:
+        UsageError: it is an address, a pattern, a URL or this machine.
+    """
     name, colon, port = subject.partition(":")
     try:
         host = normalized_host(name)
@@ -242,7 +246,7 @@ def _host(subject: str) -> tuple[str, int]:
 
 
 def _header(host: str, form: str) -> str:
-    """Return the header of a form, in lower case."""
+    """Return the name of a form's header in lower case; raise UsageError if the form is invalid."""
     kind, _, rest = form.partition(":")
     header = rest.lower() if kind == "header" else "authorization"
     if not _HEADER.fullmatch(header) or _OF_A_MESSAGE.fullmatch(header):
@@ -253,7 +257,7 @@ def _header(host: str, form: str) -> str:
 
 
 def _fitting(host: str, value: str) -> str:
-    """Return the value without surrounding blanks, if a header can contain it."""
+    """Return the value without surrounding blanks; raise UsageError if a header cannot contain it."""
     value = value.strip()
     if not _VALUE.fullmatch(value):
         raise UsageError(

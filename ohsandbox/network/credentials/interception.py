@@ -1,7 +1,7 @@
-"""Requests to a credential's host: TLS ends here, the credential's header is added, and TLS continues to the real host.
+"""Requests to a credential's host: TLS ends here, the header is added, and a second TLS connection leads to the host.
 
-h11 parses and writes both sides, so the outgoing request is one well-formed HTTP/1.1 request for the host, whatever
-came in. Bodies pass piece by piece. If an answer quotes the credential, it is masked with the same length.
+h11 parses and writes both sides, so the outgoing request is always one well-formed HTTP/1.1 request for the host.
+Bodies are streamed. If an answer contains the credential, it is replaced by a mask of the same length.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _HANDSHAKE_S = 20.0
-"""Time limit for one TLS handshake; a slow line takes two seconds."""
+"""Time limit for one TLS handshake; on a slow connection it takes two seconds."""
 _HEAD_S = 300.0
-"""Seconds from one request's end to the next one's: clients' pools keep a connection for one to five minutes."""
+"""Seconds to wait for the next request: clients' pools keep a connection for one to five minutes."""
 IDLE_S = 3600.0
-"""Seconds without a byte from or to the host: models think for minutes, and a websocket may be silent."""
+"""Seconds to wait for the next data of either side: models think for minutes, and a websocket may be silent."""
 MAX_HEAD_BYTES = 128 * 1024
-"""Maximum size of the head of a request or answer, and of trailers; most servers accept 8 to 64 KiB."""
+"""Maximum size of a head and of trailers; most servers accept 8 to 64 KiB."""
 LINGER_BYTES, LINGER_S = 1 << 20, 2.0
-"""Bytes and seconds for which a refused request is still read, so that its sender gets to read the reason."""
+"""Limits for reading on after a refusal, so that the client can finish sending and reads the reason."""
 
 
 class CredentialInterceptor:
-    """Serves connections to the hosts of credentials; one for all connections of a sandbox."""
+    """Serves all connections of a sandbox to the hosts of credentials."""
 
     def __init__(
         self, credentials: Sequence[Credential], authority: CertificateAuthority, upstream: ssl.SSLContext
     ) -> None:
-        """Store credentials, whose hosts are the authority's; upstream verifies the hosts' certificates."""
+        """Store credentials, whose hosts must be the authority's; upstream verifies the hosts' certificates."""
         self._credentials = tuple(sorted(credentials, key=lambda one: -len(one.path)))
         self._authority = authority
         self._upstream = upstream
@@ -80,7 +80,7 @@ class CredentialInterceptor:
         try:
             async with asyncio.timeout(_HANDSHAKE_S):
                 await sandbox.handshake()
-        except (OSError, TimeoutError) as error:  # the sandbox learns of it through TLS
+        except (OSError, TimeoutError) as error:  # the client gets a TLS alert
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
                 refused(HTTPStatus.FORBIDDEN, f"has a credential, and its TLS was not agreed on: {_tls_problem(error)}")
             sandbox.close()
@@ -103,7 +103,7 @@ class _Destination(NamedTuple):
     connect: Callable[[], Awaitable[Streams]]
 
     def credential(self, target: bytes) -> Credential | None:
-        """Return the credential with the longest path that contains the request's."""
+        """Return the credential with the longest path that is a prefix of the request's target."""
         return next((one for one in self.credentials if target.startswith(one.path.encode())), None)
 
     async def open(self) -> TlsStream:
@@ -126,13 +126,13 @@ class _Side:
         self._early: asyncio.Task[bytes] | None = None
 
     async def next_event(self) -> Any:
-        """Return the next event of h11, which is PAUSED if a next request waits."""
+        """Return the next event of h11, which is PAUSED if another request has arrived already."""
         while (event := self.http.next_event()) is h11.NEED_DATA:
             await self.receive()
         return event
 
     async def receive(self) -> bytes:
-        """Pass the next data to h11."""
+        """Pass the next data to h11 and return it; b"" at the end."""
         early, self._early = self._early, None
         data = await (early or self.stream.read())
         self.http.receive_data(data)
@@ -143,7 +143,7 @@ class _Side:
             await self.stream.write(data)
 
     def listen(self) -> None:
-        """Start waiting for data or the end between two exchanges; either ends the connection."""
+        """Start reading between two exchanges: data or the end of the stream closes the connection."""
         self._early = asyncio.ensure_future(self.stream.read())
         self._early.add_done_callback(self._closes_unless_read)
 
@@ -153,7 +153,7 @@ class _Side:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether nothing, not even the end, has come since the last exchange."""
+        """Whether nothing has arrived since the last exchange, not even the end of the stream."""
         return self._early is not None and not self._early.done()
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class _Exchanges:
         return await self._relay(upstream)
 
     async def _sent(self, head: h11.Request) -> _Side | CredentialRefusal:
-        """Return the upstream side with the request's head sent, or a refusal."""
+        """Send the head to the host; return that side, or a refusal."""
         try:
             if self._upstream is None or not self._upstream.is_reusable:
                 self._drop_upstream()
@@ -224,13 +224,13 @@ class _Exchanges:
         return self._upstream
 
     async def _relay(self, upstream: _Side) -> bool:
-        """Carry body and answer at the same time."""
+        """Carry body and answer at the same time; return whether another request may follow."""
         async with side_by_side(self._send_body(upstream), self._send_answer(upstream)) as (body, answer):
             await asyncio.wait((body, answer), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done() and body.result():  # the sandbox has gone, or its body is malformed
+            if not answer.done() and body.result():  # the client has gone
                 return False
             switched: bool | CredentialRefusal = await answer
-        if isinstance(switched, CredentialRefusal):  # only now: refusing reads what the body's task was reading
+        if isinstance(switched, CredentialRefusal):  # not earlier: the body's task reads from the same stream
             await self._refuse(switched)
             return False
         if switched:
@@ -244,16 +244,16 @@ class _Exchanges:
         return self._sandbox.http.our_state is h11.DONE and self._sandbox.http.their_state is h11.DONE
 
     async def _send_body(self, upstream: _Side) -> bool:
-        """Carry the request's body; then wait, and return whether the sandbox has gone."""
+        """Carry the request's body, then wait for data; return whether the stream has ended instead."""
         while not isinstance(event := await self._from(self._sandbox), h11.EndOfMessage):
-            with contextlib.suppress(OSError):  # its answer, which says why it stopped reading, may be on the way
+            with contextlib.suppress(OSError):  # the host may have answered why it stopped reading
                 await upstream.send(event)
         with contextlib.suppress(OSError):
             await upstream.send(h11.EndOfMessage(headers=request_trailers(event.headers)))
         return not await self._sandbox.receive()
 
     async def _send_answer(self, upstream: _Side) -> bool | CredentialRefusal:
-        """Carry the answer; return whether both sides switch protocols, or the refusal to send instead."""
+        """Carry the answer; return whether the protocol is switched, or the refusal to send instead."""
         mask = EchoMask(self._masker)
         began = False
         while True:
@@ -310,7 +310,7 @@ class _Exchanges:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
 
     async def _refuse(self, refusal: CredentialRefusal) -> None:
-        """Send the refusal if no answer has begun, let the sandbox read it, and end the connection."""
+        """Record the refusal, and send it if no answer has begun."""
         self._refused(refusal.status, f"was sent a request that is not served: {refusal.text}")
         if self._sandbox.http.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             return

@@ -1,4 +1,4 @@
-"""Rewriting of requests to a credential's host and of their answers: headers, and masking of echoed credentials."""
+"""Rewriting of requests to a credential's host and of the answers: headers, and masking of the credential's value."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 _HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate te upgrade alt-svc".split()
 )
-"""Headers of one connection (RFC 9110, 7.6.1), and the offer to switch to QUIC, which the proxy cannot carry."""
+"""Headers of one connection (RFC 9110, 7.6.1), and `Alt-Svc`, which offers QUIC: the proxy cannot carry that."""
 _FRAMING = frozenset((b"host", b"content-length", b"transfer-encoding", b"trailer", b"expect"))
-"""Headers that determine how a message is parsed; naming them in `Connection` does not remove them."""
+"""Headers that determine how a message is parsed; they stay even if `Connection` names them."""
 _CREDENTIALS = frozenset(
     (
         b"authorization x-api-key api-key x-goog-api-key private-token job-token deploy-token x-auth-token x-auth-key "
         b"x-access-token x-api-token x-vault-token"
     ).split()
 )
-"""Headers in which a sandbox could put another key, to send data to another account at the same host."""
+"""Headers that could hold another key, with which a sandbox could send data to another account of the host."""
 _REFUSED_METHODS = frozenset((b"TRACE", b"TRACK", b"CONNECT"))
-"""The first two are answered with the request itself, including the credential."""
+"""The answer to TRACE and TRACK is the request itself, with the credential."""
 
 
 class CredentialRefusal(NamedTuple):
-    """An answer that the proxy itself sends."""
+    """An answer of the proxy itself."""
 
     status: HTTPStatus
     text: str
@@ -42,7 +42,7 @@ class CredentialRefusal(NamedTuple):
 def outgoing(
     request: h11.Request, host: str, port: int, credential: Credential | None
 ) -> h11.Request | CredentialRefusal:
-    """Return the request as it goes to the host, or the reason for refusing it."""
+    """Return the request to send to the host, or the refusal to send to the sandbox."""
     names = [name for name, _ in request.headers]
     if request.method.upper() in _REFUSED_METHODS:
         told = f"{request.method.decode()} is refused: its answer would show the credential"
@@ -68,14 +68,14 @@ def outgoing(
 
 
 def request_trailers(trailers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Return the trailers that may pass: neither credentials nor headers that determine how a message is parsed."""
+    """Return the trailers that may pass: no credentials, and no headers that determine how a message is parsed."""
     return [pair for pair in trailers if pair[0] not in _HOP | _FRAMING and not _is_credential(pair[0])]
 
 
 def answered(
     answer: h11.Response | h11.InformationalResponse, mask: EchoMask
 ) -> h11.Response | h11.InformationalResponse:
-    """Return an answer's head as it goes into the sandbox."""
+    """Return the head of an answer for the sandbox."""
     headers = _passed(answer.headers)
     if any(name == b"transfer-encoding" for name, _ in headers):
         headers = [pair for pair in headers if pair[0] != b"content-length"]
@@ -86,7 +86,7 @@ def answered(
 
 
 def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Return the headers of the message itself, without those of one connection or named in `Connection`."""
+    """Return the headers without those of one connection and those that `Connection` names."""
     pairs = list(headers)
     named = {one.strip().lower() for name, value in pairs if name == b"connection" for one in value.split(b",")}
     return [(name, value) for name, value in pairs if name not in _HOP and (name in _FRAMING or name not in named)]
@@ -104,9 +104,9 @@ def _is_websocket(request: h11.Request) -> bool:
 
 
 class EchoMask:
-    """Replaces every form of the credentials in an answer by `*`; lengths stay, and so do the ends of messages.
+    """Replaces every form of the credentials in an answer by as many `*`.
 
-    It holds back a tail that may be the beginning of a value: at most the length of the longest form.
+    It holds back a tail that may be the beginning of a value, at most as long as the longest form.
     """
 
     def __init__(self, masker: Masker) -> None:
@@ -114,7 +114,7 @@ class EchoMask:
         self._held = b""
 
     def whole(self, data: bytes) -> bytes:
-        """Return all of data, masked."""
+        """Return data with all values masked."""
         found = bytearray(data)
         for start, _, end, _ in self._masker.spans(data):
             found[start:end] = b"*" * (end - start)
@@ -125,13 +125,13 @@ class EchoMask:
         return [(name, self.whole(value)) for name, value in headers]
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes that can be passed on after this data."""
+        """Add data; return the masked bytes that can be passed on."""
         data = self.whole(self._held + data)
         upto = self._masker.whole_prefix(data)
         self._held = data[upto:]
         return data[:upto]
 
     def flush(self) -> bytes:
-        """Return the bytes that were held back, since the answer has ended."""
+        """Return the bytes that were held back; the answer has ended."""
         data, self._held = self._held, b""
         return data

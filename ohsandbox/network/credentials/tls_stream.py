@@ -1,4 +1,4 @@
-"""TLS over a pair of asyncio streams, in memory: also for streams that are not sockets or have been read from."""
+"""TLS over a pair of asyncio streams: also for streams that are not sockets, or of which data has been read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ READ_BYTES = 64 * 1024
 
 
 class TlsStream:
-    """One TLS connection, as client if `server_hostname` is given, else as server.
+    """One TLS connection: a client if `server_hostname` is given, else a server.
 
-    One task may read while another writes. `asyncio.StreamWriter.start_tls` derives its side from how the streams were
-    created, and loses data that their reader has buffered.
+    One task may read while another writes. `asyncio.StreamWriter.start_tls` would not do: it takes its side from
+    how the streams were created, and loses data that their reader has buffered.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class TlsStream:
 
         Raises:
             ssl.SSLError: the handshake failed; the other side has been sent an alert.
-            ConnectionError: the connection has ended.
+            ConnectionError: the connection has broken.
         """
         await self._until_done(self._tls.do_handshake)
         await self._writer.drain()
 
     async def read(self) -> bytes:
-        """Return some data; b"" at the end. Cancelling it loses no data.
+        """Return up to READ_BYTES bytes; b"" at the end. Cancelling loses no data.
 
         Raises:
-            OSError: the connection broke, or the data is not TLS.
+            OSError: the connection has broken, or the data is not TLS.
         """
         try:
             return await self._until_done(lambda: self._tls.read(READ_BYTES))
@@ -62,7 +62,7 @@ class TlsStream:
         """Send data; wait while the other side is slow.
 
         Raises:
-            OSError: the connection broke.
+            OSError: the connection has broken.
         """
         view = memoryview(data)
         for at in range(0, len(view), READ_BYTES):
@@ -71,7 +71,7 @@ class TlsStream:
             await self._writer.drain()
 
     def close(self) -> None:
-        """Send close_notify, and close the streams once all data has been written."""
+        """Send close_notify and close the streams."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()
         with contextlib.suppress(OSError, RuntimeError):
@@ -85,7 +85,7 @@ class TlsStream:
             except ssl.SSLWantReadError:
                 pass
             finally:
-                self._flush()  # key material, or the alert with the reason for a failure
+                self._flush()  # handshake messages, or an alert with the reason for a failure
             if data := await self._reader.read(READ_BYTES):
                 self._incoming.write(data)
             else:

@@ -1,7 +1,7 @@
-"""Static programs for the inside of a sandbox, their sources, and the binaries built from them.
+"""Static programs that run in a sandbox: their C sources and the binaries built from them.
 
 connector    carries TCP connections over its standard streams: network `allowlist`, forwarded ports
-gateway      says in a network namespace which addresses lead nowhere: network `open`
+gateway      sets in a network namespace which addresses are unreachable: network `open`
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ PROGRAMS = {
     "aarch64": "connector-aarch64",
     "arm64": "connector-aarch64",
 }
-"""What `uname -m` says, and the program for it."""
+"""The connector for each machine that `uname -m` prints."""
 
 
 def program(machine: str) -> bytes | None:
-    """The connector for what `uname -m` says; None where there is none."""
+    """Return the connector for a machine that `uname -m` prints; None if there is none."""
     name = PROGRAMS.get(machine)
     return None if name is None else files(__name__).joinpath(name).read_bytes()

@@ -1,1 +1,1 @@
-"""The HTTP proxy of a sandbox: it reads a request strictly, asks the policy, vets the address, and copies bytes."""
+"""The HTTP proxy of a sandbox: it parses requests strictly, asks the policy, checks the address, and copies bytes."""

@@ -12,17 +12,17 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkBudgets:
-    """Limits of one sandbox's proxy; requests beyond them get status 429, or the connection ends.
+    """Limits of one sandbox's proxy; requests beyond them get status 429, or the connection is ended.
 
     Attributes:
         connections: maximum number at once; package tools open about 50.
-        requests_per_s: average number of decisions per second; bursts of ten times as many pass.
-        sent_bytes: bytes out of the sandbox, over all connections of this process; an agent's ordinary uploads stay far
-            below it, a copy of a whole disk does not.
-        received_bytes: the same for bytes into the sandbox.
+        requests_per_s: average number of requests per second; bursts of ten times as many pass.
+        sent_bytes: maximum number of bytes out of the sandbox, over all connections: far more than an agent's usual
+            uploads, less than a whole disk.
+        received_bytes: maximum number of bytes into the sandbox, over all connections.
         head_bytes: maximum size of a request's head.
-        head_timeout_s: from the start of a connection, or the first byte of its next request, to the end of the head;
-            likewise for the first message of TLS.
+        head_timeout_s: time limit for a request's head, from the start of the connection or the head's first byte, and
+            for a ClientHello.
         idle_timeout_s: maximum time without a byte in either direction.
     """
 
@@ -57,7 +57,7 @@ class NetworkUsage:
         return self.bytes_problem()
 
     def bytes_problem(self) -> str:
-        """Return which limit on bytes is used up; "" if none is."""
+        """Return which limit on bytes is exceeded; "" if none is."""
         if self.sent_bytes > self._budgets.sent_bytes:
             return f"more than {counted(self._budgets.sent_bytes, 'byte')} sent"
         if self.received_bytes > self._budgets.received_bytes:

@@ -28,7 +28,7 @@ _RETRY_RANDOM = hashlib.sha256(b"HelloRetryRequest").digest()
 
 
 class ClientHelloError(ValueError):
-    """The first bytes of a connection are not a ClientHello that names its server; `str(error)` says what they are."""
+    """The first bytes of a connection are not a ClientHello that names its server; `str(error)` is a predicate."""
 
 
 class ClientHello(NamedTuple):
@@ -36,7 +36,7 @@ class ClientHello(NamedTuple):
 
     Attributes:
         raw: all bytes that were read, beginning with the first record's header.
-        server_name: as the client wrote it, in lower case; "" where it names none.
+        server_name: the name that the client sent, in lower case; "" if it sent none.
     """
 
     raw: bytes
@@ -76,10 +76,10 @@ async def read_client_hello(
 
 
 def _is_whole(message: bytes) -> bool:
-    """Whether a handshake message is complete; once its header has arrived, it must be a ClientHello's.
+    """Whether a handshake message is complete.
 
     Raises:
-        ClientHelloError: it is another message, or too long.
+        ClientHelloError: it is not a ClientHello, or too long.
     """
     if message and message[0] != _CLIENT_HELLO:
         raise ClientHelloError("is not a ClientHello")

@@ -1,7 +1,7 @@
 """The head of a request to the proxy, parsed strictly, and its destination.
 
-Constructs that servers are known to interpret differently are refused: a line that ends without CR, a folded header,
-two lengths, two hosts, user information, an address in the place of a name.
+Constructs that servers interpret differently are refused: a line end without CR, a folded header, two lengths, two
+hosts, a user name in the URL, an IP address instead of a host name.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ _AUTHORITY = re.compile(rb"([^\s:@/?#\\\[\]%]{1,255})(?::([1-9]\d{0,4}))?", re.A
 _ABSOLUTE = re.compile(rb"http://([^/?#\\]*)([/?][^#\\]*)?", re.IGNORECASE)
 _ORIGIN = re.compile(rb"/[^#\\]*")
 _ECHOED = frozenset({b"TRACE", b"TRACK"})
-"""Methods that are answered with the request as it arrived (RFC 9110, 9.3.8), including anything that was added on the
-way."""
+"""Methods whose answer repeats the request as it arrived (RFC 9110, 9.3.8), with everything that proxies added."""
 _BAD_IN_LINE = re.compile(rb"[\x00\r]")
 
 
 class HeadError(Exception):
-    """A request that is refused; `str(error)` is the reason, as the second half of a sentence about the request.
+    """A refused request; `str(error)` is the reason, as a predicate whose subject is the request.
 
     Attributes:
         status: status of the answer.
-        host: the host that it named, as far as it was read; foreign text.
+        host: the requested host, as far as it could be parsed; any text that the sandbox sent.
         port: the port; 0 for none.
     """
 
@@ -61,7 +60,7 @@ class Target(NamedTuple):
 
 
 class RequestReader:
-    """Reads heads of requests from one connection, and their bodies; reading a head consumes nothing beyond it.
+    """Reads heads and bodies of requests from one connection; reading a head consumes nothing beyond it.
 
     Args:
         reader: stream of the connection.
@@ -72,13 +71,13 @@ class RequestReader:
         self._reader = reader
         self._limit_bytes = limit_bytes
         self.pending = bytearray()
-        """Bytes that arrived with a body and belong to the next request."""
+        """Bytes that were read with a body and belong to the next request."""
 
     async def read_head(self) -> bytes:
         """Return the bytes of the next head with the empty line; b"" if the connection ended before it.
 
         Raises:
-            HeadError: it is too long, incomplete, or has an ambiguous line.
+            HeadError: it is too long or incomplete, or has a line that servers interpret differently.
         """
         lines: list[bytes] = []
         size = 0
@@ -123,10 +122,10 @@ class RequestReader:
 
 
 def parsed_request(head: bytes, connection: h11.Connection) -> h11.Request:
-    """Return the request of a complete head; connection is a server's, which parses the body next.
+    """Return the request of a complete head; connection, a server's, can then parse the body.
 
     Raises:
-        HeadError: it is malformed, or states its length twice.
+        HeadError: it is malformed, asks for an echo, has two hosts, or states its length twice.
     """
     try:
         connection.receive_data(head)
@@ -153,7 +152,7 @@ def target_of(request: h11.Request, *, inside: Target | None = None) -> Target:
         inside: destination of the tunnel through which it came; requests in a tunnel name only a path.
 
     Raises:
-        HeadError: the target is invalid for a proxy, or names no host, or another one than the Host header.
+        HeadError: the target is invalid for a proxy, or does not name the host of the Host header or of the tunnel.
     """
     if request.method == b"CONNECT":
         target = _authority(request.target, default_port=None, path=b"")
@@ -187,7 +186,7 @@ def _authority(text: bytes, *, default_port: int | None, path: bytes) -> Target:
     """Parse host and port.
 
     Raises:
-        HeadError: it is not a host name and port; if default_port is None, the port is required.
+        HeadError: it is not a host name and port, or the port is missing and default_port is None.
     """
     shown = text.decode("latin-1")
     found = _AUTHORITY.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Plain HTTP requests, forwarded one by one: parsed, checked, and written anew, so that nothing is smuggled in."""
+"""Plain HTTP requests, forwarded one by one: each is parsed, checked and written anew, against request smuggling."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _HOP_BY_HOP = frozenset(
 )
 """Headers for one connection only (RFC 9110, 7.6.1, and others); `expect` is answered here."""
 _KEPT = frozenset({b"host", b"content-length"})
-"""Headers that naming them in Connection does not remove."""
+"""Headers that stay even if Connection names them."""
 _MAX_RESPONSE_HEAD = 64 * 1024
 
 
 class _Outside(NamedTuple):
-    """A connection on which requests are forwarded, as long as they go to one host."""
+    """A connection to a host; requests are forwarded on it as long as they go to this host."""
 
     host: str
     port: int
@@ -44,8 +44,8 @@ class PlainHTTP:
 
     Args:
         link: the sandbox's connection.
-        incoming: reader of what the sandbox sends.
-        dialer: makes connections.
+        incoming: reader of the sandbox's requests.
+        dialer: opens connections.
     """
 
     def __init__(self, link: Link, incoming: RequestReader, dialer: Dialer) -> None:
@@ -55,7 +55,7 @@ class PlainHTTP:
         self._outside: _Outside | None = None
 
     async def connect(self, target: Target, *, private: bool) -> None:
-        """Open a connection to the host of an allowed request, unless there is one.
+        """Open a connection to the host of an allowed request, unless one is open.
 
         Raises:
             UpstreamError: no connection could be made.
@@ -70,7 +70,7 @@ class PlainHTTP:
         self._outside = _Outside(target.host, target.port, streams, connection, proxy)
 
     def drop(self) -> None:
-        """Close the connection to the outside."""
+        """Close the connection to the host."""
         self._link.drop_outside()
         self._outside = None
 
@@ -83,8 +83,7 @@ class PlainHTTP:
             target: its destination.
 
         Raises:
-            UpstreamError: the host closed the connection or did not answer in HTTP, before any of the answer was passed
-                on.
+            UpstreamError: the host closed the connection or did not answer in HTTP, before anything was passed on.
             HeadError: the body is malformed.
             h11.ProtocolError, OSError: one side closed the connection.
         """
@@ -106,7 +105,7 @@ class PlainHTTP:
         return is_whole and _is_finished(server)
 
     async def _exchange(self, server: h11.Connection, outside: _Outside, request: h11.Request) -> bool:
-        """Carry body and answer concurrently, since a server may answer early; return whether all was sent."""
+        """Carry body and answer concurrently, as a server may answer early; return whether the whole body was sent."""
         await self._send(outside, request)
         if server.they_are_waiting_for_100_continue:
             self._link.writer.write(server.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
@@ -114,7 +113,7 @@ class PlainHTTP:
         async with exchange as (upload, answer):
             await asyncio.wait((upload, answer), return_when=asyncio.FIRST_COMPLETED)
             if upload.done() and not isinstance(upload.exception(), OSError):
-                upload.result()  # an error of the sandbox ends the exchange; that the server stops reading does not
+                upload.result()  # raises errors of the sandbox; it is not an error if the server stops reading
             await answer
             return upload.done() and upload.exception() is None
 
@@ -164,7 +163,7 @@ class PlainHTTP:
     async def _answer(self, server: h11.Connection, event: h11.Event) -> None:
         data = server.send(event)
         if data:
-            self._link.speaks = "other"  # from now on an answer of our own would be out of place
+            self._link.speaks = "other"  # after this, an answer of the proxy itself would be out of place
             self._link.writer.write(data)
             await self._link.writer.drain()
 

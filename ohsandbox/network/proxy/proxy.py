@@ -1,7 +1,7 @@
 """The HTTP proxy of a sandbox, on the host: CONNECT and plain HTTP to the hosts that the policy allows.
 
-serve            one connection of the sandbox
-└ _requests      its requests, each decided
+serve            serves one connection of the sandbox
+└ _requests      decides on each of its requests
   ├ _tunnel      CONNECT: the ClientHello must name the same host, then bytes are carried
   └ _forward     plain HTTP: written anew (`plain_http`)
 """
@@ -55,10 +55,10 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class Interceptor(Protocol):
-    """Ends the TLS of some hosts in this process, to add a credential to their requests."""
+    """Terminates the TLS of some hosts in this process, to add a credential to their requests."""
 
     def wants(self, host: str, port: int) -> bool:
-        """Whether connections to a normalized host and port are served here; plain HTTP to them is then refused."""
+        """Whether it serves connections to a normalized host and port; plain HTTP to them is then refused."""
         ...
 
     async def serve(
@@ -74,14 +74,14 @@ class Interceptor(Protocol):
         """Serve one connection of the sandbox, after the 200 to its CONNECT, until it ends.
 
         Args:
-            reader: what the sandbox sends, from the first byte of its ClientHello on.
-            writer: to the sandbox.
+            reader: stream from the sandbox, beginning with its ClientHello.
+            writer: stream to the sandbox.
             host: the allowed host; serve checks that the ClientHello names the same host.
             port: the allowed port.
-            connect: returns a connection to a vetted address of host, without TLS; may be called repeatedly. Raises
+            connect: returns a connection to a checked address of host, without TLS; may be called repeatedly. Raises
                 `upstream.UpstreamError`.
-            refused: called for each refused request with the status of its answer and the reason, as the second half of
-                a sentence about the host.
+            refused: called for each refused request with the status of its answer and the reason, a predicate whose
+                subject is the host.
         """
         ...
 
@@ -102,7 +102,7 @@ class Proxy:
         audit: records each decision.
         budgets: limits of all connections together.
         interceptor: serves the hosts that it wants; None if there are none.
-        dialer: makes the connections; None uses this machine's resolver and the person's proxy, if they have one.
+        dialer: opens the connections; None uses this machine's resolver and the user's proxy, if there is one.
     """
 
     def __init__(
@@ -122,14 +122,14 @@ class Proxy:
         self._dialer = dialer or Dialer()
         self._links: set[Link] = set()
         self._served = 0
-        """Number of links that are served; the others are being refused."""
+        """Number of links that are served; others are being refused."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._rechecks: set[asyncio.Task[None]] = set()
         self._remove_listener = policy.on_change(self._on_policy_change)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection of the sandbox until it ends; errors in its data are not raised."""
+        """Serve one connection of the sandbox until it ends; invalid data is not an error of the caller."""
         self._loop = asyncio.get_running_loop()
         link = Link(reader, writer, budgets=self._budgets, usage=self._usage, audit=self._audit)
         is_full = self._served >= self._budgets.connections
@@ -173,7 +173,7 @@ class Proxy:
             self._record(link, ProxyRefusal(403, link.host, link.port, link.ended))
 
     def _record(self, link: Link, refusal: ProxyRefusal) -> None:
-        """Record a refusal; a failure outside of a request that the policy allowed is not recorded as a refusal."""
+        """Record a refusal. A failure of the host (502) counts as allowed; it is left out if that is recorded."""
         is_failure = refusal.status == BAD_GATEWAY
         if is_failure and link.is_counted:
             return
@@ -181,7 +181,7 @@ class Proxy:
         self._audit.record(host, port, link.protocol, allowed=is_failure, reason=refusal.reason, method=link.method)
 
     async def _refuse(self, link: Link, refusal: ProxyRefusal) -> None:
-        """Record a refusal and answer with it; further input is read for a moment."""
+        """Record a refusal and send it; go on reading for up to _LINGER_S seconds."""
         if link.ended:
             return  # the reason for ending the link is recorded instead
         self._record(link, refusal)
@@ -197,7 +197,7 @@ class Proxy:
                 left -= len(data)
 
     async def _refuse_for_room(self, link: Link) -> None:
-        """Answer connections beyond the limit; far beyond it they get no answer, since each takes a moment."""
+        """Refuse a connection beyond the limit; beyond twice the limit, without an answer, which would take time."""
         refusal = ProxyRefusal(429, "", 0, f"more than {self._budgets.connections} connections at once")
         if len(self._links) <= 2 * self._budgets.connections:
             await self._refuse(link, refusal)
@@ -210,7 +210,7 @@ class Proxy:
             self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """End links whose deadline has passed; repeat as long as there are connections."""
+        """End links whose deadline has passed; run again after _SWEEP_S seconds while there are connections."""
         self._sweeping = None
         for link in tuple(self._links):
             link.end_if_overdue()
@@ -218,7 +218,7 @@ class Proxy:
             self._begin_sweeping()
 
     def _on_policy_change(self) -> None:
-        """Handle a change of the policy, in any thread."""
+        """Check the connections again after a change of the policy; called in any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._recheck)
@@ -239,7 +239,7 @@ class Proxy:
     # --- requests -------------------------------------------------------------------------------
 
     async def _requests(self, link: Link, inside: Target | None) -> None:
-        """Serve requests until the connection ends; those in a tunnel to port 80 may only go to its host.
+        """Serve requests until the connection ends; inside is the destination of their tunnel, if they are in one.
 
         Raises:
             RefusedError: a request is refused.
@@ -351,7 +351,7 @@ class Proxy:
         return self._interceptor is not None and self._interceptor.wants(host, port)
 
     def _record_refusal_inside(self, link: Link, status: int, reason: str) -> None:
-        """Record a request that the interceptor refused. CONNECT is recorded; a host's failure is no refusal."""
+        """Record a request that the interceptor refused; a failure of the host (502) is not a refusal."""
         if status != BAD_GATEWAY:
             self._record(link, ProxyRefusal(status, link.host, link.port, reason))
 
@@ -382,7 +382,7 @@ class Proxy:
                 first = await self._checked_hello(link, first)
         except (OSError, EOFError):
             if not link.ended:
-                self._begin(link, verdict)  # the connection was made, although the sandbox has closed its side
+                self._begin(link, verdict)  # a connection to the host was made
             raise
         self._begin(link, verdict)
         link.count(sent=len(first))
@@ -417,7 +417,7 @@ class Proxy:
 
 
 async def _first_bytes(client: asyncio.StreamReader, server: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """Return the first bytes of the client or of the server: in some protocols the server begins."""
+    """Return the first bytes of the client or of the server, which speaks first in some protocols."""
     async with side_by_side(client.read(1), server.read(CHUNK_BYTES)) as tasks:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     of_client, of_server = (b"" if task.cancelled() else task.result() for task in tasks)

@@ -20,12 +20,12 @@ class ProxyRefusal(NamedTuple):
     """An answer of the proxy itself.
 
     Attributes:
-        status: 403 if a rule refuses, 429 for an exhausted limit, 502 for a failure outside, 400 and others for the
+        status: 403 if a rule refuses, 429 for an exceeded limit, 502 for a failure of the host, others for an invalid
             request.
-        host: the requested host; foreign text.
+        host: the requested host; any text that the sandbox sent.
         port: the requested port; 0 for none.
-        reason: the second half of a sentence that begins with the host.
-        kind: the error type of RFC 9209.
+        reason: a predicate whose subject is the host.
+        kind: the error type of RFC 9209; "" means the usual one of the status.
         remedy: what to do; "" means adding the rule that would allow the host.
     """
 
@@ -56,7 +56,7 @@ class ProxyRefusal(NamedTuple):
         return head.encode("ascii", "replace") + text
 
     def _place(self) -> str:
-        """The host as a person would name it, or a generic word if it is not a valid name."""
+        """Return the host, with its port if it is not 80 or 443; "The request" if it is not a valid name."""
         try:
             host = normalized_host(self.host)
         except HostNameError:

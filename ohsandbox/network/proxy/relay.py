@@ -16,14 +16,14 @@ CHUNK_BYTES = 128 * 1024
 
 
 class Link:
-    """A connection of the sandbox, and the connections to the outside that serve it.
+    """A connection of the sandbox, and the connections to hosts that serve it.
 
     Args:
         reader: stream from the sandbox.
         writer: stream to the sandbox.
-        budgets: its limits.
+        budgets: the limits.
         usage: the usage of all links of the proxy.
-        audit: is told how many bytes passed under a decision.
+        audit: receives the number of bytes that passed under a decision.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class Link:
         self.protocol: Protocol = "http"
         """Protocol of the current request."""
         self.speaks: Literal["http", "tls", "other"] = "http"
-        """Protocol in which our own answer must be sent."""
+        """Protocol in which an answer of the proxy itself must be sent."""
         self.decided = False
         """Whether the policy has allowed host and port."""
         self.is_private = False
-        """Whether it allowed the site's private addresses for them."""
+        """Whether the policy allowed private addresses of the site for them."""
         self.deadline = 0.0
         """Time of the event loop's clock at which the proxy ends the link."""
         self.ended = ""
-        """Why we ended the link, as the second half of a sentence about the host; "" if that is not a refusal."""
+        """Why the link was ended, if that is a refusal: a predicate whose subject is the host."""
         self._overdue = ""
         self._outside: list[asyncio.StreamWriter] = []
         self._idle_s = budgets.idle_timeout_s
@@ -64,7 +64,7 @@ class Link:
     def expect(self, seconds: float, *, overdue: str = "") -> None:
         """End the link after so many seconds, unless this is called again or bytes are counted before.
 
-        overdue: the reason for ending it, if that is a refusal.
+        overdue: the reason, if ending it is a refusal.
         """
         self.deadline = self._now() + seconds
         self._overdue = overdue
@@ -87,7 +87,7 @@ class Link:
 
     @property
     def is_counted(self) -> bool:
-        """Whether counted bytes belong to a decision."""
+        """Whether bytes are being counted for a decision."""
         return self._decision is not None
 
     def begin(self, decision: NetworkDecision) -> None:
@@ -103,21 +103,21 @@ class Link:
             self._decision = None
 
     def lead_to(self, writer: asyncio.StreamWriter) -> None:
-        """Add a connection to the outside, which ends with the link."""
+        """Add a connection to a host, which ends with the link."""
         self._outside.append(writer)
         if self.ended:
             self.drop_outside()
 
     def drop_outside(self) -> None:
-        """End the connections to the outside."""
+        """Abort the connections to hosts."""
         for writer in self._outside:
             writer.transport.abort()
         self._outside.clear()
 
     def end(self, reason: str = "") -> None:
-        """Abort all connections; pending reads and writes get an end or an error.
+        """Abort all connections; pending reads and writes return the end or raise an error.
 
-        reason: the reason of a refusal, which the proxy records after the link has ended.
+        reason: if this is a refusal, the reason, which the proxy then records.
         """
         self.ended = self.ended or reason
         self.writer.transport.abort()
@@ -150,7 +150,7 @@ class Link:
 
 
 def finish_writing(writer: asyncio.StreamWriter) -> None:
-    """Send end of file, if the connection can."""
+    """Send the end of the stream, if the transport supports it."""
     with contextlib.suppress(OSError, RuntimeError):
         if writer.can_write_eof():
             writer.write_eof()

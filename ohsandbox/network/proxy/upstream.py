@@ -1,4 +1,4 @@
-"""Connections to the outside: a name is resolved once, its addresses are vetted, and one of them is used."""
+"""Connections to hosts: a name is resolved once, all its addresses are checked, and one of them is used."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Connector: TypeAlias = Callable[[str, int], Awaitable[Streams]]
 BUFFER_BYTES = 128 * 1024
 """Size of a connection's buffer in each direction."""
 CONNECT_TIMEOUT_S = 20.0
-"""Time limit for the resolution, and for each address."""
+"""Time limit for resolving, for connecting to each address, and for the answer of the user's proxy."""
 _MAX_ADDRESSES = 8
 """Maximum number of addresses to try, one after the other."""
 _RESOLUTIONS = 32
-"""Number of concurrent resolutions, each in a thread; the sandbox can choose any names below a wildcard."""
+"""Maximum number of concurrent resolutions, each in a thread: the sandbox can ask for any name below a wildcard."""
 _MAX_HEAD_BYTES = 16 * 1024
 
 
 class UpstreamError(ConnectionError):
-    """No connection was made; `str(error)` is the second half of a sentence about the host.
+    """No connection was made; `str(error)` is a predicate whose subject is the host.
 
     Attributes:
         refused: whether the connection is forbidden; otherwise it failed.
@@ -100,16 +100,16 @@ def _goes_past(host: str, no_proxy: str) -> bool:
 
 
 async def resolved(host: str, port: int) -> Sequence[str]:
-    """Return the addresses that this machine's resolver gives, in its order.
+    """Return the addresses that this machine's resolver returns, in its order; raise OSError if there are none.
 
-    It runs in a thread of its own, so that slow names delay neither other sandboxes nor the program's exit.
+    It runs in a thread, so that slow names delay neither other sandboxes nor the program's exit.
     """
     found = await in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), "ohsandbox-resolver")
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class MeteredReader(asyncio.StreamReader):
-    """A reader that counts received bytes, after `start_tls` those of the clear text."""
+    """A reader that counts received bytes, after `start_tls` the decrypted ones."""
 
     meter: Callable[[int], None] = staticmethod(lambda _: None)
 
@@ -120,7 +120,7 @@ class MeteredReader(asyncio.StreamReader):
 
 
 class MeteredWriter(asyncio.StreamWriter):
-    """A writer that counts sent bytes, after `start_tls` those of the clear text."""
+    """A writer that counts sent bytes, after `start_tls` those before encryption."""
 
     meter: Callable[[int], None] = staticmethod(lambda _: None)
 
@@ -139,14 +139,14 @@ async def connected(address: str, port: int) -> Streams:
 
 
 class Dialer:
-    """Makes the connections of one proxy to the outside.
+    """Opens the connections of one proxy.
 
     Args:
         resolve: resolves a name to addresses.
         connect: connects to an address.
         proxies: URLs of the user's own proxies by scheme (`http`, `https`, `all`), and the hosts to reach directly
             (`no`); None reads the environment as urllib does. A proxy resolves names itself, so no address can be
-            vetted here.
+            checked here.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Dialer:
         """Return the user's proxy for a host; None if it is reached directly.
 
         Raises:
-            UpstreamError: the proxy's scheme is not supported.
+            UpstreamError: the proxy's URL is invalid or has another scheme than http and https.
         """
         url = self._proxies.get(scheme) or self._proxies.get("all")
         if not url or _goes_past(host, self._proxies.get("no", "")):
@@ -173,7 +173,7 @@ class Dialer:
         return proxy_of(url)
 
     async def open(self, host: str, port: int, *, private: bool) -> Streams:
-        """Open a connection to a vetted address of host, or to host through the user's proxy.
+        """Open a connection to a checked address of host, or a tunnel to host through the user's proxy.
 
         Raises:
             UpstreamError: no connection could be made.
@@ -183,7 +183,7 @@ class Dialer:
         return await self._direct(host, port, private=private)
 
     async def open_http(self, host: str, port: int, *, private: bool) -> tuple[Streams, UpstreamProxy | None]:
-        """Open a connection for plain requests; return it with the proxy that it leads to, which needs whole URLs.
+        """Open a connection for plain requests to the host, or to the user's proxy, which is returned with it.
 
         Raises:
             UpstreamError: no connection could be made.
@@ -205,7 +205,7 @@ class Dialer:
         raise UpstreamError(reason, kind="connection_timeout" if timed_out else "connection_refused") from error
 
     async def _vetted(self, host: str, port: int, *, private: bool) -> Sequence[str]:
-        """Return all addresses of a name after vetting each; one forbidden address refuses them all."""
+        """Return all addresses of a name; raise UpstreamError if a connection to any of them is forbidden."""
         try:
             async with self._resolving:
                 addresses = await asyncio.wait_for(self._resolve(host, port), CONNECT_TIMEOUT_S)
@@ -251,7 +251,7 @@ class Dialer:
 async def _connect_status(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxy: UpstreamProxy, authority: str
 ) -> int:
-    """Ask the proxy for a tunnel; read exactly its answer's head, and return the status."""
+    """Send CONNECT to the proxy, read exactly the head of its answer, and return the status."""
     headers = [("Host", authority)]
     if proxy.authorization:
         headers.append(("Proxy-Authorization", proxy.authorization))

@@ -1,4 +1,4 @@
-"""The frames between the host and the connector in a sandbox; all frames from inside are validated here."""
+"""The frames between the host and the connector in a sandbox; all frames from the sandbox are validated here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from ohsandbox.errors import OhsandboxError
 
 VERSION = 1
 HALF = 256
-"""Number of streams that each side may open at once: the host uses numbers below this one, the connector those from it
-on."""
+"""Maximum number of streams that each side opens at once. The host numbers its own from 0, the connector from HALF."""
 PIECE_BYTES = 64 * 1024
 """The longest payload of a frame."""
 WINDOW_BYTES = 512 * 1024
-"""Maximum bytes of one direction of a stream that the receiver has not passed on; connector.c has the same figure."""
+"""Maximum number of bytes in one direction of a stream that the receiver has not passed on; as in connector.c."""
 ABORTED = 104
 """ECONNRESET: the reason in a CLOSE that aborts the connection."""
 
@@ -47,7 +46,7 @@ class ConnectorError(OhsandboxError):
 
 
 class Frame(NamedTuple):
-    """One frame from inside, or a part of a DATA frame; value is 0 for DATA, payload is empty for others."""
+    """One frame from the sandbox, or a part of a DATA frame; value is 0 for DATA, payload is empty for others."""
 
     kind: FrameKind
     stream: int

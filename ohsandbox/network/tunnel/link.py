@@ -35,8 +35,8 @@ STDOUT = 1
 HELLO_TIMEOUT_S = 20.0
 """Time limit for the first frame: an engine's exec may take that long to begin."""
 _MOST_QUEUED_BYTES = 2 * HALF * WINDOW_BYTES + 1024 * 1024
-"""Maximum bytes queued for the connector. Credit limits what streams queue; this limits a connector that reads nothing
-and keeps requesting answers."""
+"""Maximum number of bytes queued for the connector. Credit limits what streams queue; this limit is for a connector
+that reads nothing and keeps requesting answers."""
 
 
 class ByteChannel(Protocol):
@@ -51,7 +51,7 @@ class ByteChannel(Protocol):
 
 
 class TunnelLink:
-    """The connector that runs behind a channel. All methods are called in the network's loop."""
+    """A running connector behind a channel. All methods are called in the network's event loop."""
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class TunnelLink:
         """Wait for the connector's first frame.
 
         Raises:
-            SandboxUnavailable: no frame or another one arrives.
+            SandboxUnavailable: the connector ends, or no frame arrives within HELLO_TIMEOUT_S.
+            ConnectorError: the first frame is another one.
         """
         if self._channel.filenos() is None:
             threading.Thread(target=self._read_all, name="ohsandbox-network-read", daemon=True).start()
@@ -93,7 +94,7 @@ class TunnelLink:
             raise self.ended or SandboxUnavailable("The connector ended.") from None
 
     def open(self, port: int) -> TunnelTransport:
-        """Begin a connection to a port of the sandbox; its `opened` is done once it is connected.
+        """Begin a connection to a port of the sandbox; its future `opened` is done once it is connected.
 
         Raises:
             OSError: the maximum number of connections is open.
@@ -109,7 +110,7 @@ class TunnelLink:
         """Make the connector listen on 127.0.0.1:port in the sandbox.
 
         Raises:
-            OSError: it cannot, for example because another program listens there.
+            OSError: listening failed, for example because another program listens there.
         """
         done = self._asked[port] = self._loop.create_future()
         self._listened.add(port)
@@ -121,7 +122,7 @@ class TunnelLink:
         self._send(frame(FrameKind.UNLISTEN, value=port))
 
     def end(self, why: Exception) -> None:
-        """Close the channel, which ends the connector, and every stream."""
+        """Close the channel, which ends the connector, and all streams."""
         if self.ended is not None:
             return
         self.ended = why
@@ -195,7 +196,7 @@ class TunnelLink:
         self._unsent.append(data)
 
     def _flush(self) -> None:
-        """Write what the channel accepts at once; a thread writes the rest, since a channel's `write` blocks."""
+        """Write as much as the channel accepts at once; a thread writes the rest, since a channel's `write` blocks."""
         data = memoryview(b"".join(self._unsent))
         self._unsent.clear()
         if self.ended is not None:
@@ -218,7 +219,7 @@ class TunnelLink:
             threading.Thread(target=self._write, name="ohsandbox-network-write", daemon=True).start()
 
     def _write(self) -> None:
-        """Write the queue, in a thread."""
+        """Write the queue; runs in a thread."""
         while (data := self._outgoing.get()) is not None:
             try:
                 self._channel.write(data)
@@ -228,7 +229,7 @@ class TunnelLink:
             self._written += len(data)
 
     def _watch(self) -> None:
-        """Make the loop watch the channel's readable descriptors, which become fewer as streams end."""
+        """Make the loop watch the channel's readable descriptors, of which there are fewer once streams have ended."""
         now = self._channel.filenos() or []
         for descriptor in set(self._watched) - set(now):
             self._loop.remove_reader(descriptor)
@@ -248,7 +249,7 @@ class TunnelLink:
             self._watch()
 
     def _read_all(self) -> None:
-        """Read the channel in a thread, if it has no descriptors."""
+        """Read a channel that has no descriptors; runs in a thread."""
         while self.ended is None:
             try:
                 chunks = self._channel.read() or []
@@ -299,7 +300,7 @@ async def start_link(
     accepts: Callable[[TunnelTransport], bool],
     lost: Callable[[TunnelLink], None],
 ) -> TunnelLink:
-    """Open a channel in a thread, and wait for the connector behind it. Raises as these two do."""
+    """Open a channel in a thread, and wait for the connector behind it; raise the errors of either."""
     link = TunnelLink(await in_thread(open_channel), accepts=accepts, lost=lost)
     try:
         await link.start()

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 LOOPBACK, LOOPBACK6 = "127.0.0.1", "::1"
 FIRST_BYTES_S = 1.0
-"""Seconds for which a client that cannot be connected is read: a client that speaks HTTP sends its request at once."""
+"""Seconds to wait for the request of a client to whose port nothing listens: HTTP clients send it at once."""
 _HTTP_REQUEST = re.compile(rb"[A-Z]{3,10} \S+ HTTP/1\.[01]\r?\n")
 _NOBODY = """HTTP/1.1 502 Bad Gateway\r
 Content-Type: text/plain; charset=utf-8\r
@@ -42,7 +42,7 @@ Refresh: 2\r
 Connection: close\r
 \r
 """
-"""`Refresh` makes a browser ask again, so that the page appears once its server has started."""
+"""The head of an answer; `Refresh` makes a browser load again, so that the page appears once its server has started."""
 _BACKLOG = 1024
 """Maximum number of connections that wait to be accepted."""
 
@@ -51,12 +51,12 @@ class PortConnection(NamedTuple):
     """One connection through a port, after its end."""
 
     time: float
-    """Start time, in seconds since 1970."""
+    """Start time, in seconds since the epoch."""
     protocol: Literal["forward", "host port"]
     port: int
     """Port in the sandbox."""
     error: str
-    """Why the connection failed or was cut off; empty if it ended normally."""
+    """Why the connection failed or was cut off; "" if it ended normally."""
     sent_bytes: int
     """Bytes sent out of the sandbox."""
     received_bytes: int
@@ -90,7 +90,7 @@ class _Port:
 
 
 class Forward(_Port):
-    """A port of the sandbox at a port of this machine's loopback address; ends with `close` or the runtime."""
+    """A server in the sandbox, reachable at a port of 127.0.0.1 on this machine until `close` or the runtime's end."""
 
     def __init__(self, sandbox_port: int, port: int, end: Callable[[], None]) -> None:
         """Create it; only `Runtime.forward` does so."""
@@ -110,7 +110,7 @@ class Forward(_Port):
 
 
 class ExposedPort(_Port):
-    """A port of this machine's loopback address at the same port of the sandbox's; ends with `close` or the runtime."""
+    """A service on 127.0.0.1 of this machine, at the same port in the sandbox until `close` or the runtime's end."""
 
     def __init__(self, port: int, end: Callable[[], None]) -> None:
         """Create it; only `Runtime.expose_host` does so."""
@@ -123,10 +123,10 @@ class ExposedPort(_Port):
 
 
 class Ports:
-    """The tunnel of one sandbox and its ports; every method may be called from any thread."""
+    """The tunnel of one sandbox and its ports. Thread-safe."""
 
     on_connection: Callable[[PortConnection], None] | None = None
-    """Called in the network's loop after the end of each connection; it must not block."""
+    """Called in the network's event loop after the end of each connection; it must not block."""
 
     def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:
         """Create it without ports. open_channel() starts a connector: see `Tunnel`."""
@@ -150,7 +150,7 @@ class Ports:
         return self._listen(port, host_port, partial(self._connect_inside, port))
 
     def forward_here(self, port: int, host_port: int = 0) -> Forward:
-        """The same for a sandbox that shares this machine's ports: it is a no-op without another host_port."""
+        """Forward a port of a sandbox that shares this machine's ports; this only listens on another host_port."""
         _check_port("port", port)
         _check_port("host_port", host_port, least=0)
         if host_port in {0, port}:
@@ -169,23 +169,23 @@ class Ports:
         return ExposedPort(port, lambda: self._end(exposed))
 
     def expose_here(self, port: int) -> ExposedPort:
-        """The same for a sandbox that shares this machine's services."""
+        """Expose a port to a sandbox that shares this machine's ports: nothing is started."""
         _check_port("port", port)
         return ExposedPort(port, lambda: None)
 
     @property
     def listening(self) -> frozenset[int]:
-        """The ports of the sandbox on which the connector listens for us."""
+        """Ports of the sandbox on which the connector listens."""
         return frozenset() if self._tunnel is None else self._tunnel.listening
 
     def wake(self) -> None:
-        """Restart the listeners in the sandbox, which was started again."""
+        """Listen in the sandbox again, after it was restarted."""
         self._leave_those_of_parent()
         if self._tunnel is not None:
             asyncio.run_coroutine_threadsafe(self._tunnel.wake(), get_loop())
 
     def close(self) -> None:
-        """End everything; idempotent. It can be used again, as by a runtime that is restarted."""
+        """Close all ports and the tunnel; idempotent. New ones can be opened after that."""
         self._leave_those_of_parent()
         for one in [*self._open]:
             self._end(one)
@@ -207,7 +207,7 @@ class Ports:
         (await self.tunnel.dial(port)).attach(end)
 
     def _leave_those_of_parent(self) -> None:
-        """Drop the listeners in a forked process: the loop that serves them runs in the parent."""
+        """In a forked process, drop the parent's listeners: the event loop that serves them runs in the parent."""
         if self._owner != os.getpid():
             self._tunnel, self._owner, self._open = None, os.getpid(), set()
 
@@ -235,7 +235,7 @@ class _Carrier:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def carry(self, near: _End, connect: Callable[[_End], Coroutine[Any, Any, None]]) -> None:
-        """Connect an accepted connection to what connect(end) attaches to the other end; return after both end."""
+        """Connect an accepted connection to the one that connect(end) makes; return after both have ended."""
         task, began, error, far = asyncio.current_task(), time.time(), "", _End(near)
         assert task is not None  # noqa: S101 - a coroutine runs in one
         self._tasks.add(task)
@@ -256,7 +256,7 @@ class _Carrier:
             self.ports.tell(PortConnection(began, self.protocol, self.port, error, inner.count, outer.count))
 
     async def refuse(self, near: _End) -> None:
-        """Handle a connection whose destination does not listen; it is reset after this."""
+        """Handle a connection to a port on which nothing listens; after this it is reset."""
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -274,7 +274,7 @@ class _Listener(_Carrier):
         self._servers: list[asyncio.Server] = []
 
     async def start(self, host_port: int) -> int:
-        """Listen on 127.0.0.1 and, if it exists and is free, on [::1], which `localhost` may mean; return the port."""
+        """Listen on 127.0.0.1 and, if possible, on [::1], which `localhost` may mean; return the port."""
         loop = asyncio.get_running_loop()
 
         def begin() -> _End:
@@ -289,7 +289,7 @@ class _Listener(_Carrier):
         return number
 
     async def refuse(self, near: _End) -> None:
-        """Answer a client that speaks HTTP; the connection of any other is reset."""
+        """Answer a client that speaks HTTP; other connections are only reset."""
         near.begin()
         with contextlib.suppress(OSError, TimeoutError):
             if _HTTP_REQUEST.match(await asyncio.wait_for(near.first, FIRST_BYTES_S)):
@@ -322,16 +322,16 @@ class _Exposed(_Carrier):
 
 
 class _End(asyncio.Protocol):
-    """One end of a carried connection: received data, and its end, are written to the other end."""
+    """One end of a carried connection: it writes received data, and its end, to the other end."""
 
     def __init__(self, other: _End | None = None) -> None:
-        """Create an end. other is the accepted end; an end without one reads nothing until it has one."""
+        """Create an end. other is the accepted end; an end without another one does not read."""
         self.transport: asyncio.Transport | None = None
         self.when_made: Callable[[], object] = lambda: None
         self.count = 0
         """Number of bytes received and written to the other end."""
         self.first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        """The first bytes received, if the other end is not connected."""
+        """The first bytes received while the other end is not connected."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._other = other
         self._has_ended = self._is_lost = False
@@ -359,7 +359,7 @@ class _End(asyncio.Protocol):
             return False
         try:
             self._other.transport.write_eof()
-        except OSError:  # it was reset, which goes unnoticed while nothing is read from it
+        except OSError:  # it was reset, which is not noticed while nothing is read from it
             self._other.abort()
             self.abort()
         if self._other._has_ended:  # noqa: SLF001 - its like
@@ -410,12 +410,12 @@ class _End(asyncio.Protocol):
 
 
 async def connect_here(port: int, end: _End) -> None:
-    """Attach an end to a service of this machine."""
+    """Connect an end to a service of this machine."""
     await asyncio.get_running_loop().create_connection(lambda: end, LOOPBACK, port)
 
 
 def _check_port(name: str, value: object, *, least: int = 1) -> None:
-    """Refuse an invalid port number.
+    """Check a port number.
 
     Raises:
         UsageError: value is not an int from least to 65,535.

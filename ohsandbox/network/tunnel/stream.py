@@ -31,7 +31,7 @@ class TunnelTransport(asyncio.Transport):
     """Bytes to and from one port of the sandbox; TLS can be added on top (`StreamWriter.start_tls`).
 
     Written data is queued here until the connector grants credit. Data that arrives while reading is paused is queued
-    too, at most WINDOW_BYTES, since credit is returned only when the protocol has taken the data.
+    too, at most WINDOW_BYTES: credit is returned only when the protocol has received the data.
     """
 
     _start_tls_compatible = True  # asyncio reads this attribute of every transport
@@ -50,9 +50,9 @@ class TunnelTransport(asyncio.Transport):
         self.number = number
         self.port = port
         self.opened: asyncio.Future[None] = loop.create_future()
-        """Done once the sandbox has connected; an OSError if it cannot."""
+        """Done once the sandbox has connected; has an OSError if that fails."""
         self.waits_for_owner = False
-        """Whether we close only at `give_back`, so that the number is not reused before, whatever the sandbox sends."""
+        """Whether CLOSE is sent only by `give_back`: the sandbox cannot reuse the number before."""
         self._loop, self._send, self._release = loop, send, release
         self._protocol: asyncio.BaseProtocol = asyncio.Protocol()
         self._credit = self._window = WINDOW_BYTES
@@ -70,7 +70,7 @@ class TunnelTransport(asyncio.Transport):
         self._abort_timer: asyncio.TimerHandle | None = None
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
-        """Pass data to the protocol, beginning with what has arrived."""
+        """Pass data to the protocol, beginning with the data that has already arrived."""
         self._protocol, self._is_paused = protocol, False
         protocol.connection_made(self)  # this may pause reading
         if self._is_lost:
@@ -142,7 +142,7 @@ class TunnelTransport(asyncio.Transport):
             self._send_some()
 
     def close(self) -> None:
-        """See `asyncio.BaseTransport`: what was written is still sent."""
+        """See `asyncio.BaseTransport`: written data is still sent."""
         if not self.is_closing():
             self._closing = True
             self._send_some()
@@ -180,14 +180,14 @@ class TunnelTransport(asyncio.Transport):
         elif kind is FrameKind.CLOSE:
             self._take_close(value)
         elif self.opened.cancelled():
-            pass  # sent before the sandbox knew that nobody waits any more
+            pass  # it was sent before the connector received the CLOSE
         elif self.opened.done():
             raise ConnectorError(f"The connector opened stream {self.number} twice.")
         else:
             self.opened.set_result(None)
 
     def give_back(self) -> None:
-        """Release the stream for its owner: the number is free after the sandbox's CLOSE."""
+        """Release the stream; its number can be reused after the sandbox's CLOSE."""
         self.waits_for_owner = False
         if self._close_received:
             self._answer_close()
@@ -211,7 +211,7 @@ class TunnelTransport(asyncio.Transport):
         if not self.is_closing():
             self._held.append(payload)
             self._hand_on()
-        elif not self._close_sent:  # discarded; the sandbox sends until it hears of the end
+        elif not self._close_sent:  # dropped; the connector sends until it receives the CLOSE
             self._return_credit(len(payload))
 
     def _hand_on(self) -> None:
@@ -323,7 +323,7 @@ class TunnelTransport(asyncio.Transport):
 
 
 def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Pass data to a protocol of either kind; a buffered one, as for TLS, provides its own buffer."""
+    """Pass data to a protocol; a buffered one, as for TLS, provides the buffer."""
     if not isinstance(protocol, asyncio.BufferedProtocol):
         assert isinstance(protocol, asyncio.Protocol)  # noqa: S101 - there is no third kind
         protocol.data_received(data)

@@ -1,4 +1,4 @@
-"""`Tunnel`: TCP connections into and out of a sandbox, through one process that runs in it."""
+"""`Tunnel`: TCP connections into and out of a sandbox, through the connector, one process that runs in it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
-"""Maximum pause before a connector that ends at once is started again, for example because a process inside keeps
+"""Maximum pause before a connector that ends soon after its start is restarted; a process in the sandbox may keep
 killing it."""
 _STEADY_S = 10.0
-"""A connector that has run for this long is restarted without a pause."""
+"""After a connector has run for this long, the next pause is FIRST_PAUSE_S again."""
 
 _LAST_BYTES_S = 30.0
-"""Seconds that the sandbox has to accept the last data of a connection before that is dropped."""
+"""Seconds that the sandbox has to accept the last data of a connection; after that the data is dropped."""
 
 
 class Tunnel:
     """Connections of one sandbox. The connector starts at first use, and is restarted if it dies while it listens.
 
-    Its coroutines run in the network's loop (`loop.run`). Readers and writers are asyncio's ordinary ones; a slow one
-    buffers a limited number of bytes and delays no other.
+    Its coroutines run in the network's event loop (`loop.run`). Readers and writers are asyncio's; a slow one buffers a
+    limited number of bytes and does not delay others.
     """
 
     def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:
@@ -58,7 +58,7 @@ class Tunnel:
 
         Raises:
             OSError: nothing listens there (ConnectionRefusedError), or 256 connections are open.
-            SandboxUnavailable: the connector cannot be started.
+            SandboxUnavailable, ConnectorError: the connector cannot be started.
         """
         transport = await self.dial(port)
         reader = asyncio.StreamReader()
@@ -67,7 +67,7 @@ class Tunnel:
         return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
 
     async def dial(self, port: int) -> TunnelTransport:
-        """Do the same as `connect` for a protocol, which is then attached by `TunnelTransport.attach`."""
+        """Connect as `connect` does; return the transport, to which `TunnelTransport.attach` attaches a protocol."""
         link = await self._running()
         transport = link.open(port)
         try:
@@ -83,13 +83,13 @@ class Tunnel:
         The writer is closed when handler returns. At most 256 handlers run at once.
 
         Raises:
-            OSError: it cannot listen there, for example because another program does; EADDRINUSE if we do already.
-            SandboxUnavailable: the connector cannot be started.
+            OSError: listening failed, for example since another program listens there; EADDRINUSE if this tunnel does.
+            SandboxUnavailable, ConnectorError: the connector cannot be started.
         """
         await self.answer(port, partial(_with_streams, handler))
 
     async def answer(self, port: int, serve: Callable[[TunnelTransport], Coroutine[Any, Any, None]]) -> None:
-        """Do the same as `listen` for protocols: serve(transport) attaches one, and returns at its end."""
+        """Serve connections as `listen` does; serve(transport) attaches a protocol and returns at its end."""
         if port in self._servers:
             raise OSError(errno.EADDRINUSE, f"Port {port} of the sandbox is listened on already")
         link = await self._running()
@@ -102,7 +102,7 @@ class Tunnel:
 
     @property
     def listening(self) -> frozenset[int]:
-        """The ports in the sandbox that have listeners, or will have them after a restart; from any thread."""
+        """Ports in the sandbox that have listeners, or will have them after a restart. Thread-safe."""
         return frozenset(self._servers)
 
     async def unlisten(self, port: int) -> None:
@@ -111,12 +111,12 @@ class Tunnel:
             self._link.unlisten(port)
 
     async def wake(self) -> None:
-        """Restart the listeners, if any, without a pause, after the sandbox was restarted."""
+        """Listen again without a pause, after the sandbox was restarted."""
         self._pause_s = self._not_before = 0.0
         self._awake.set()
 
     async def restart(self) -> None:
-        """End the connector, if it still runs, and return once it listens again or cannot be started."""
+        """End a running connector; return when another listens on its ports. Failed starts are retried until `close`."""
         if self._link is None:
             return
         self._link.end(SandboxUnavailable("The sandbox's processes were ended."))
@@ -139,7 +139,7 @@ class Tunnel:
     # --- the connector's life ---
 
     async def _running(self) -> TunnelLink:
-        """Return the link of a running connector, starting one after the due pause if there is none."""
+        """Return the link of the running connector; if there is none, start one, perhaps after a pause."""
         async with self._starting:
             if self._link is not None and self._link.ended is None:
                 return self._link
@@ -181,7 +181,7 @@ class Tunnel:
             self._reviver = asyncio.get_running_loop().create_task(self._revive())
 
     async def _revive(self) -> None:
-        """Listen on every port again, and retry until it works."""
+        """Listen on all ports again; retry until that succeeds."""
         waiting = {*self._servers}
         link: TunnelLink | None = None
         while waiting and not self._is_closed and (link is None or link is self._link):
@@ -194,7 +194,7 @@ class Tunnel:
             except (OhsandboxError, OSError) as error:
                 log.info("the sandbox's ports %s are not served again yet: %s", sorted(waiting), error)
                 if link is not None and link.ended is not None:
-                    return  # its loss has already begun another revival
+                    return  # its loss has already started another revival
                 self._count_failure()
                 await self._pause()
 
@@ -224,7 +224,7 @@ class Tunnel:
 
 
 async def _with_streams(handler: Handler, transport: TunnelTransport) -> None:
-    """Serve a connection by a handler of streams; a TLS layer on top may send its last record."""
+    """Serve a connection by a handler of streams; after it, a TLS layer on top can still send its last record."""
     made: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
     # StreamWriter.start_tls recognizes a server by its protocol's callback
     protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), lambda *streams: made.set_result(streams))
