@@ -1,1 +1,1 @@
-"""Going back in a conversation: checkpoints of its files, forks, undo, and the difference between two events."""
+"""Going back in a conversation: checkpoints of its files, forks, undo, and the changes between two events."""

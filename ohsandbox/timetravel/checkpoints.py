@@ -1,4 +1,4 @@
-"""Checkpoints of a conversation: an index of those in its log, and a recorder that takes them during a run."""
+"""Checkpoints of a conversation: `CheckpointIndex` lists those in its log, `CheckpointRecorder` takes new ones."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ COPIED_FROM = "copied_from"
 
 
 def writes(call: Mapping[str, Any]) -> bool:
-    """Whether a call, given the data of its event, may change files of the sandbox."""
+    """Whether a tool call, given the data of its event, may change files in the sandbox."""
     return hint_of(str(call.get("name", "")), call).writes
 
 
 class CheckpointRange(NamedTuple):
-    """A checkpoint, and the range of events after which the files were equal to it."""
+    """A checkpoint, and the events after which the files were as in it."""
 
     seq: int
     """The sequence number of the checkpoint event."""
@@ -43,14 +43,14 @@ class CheckpointRange(NamedTuple):
     data: dict[str, Any]
 
     def covers(self, seq: int) -> bool:
-        """Whether the checkpoint has the files after event seq."""
+        """Whether the files after event seq are those of the checkpoint."""
         return self.first <= seq and (self.last is None or seq <= self.last)
 
 
 class CheckpointIndex:
     """The checkpoints of a log, and the calls between them that may have written files.
 
-    Writes by background programs and by people are not tracked: a checkpoint has the files at the time when it was
+    Changes by background programs and by people are not tracked: a checkpoint has the files at the time when it was
     taken.
     """
 
@@ -73,7 +73,7 @@ class CheckpointIndex:
         """Return the checkpoints of a stored conversation.
 
         Raises:
-            UsageError: its log does not exist or cannot be read.
+            UsageError: its log is missing or cannot be read.
         """
         files = cls()
         stream_events(directory, files.add)
@@ -90,7 +90,7 @@ class CheckpointIndex:
             self.kept.append(CheckpointRange(event.seq, min(self._quiet_since, event.seq), None, data))
             self.is_known, self.written = True, False
             return
-        if self._released:  # calls allowed by a person: a checkpoint may come before they run
+        if self._released:  # calls that a person has allowed: a checkpoint may be taken before they run
             self._begin(self._released, event.seq)
             self._released = set()
         if event.type == "tool_call" and writes(data):
@@ -103,12 +103,12 @@ class CheckpointIndex:
             self._writing.discard(data["tool_call_id"])
             self._quiet_since = event.seq
         elif event.type == "status_update" and data["status"] == _RUNNING:
-            if self._writing:  # calls of a run that was interrupted: none of them runs any more
+            if self._writing:  # calls of an interrupted run: none of them runs any more
                 self._writing.clear()
                 self._quiet_since = event.seq if self._said_after is None else self._said_after
             self._released, self._held = self._held, set()
         if event.type == "user_message" and self._said_after is None:
-            self._said_after = max(event.seq - 1, 0)  # undo goes back to the event before the person's message
+            self._said_after = max(event.seq - 1, 0)  # undo goes back to the event before the user's message
         elif event.type in {"tool_call", "tool_result", "assistant_message"}:
             self._said_after = None
 
@@ -133,7 +133,7 @@ class CheckpointLog(Protocol):
         """Whether events can be stored."""
 
     def emit(self, body: EventBody) -> SDKEvent:
-        """Store an event and tell listeners.
+        """Store an event and pass it to the listeners.
 
         Raises:
             LogWriteError: the event could not be stored.
@@ -141,10 +141,10 @@ class CheckpointLog(Protocol):
 
 
 class CheckpointRecorder:
-    """Takes checkpoints during one run; if one fails, a notice reports it and the run continues."""
+    """Takes checkpoints during one run. If taking one fails, a notice reports it and the run continues."""
 
     def __init__(self, log: CheckpointLog, runtime: Runtime | None, *, enabled: bool) -> None:
-        """Create a recorder. If the runtime keeps no checkpoints, none are taken."""
+        """Create a recorder; it takes no checkpoints if the runtime does not keep any."""
         self._log = log
         self._runtime = runtime
         self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
@@ -152,9 +152,7 @@ class CheckpointRecorder:
         self._tools = ToolStateSnapshots(log.directory)
         is_new = runtime is not None and runtime.resumed is not None and runtime.resumed.how == "new"
         self._looked = runtime is None or not (runtime.host_workspace or is_new)
-        """Whether the log's statements about the files still hold; a bound workspace may have changed since the last
-        run.
-        """
+        """Whether the log's record of the files still holds: a bound workspace may have changed since the last run."""
         self._begun = self._given_up = False
 
     def __enter__(self) -> Self:
@@ -164,18 +162,18 @@ class CheckpointRecorder:
         self.after_run()
 
     def before(self, body: EventBody) -> None:
-        """Look at an event before it is stored: a call that may write runs only after this."""
+        """Take a checkpoint before a call that may write; called with each event before it is stored."""
         if body.type == "tool_call" and writes(body.data) and "held" not in body.data:
             self.before_write()
 
     def before_write(self) -> None:
-        """Take a checkpoint, once per run, unless there is one since files were last written."""
+        """Take a checkpoint, once per run, unless the last one still has the files."""
         begun, self._begun = self._begun, True
         if self._enabled and not begun and not (self._looked and self._log.files.is_known):
             self._try("before the first change of a turn")
 
     def after_run(self) -> None:
-        """Take a checkpoint of the run's result, since the sandbox may be gone when it is needed."""
+        """Take a checkpoint of the run's result: the sandbox may be gone when it is needed."""
         if self._enabled and self._log.files.written and self._log.is_open:
             self._try("after a turn")
 
@@ -183,7 +181,7 @@ class CheckpointRecorder:
         """Take a checkpoint now.
 
         Raises:
-            OhsandboxError: the files cannot be kept.
+            OhsandboxError: there is no sandbox yet, or the files cannot be kept.
         """
         if self._runtime is None:
             raise UsageError(
@@ -200,7 +198,7 @@ class CheckpointRecorder:
         self._looked = True
 
     def _copied_from(self) -> dict[str, str]:
-        """Return the field for the copied directory, by the runtime or the log: who resumes need not name it again."""
+        """Return the field for the copied directory, from the runtime or else from the last checkpoint."""
         if self._runtime is None or self._runtime.host_workspace is not None:
             return {}
         if (copied := self._runtime.copied_workspace) is not None:
@@ -216,7 +214,7 @@ class CheckpointRecorder:
         except LogWriteError:
             raise
         except OhsandboxError as error:
-            self._given_up = True  # not again before the next turn: a failing attempt may take long
+            self._given_up = True  # no other attempt in this turn: a failing one may take long
             message = f"The files could not be kept, so this cannot be undone: {error}"
             self._log.emit(events.notice(code="CheckpointFailed", message=message))
 

@@ -1,6 +1,6 @@
-"""`fork`: a new conversation that begins with the first events of another, and with its files at that event.
+"""`fork`: a new conversation with the first events of another one, and with its files at that event.
 
-A log only grows, so nothing is undone in place: the old conversation stays as it is, and the fork has an id of its own.
+Undo forks, too: a log only grows, so the old conversation stays unchanged, and the fork has an id of its own.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
 _FROM_US = "[From ohsandbox, not the user:"
-"""The beginning of a message that no person typed; it does not count as a turn."""
+"""Beginning of a message that no person wrote; it does not begin a turn."""
 
 _RUNNING = events.ConversationStatus.RUNNING.value
 
 FORKED = "Forked"
-"""Code of the notice in a fork that states its origin."""
+"""Code of the notice in a fork that says from which conversation it was made."""
 
 NOT_KEPT = "NotKept"
-"""Code of the notice in a fork that names files which its snapshot lacks."""
+"""Code of the notice in a fork that names files missing from its snapshot."""
 MAX_NAMED = 5
 """Maximum number of files that this notice names."""
 
@@ -49,7 +49,7 @@ TOOLS_UNKNOWN = "What its tools kept then is not known, so they begin anew: earl
 
 
 class Fork(NamedTuple):
-    """A fork on disk that has not been opened."""
+    """A fork on disk; no process has it open."""
 
     id: str
     directory: Path
@@ -58,14 +58,14 @@ class Fork(NamedTuple):
     kept: CheckpointRange
     """The checkpoint with the fork's files."""
     workspace: Workspaces | None = None
-    """Where the files of bound workspaces are to be written."""
+    """The directories for the files of bound workspaces."""
 
 
 def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
     """Return the checkpoint with the files of a conversation after event `at`.
 
     Raises:
-        UsageError: there is no such event, or its files were not kept; the message names events whose files were.
+        UsageError: there is no such event, or its files were not kept; the message names events with kept files.
     """
     files = CheckpointIndex.of(directory)
     if not 0 <= at <= files.last_seq:
@@ -84,7 +84,7 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
 
 
 def is_turn(event: SDKEvent) -> bool:
-    """Whether a person wrote the event to the agent: if no run is active, a turn begins with it; see `Turns`."""
+    """Whether a person wrote this message to the agent; if no run is active, it begins a turn."""
     if event.type != "user_message":
         return False
     said = str(event.data["content"])
@@ -92,18 +92,21 @@ def is_turn(event: SDKEvent) -> bool:
 
 
 class Turns:
-    """Whether a person wrote the event to the agent: unless a run is active, a turn begins with it; see `Turns`."""
+    """Finds the messages with which turns begin.
+
+    One that a person sends during a run begins a turn only if the run is interrupted before the agent has read it.
+    """
 
     def __init__(self) -> None:
         self._is_running = False
         self._unheard: SDKEvent | None = None
 
     def begun_by(self, event: SDKEvent) -> SDKEvent | None:
-        """Return the message that, as this event shows, has begun a turn; None if there is none."""
+        """Take the next event; return the message that thereby has begun a turn, or None."""
         begun = None
         if event.type == "status_update":
             was_running, self._is_running = self._is_running, event.data["status"] == _RUNNING
-            if was_running and self._is_running:  # that run was interrupted: the message was for the next one
+            if was_running and self._is_running:  # that run was interrupted: the next one reads the message
                 begun = self._unheard
         elif is_turn(event):
             if not self._is_running:
@@ -116,10 +119,10 @@ class Turns:
 
 
 def seq_before_turns(directory: Path, turns: int) -> int:
-    """Return the seq of the event before the last `turns` turns, which begin with messages of the person.
+    """Return the seq of the event before the last `turns` turns; -1 if there is none.
 
     Raises:
-        UsageError: there were fewer turns.
+        UsageError: there are fewer turns, or turns is below 1.
     """
     said: list[int] = []
     counted = Turns()
@@ -138,13 +141,13 @@ def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fo
     """Create a conversation beside this one, with its events up to `at` and the files at that event.
 
     Args:
-        directory: the conversation's; a process may have it open.
+        directory: the conversation's directory; a process may have it open.
         at: the last event to copy; -1 for none.
-        workspace: where the files of bound workspaces are to be; `restore_workspace` writes them, not this function.
+        workspace: directories for the files of bound workspaces; `restore_workspace` writes the files.
 
     Raises:
         UsageError: the files at that event were not kept, or the fork cannot be written.
-        SandboxUnavailable: the engine that has the files is unavailable.
+        SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
     """
     kept = find_checkpoint(directory, max(at, 0))
     conversation_id = new_id()
@@ -169,11 +172,12 @@ def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fo
 
 
 def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
-    """`fork`, with the files of a bound workspace written to an empty directory; of several, to directories below it.
+    """Fork, and write the files of a bound workspace to an empty directory; those of several, to directories in it.
 
     Raises:
-        UsageError: the files at that event were not kept, or workspace does not fit.
-        SandboxUnavailable: the engine that has the files is unavailable.
+        UsageError: the files at that event were not kept, workspace is missing, superfluous or not empty, or files
+            could not be written.
+        SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
     """
     expect("at", at, int, "Give an event of the conversation, or its seq.", optional=False)
     bound = Workspaces.recorded(find_checkpoint(directory, max(at, 0)).data.get("workspace"))
@@ -191,10 +195,10 @@ def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
 
 
 def restore_workspace(forked: Fork) -> list[UnappliedChange]:
-    """Fill the fork's empty directories with the files at its event. Returns what could not be written.
+    """Write the files at the fork's event to its empty directories; return those that could not be written.
 
     Raises:
-        UsageError: a directory cannot be created or read, or the snapshot is lost.
+        UsageError: a directory is not empty, or cannot be created or read, or the snapshot is lost.
     """
     bound, workspace = forked.kept.data.get("workspace"), forked.workspace
     if bound is None or workspace is None:
@@ -222,7 +226,7 @@ def append_notice(directory: Path, *, code: str, message: str, **facts: Any) -> 
 
 
 def not_kept(forked: Fork) -> dict[str, str]:
-    """Return what a bound workspace had at the fork's event and its snapshot lacks; worst first.
+    """Return the paths that the snapshot of a bound workspace lacks, with the reasons; worst first.
 
     Raises:
         UsageError: the snapshot is lost.
@@ -250,7 +254,7 @@ def empty_directory(directory: Path) -> Path:
 
 
 def _copy_log(directory: Path, target: Path, at: int) -> None:
-    """Copy the first events, with checksums for the new conversation."""
+    """Copy the events up to `at`, with checksums for the new conversation."""
     blobs = Blobs(target)
     with os.fdopen(os.open(target / LOG_NAME, NEW_FILE, 0o600), "wb") as file:
 
@@ -275,7 +279,7 @@ def _copy_snapshots(directory: Path, target: Path, found: Sequence[dict[str, obj
 
 
 def _copy_agents(directory: Path, target: Path, shared: Sequence[SDKEvent]) -> None:
-    """Copy the sub-agents that began in these events, with all their files: at a kept event none is running."""
+    """Copy the files of sub-agents that were started in these events; none of them runs at an event with kept files."""
     began = [event.data for event in shared if event.type == "notice" and event.data["code"] == events.AGENT_STARTED]
     names = {PurePath(str(data.get("trail"))).parent.name for data in began}
     source = directory / AGENTS_NAME
@@ -285,13 +289,13 @@ def _copy_agents(directory: Path, target: Path, shared: Sequence[SDKEvent]) -> N
                 make_private_dir(target / AGENTS_NAME)
                 shutil.copytree(one, target / AGENTS_NAME / one.name, symlinks=True)
     except FileNotFoundError:
-        return  # a person has removed them
+        return  # they were deleted
     except OSError as error:
         raise _unwritable(target, error) from error
 
 
 def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
-    """Keep the containers' checkpoints for the fork, too.
+    """Keep the containers' checkpoints for the fork as well.
 
     Raises:
         ImageUnavailable: the checkpoint with which the fork begins is gone.
@@ -306,7 +310,7 @@ def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
 
 
 def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> list[int]:
-    """Return approvals that were in force at the fork's event and have been revoked since: a fork restores none."""
+    """Return approvals that were in force at the fork's event and were revoked later; a fork must not restore them."""
     then: set[int] = set()
     now: set[int] = set()
     for event in shared:
@@ -316,7 +320,7 @@ def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> list[int]:
 
 
 def _note_approval(in_force: set[int], event: SDKEvent) -> None:
-    """Update the numbers of the approvals in force; a malformed revocation revokes all, as everywhere."""
+    """Update the approvals in force with an event; a malformed revocation revokes all."""
     number = event.data.get("number")
     if event.type == "approval" and isinstance(number, int):
         in_force.add(number)

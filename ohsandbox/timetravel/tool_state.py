@@ -1,8 +1,8 @@
 """`ToolStateSnapshots`: snapshots of the state that a conversation's tools keep on this machine, for forks.
 
-A checkpoint includes this state in addition to the files. Within a checkpoint's range only tools that `files_then`
-names as read-only may have run, so the state is valid for the whole range. Of these tools only the task list keeps
-state, and each state of it is in the log.
+A checkpoint includes this state. Within the range of a checkpoint only tools that do not write (`checkpoints.writes`)
+can have run, so the state holds for the whole range. Of these tools only the task list keeps state, and each state of
+it is in the log.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from ohsandbox.events import SDKEvent
 
 _FIELD = "tools"
-"""Field of a checkpoint event: the snapshot's name; null if the tools kept nothing; missing if it is unknown."""
+"""Field of a checkpoint event: the snapshot's name; null if the tools had no state; missing if it is unknown."""
 
 
 class ToolStateSnapshots:
-    """The tool states of one conversation, given its directory."""
+    """The tools' state of one conversation, given the conversation's directory."""
 
     def __init__(self, directory: Path) -> None:
         self._tools = directory / TOOLS_NAME
         self._kept = SnapshotStore(directory / TOOL_SNAPSHOTS_NAME)
 
     def keep(self) -> dict[str, str | None]:
-        """Keep the tools' present state; return the field for the checkpoint event, empty if it cannot be kept.
+        """Store the tools' state; return the field for the checkpoint event, or {} if the state cannot be stored.
 
-        Keeping the files matters more, so a failure is not an error: a fork reports that the state is unknown.
+        A failure is not an error, since the files matter more: a fork then reports that the state is unknown.
         """
         try:
             return {_FIELD: self._kept.take(self._tools) if self._tools.is_dir() else None}
@@ -50,16 +50,15 @@ class ToolStateSnapshots:
             return {}
 
     def share_with(self, target: Path, checkpoints: Iterable[Mapping[str, Any]]) -> None:
-        """Copy the snapshots that these checkpoints name to a fork; one that is lost is skipped."""
+        """Copy the snapshots that these checkpoints name to a fork; lost ones are skipped."""
         for name in sorted({str(data[_FIELD]) for data in checkpoints if data.get(_FIELD)}):
             with contextlib.suppress(UsageError):
                 self._kept.copy_to(target / TOOL_SNAPSHOTS_NAME, [name])
 
     def put_into(self, target: Path, checkpoint: Mapping[str, Any], events: Iterable[SDKEvent]) -> bool:
-        """Give a fork the tools' state at a checkpoint, with the task list that the fork's events determine.
+        """Write the tools' state at a checkpoint, and the task list of the events, to a fork.
 
-        Returns False if the state at the checkpoint is unknown although the tools kept something later: they then start
-        without state.
+        Returns False if that state is unknown although the tools have state now: in the fork they start without any.
 
         Raises:
             UsageError: the state cannot be written.
@@ -88,7 +87,7 @@ class ToolStateSnapshots:
 
 
 def _put_task_list(directory: Path, events: Iterable[SDKEvent]) -> None:
-    """Set a conversation's task list to what its events say; the tool itself writes it.
+    """Set a conversation's task list to that of its events, by calling the tool.
 
     Raises:
         UsageError: the task list cannot be written.

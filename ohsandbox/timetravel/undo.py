@@ -1,8 +1,8 @@
-"""Undo in a directory of this machine: reverts the agent's changes of some turns and keeps those of others.
+"""Undo in a directory of this machine: it reverts the agent's changes of some turns and keeps all others.
 
 The agent's changes are those between the checkpoint before a turn's first write and the one after its last. What a
 person changed during the same turn counts as the agent's change. Before anything is written, the fork stores the
-directory's old and new state, so that `redo` finds both after any interruption.
+directory's old and new state, so that `redo` finds both even if the undo is interrupted.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
 _UNDONE = "Undone"
-"""Code of the notice in a fork that states what was undone, and from which conversation."""
+"""Code of the notice in a fork that says which conversation was undone."""
 _LEFT_ALONE = "LeftAlone"
-"""Code of the notice in a fork that names what was not reverted, and why."""
+"""Code of the notice in a fork that names the changes that were not reverted, and why."""
 REDONE = "Redone"
-"""Code of the notice in the older conversation that states that its files were restored."""
+"""Code of the notice in the undone conversation that its files were restored."""
 
 
 class UndoPlan(NamedTuple):
     """The changes that an undo or a redo makes to a workspace."""
 
     directory: Path
-    """Directory of the conversation that is undone, or of the fork that is redone."""
+    """Directory of the conversation to undo, or of the fork to redo."""
     workspace: Workspaces | None
-    """None if the files are in a container: a fork gets its own."""
+    """None if the files are in a container: the fork gets a container of its own."""
     changes: list[FileChange]
     kept_back: list[UnappliedChange]
-    """Changes that are not reverted, because others have changed the same file since."""
+    """Changes that are not reverted, since the same files have been changed again."""
     left_out: dict[str, str]
-    """What the checkpoints lack, and why; worst first."""
+    """Paths that the checkpoints lack, with the reasons; worst first."""
     at: int = -1
-    """The last event of the conversation that is kept."""
+    """The last event that the fork keeps."""
     is_cut_off: bool = False
-    """Whether the last turn was killed before its end: its changes cannot be told from those made after it."""
+    """Whether the last turn was killed before its last checkpoint: its changes cannot be told from later ones."""
 
 
 class _Steps(NamedTuple):
     workspace: Workspaces | None
     trees: list[tuple[Manifest, Manifest | None]]
-    """The manifests before and after each step; None means the present state."""
+    """The manifests before and after each step; None is the present state."""
 
 
 def plan_undo(directory: Path, turns: int) -> UndoPlan:
-    """Plan the undo of the last turns; changes nothing.
+    """Plan the undo of the last turns, without changing anything.
 
     Raises:
-        UsageError: there were fewer turns, their files were not kept, or the disk has too little free for a snapshot.
+        UsageError: there are fewer turns, their files were not kept, or too little disk space is free for a snapshot.
     """
     at = seq_before_turns(directory, turns)
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
@@ -81,12 +81,12 @@ def plan_undo(directory: Path, turns: int) -> UndoPlan:
 def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
     """Fork the conversation, and revert the agent's changes in the workspace.
 
-    Returns the fork, and what was left unchanged or could not be written. The directory is scanned again, so changes
-    made since the plan are not lost.
+    Returns the fork, and the changes that were not reverted. The directory is scanned again, so changes made since the
+    plan are not lost.
 
     Raises:
-        UsageError: the fork cannot be written.
-        SandboxUnavailable: the engine that has the files is unavailable.
+        UsageError: the fork cannot be written, or the disk has too little free space.
+        SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
     """
     forked = fork(plan.directory, plan.at, workspace=plan.workspace)
     own = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
@@ -112,11 +112,11 @@ def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
 
 
 def plan_redo(directory: Path) -> UndoPlan:
-    """Plan the redo of an undo; changes nothing.
+    """Plan the redo of an undo, without changing anything.
 
     Raises:
-        UsageError: the conversation was not created by an undo, the snapshot of the undone changes is lost, or the disk
-            has too little free for a snapshot.
+        UsageError: the conversation was not created by an undo, its snapshots are lost, or the disk has too little free
+            space for another.
     """
     undone = _undone(directory)
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
@@ -129,23 +129,23 @@ def plan_redo(directory: Path) -> UndoPlan:
 
 
 def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
-    """Restore the changes; return the undone conversation's directory, and the changes that were not written.
+    """Restore the undone changes; return the undone conversation's directory, and the changes that were not restored.
 
     Raises:
         ConversationOpenError: a process has that conversation open.
-        UsageError: that conversation is gone.
+        UsageError: that conversation was deleted, or a snapshot is lost.
     """
     undone = _undone(plan.directory)
     older = plan.directory.parent / str(undone["conversation_id"])
     if not older.is_dir():
         raise UsageError(f"Conversation {older.name!r} was deleted, so there is nothing to go back to.")
     message = f"What {plan.directory.name!r} had taken back is there again."
-    # open it first: nothing may be written if another process has it open
+    # this comes first: nothing may be written if another process has the conversation open
     append_notice(older, code=REDONE, message=message, conversation_id=plan.directory.name)
     if plan.workspace is None:
         return older, []
     store = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
-    there = store.load(store.take(plan.workspace))  # stored, so that an undo of `older` restores it
+    there = store.load(store.take(plan.workspace))  # stored, so that an undo of `older` can restore it
     changes, refused, _, _ = _planned(_steps_of_redo(undone, store), there, store)
     refused = [*refused, *plan.workspace.write(changes, store, git=True)]
     _note_left_alone(older, refused)
@@ -162,7 +162,7 @@ def _planned(
 
 
 def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
-    """Return the checkpoints around each time that the agent wrote after event at.
+    """Return the checkpoints before and after each time that the agent wrote after event `at`.
 
     Raises:
         UsageError: the files at that event were not kept, or are lost.
@@ -213,7 +213,7 @@ def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> Non
 
 
 def _undone(directory: Path) -> dict[str, Any]:
-    """Return the data of the conversation's own notice of an undo; copied notices belong to other conversations.
+    """Return the data of the notice of the undo that made this conversation; copied notices do not count.
 
     Raises:
         UsageError: it has no such notice.

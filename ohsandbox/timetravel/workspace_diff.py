@@ -42,20 +42,20 @@ _COPY = "/workspace"
 """Path of the copied directory in a sandbox."""
 
 IGNORED = "ignored by git"
-"""Beginning of the reason for files that the agent created and git ignores."""
+"""Beginning of the reason for new files that git ignores."""
 BEFORE = ", at the first of the two events alone"
-"""End of the reason if the newer side has no such file, or a smaller one."""
+"""End of the reason if the newer side lacks the file, or has a smaller one."""
 
 
 class WorkspaceDiff(NamedTuple):
     """Changes of a workspace between two events."""
 
     changes: list[FileChange]
-    """Changes outside `.git`; with several workspaces, the first name of a path tells the workspace."""
+    """Changes outside `.git`; with several workspaces, paths begin with the name of one."""
     store: SnapshotStore
     """Holds the content of every file until the context of `diff_workspace` ends."""
     left_out: dict[str, str]
-    """Paths that could not be compared, and why; worst first. The changes contain neither these nor paths below
+    """Paths that could not be compared, with the reasons, worst first. The changes contain neither them nor paths below
     them.
     """
     is_whole: bool
@@ -63,22 +63,22 @@ class WorkspaceDiff(NamedTuple):
     image: str | None = None
     """The checkpoint that has the left-out files of the newer side; None for a directory of this machine."""
     place: str = ""
-    """Path of the workspace in that image."""
+    """Path of the workspace in that checkpoint."""
 
 
 @contextlib.contextmanager
 def diff_workspace(
     directory: Path, a: int | None = None, b: int | None = None, *, ignored: bool | None = None
 ) -> Iterator[WorkspaceDiff]:
-    """Yield the changes in the workspace from event a to event b; None means the beginning, or now.
+    """Yield the changes in the workspace between events a and b; None means the first checkpoint, or the present.
 
-    "Now" is the present state of a bound workspace; for files in a container it is the last checkpoint. ignored tells
-    whether to include new files that git ignores; None excludes them only for a copied directory. Files that existed
-    before are always included.
+    The present is that of a bound workspace; for files in a container it is the last checkpoint. ignored says whether
+    to include new files that git ignores; None leaves them out only for a copied directory. Files that existed before
+    are always included.
 
     Raises:
-        UsageError: the files at that event were not kept.
-        SandboxUnavailable: the engine that has them is unavailable.
+        UsageError: there is no such event, its files were not kept, or the workspaces at the two events differ.
+        SandboxUnavailable: the engine that has the files is unavailable.
     """
     files = CheckpointIndex.of(directory)
     if not files.kept:
@@ -106,7 +106,7 @@ def diff_workspace(
 
 
 def bound_workspaces(directory: Path) -> list[Path]:
-    """Return the directories of this machine that the conversation last worked in; empty without a bound one."""
+    """Return the directories of this machine at the last checkpoint; an empty list if the files are in a container."""
     kept = CheckpointIndex.of(directory).kept
     bound = Workspaces.recorded(kept[-1].data.get("workspace")) if kept else None
     return [] if bound is None else [*bound.directories.values()]
@@ -119,12 +119,13 @@ def copied_workspace(directory: Path) -> Path | None:
 
 
 def changed_between(directory: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return the paths in bound workspaces that differ between two checkpoints' `workspace`, without directories.
+    """Return the paths in bound workspaces that differ between two checkpoints, without directories.
 
-    With several workspaces these are absolute paths in the sandbox.
+    old and new are the field `workspace` of the checkpoint events. With several workspaces the paths are those in the
+    sandbox.
 
     Raises:
-        UsageError: a snapshot does not exist or is damaged.
+        UsageError: a snapshot is missing or damaged.
     """
     kept, bound = SnapshotStore(directory / SNAPSHOTS_NAME), Workspaces.recorded(new)
     before, after = (kept.load(str(one["snapshot"])) for one in (old, new))
@@ -142,16 +143,16 @@ def scan_changed(target: Path, changes: Sequence[FileChange], store: SnapshotSto
 
 
 class _Trees:
-    """The manifests of a conversation's workspace, with their contents in one store."""
+    """The manifests of a conversation's workspace, with the contents in one store."""
 
     def __init__(self, directory: Path, temporary: Path) -> None:
         self._kept = SnapshotStore(directory / SNAPSHOTS_NAME)
         self._temporary = temporary
         self.store = SnapshotStore(temporary / "store", beside=self._kept)
         self.ignored: set[str] = set()
-        """Of the copied directory that was read last: the paths that git would not track."""
+        """Paths that git would not track in the copied directory that was read last."""
         self.place = ""
-        """Path in its sandbox of the workspace that was read last."""
+        """Path in the sandbox of the workspace that was read last."""
 
     def of(self, data: dict[str, Any]) -> Manifest:
         """Return the manifest of a checkpoint."""
@@ -160,12 +161,12 @@ class _Trees:
         return self._fetched(data)
 
     def now(self, data: dict[str, Any]) -> Manifest:
-        """Return the manifest of the last checkpoint's workspace as it is now, as far as that is known."""
+        """Return the manifest of the workspace now, or for files in a container, at the last checkpoint."""
         bound = Workspaces.recorded(data.get("workspace"))
         return self.of(data) if bound is None else bound.scan(self.store, before=self.of(data), git=False)
 
     def _fetched(self, data: dict[str, Any]) -> Manifest:
-        """Return the manifest of a sandbox made from the checkpoint, through the filter that all downloads use."""
+        """Return the manifest of the files in a sandbox made from the checkpoint, downloaded within limits."""
         image = str(data.get("image") or DEFAULT_IMAGE)
         with (
             tempfile.TemporaryDirectory(dir=self._temporary) as place,
@@ -189,15 +190,15 @@ class _Trees:
 _MAX_RULES_BYTES = 1024**2
 """Maximum size of a `.gitignore`; a longer one is ignored."""
 _FIND_LARGE = r'find . -type f -size +"$1"c -exec stat -c %s {} \; -print0 -exec rm -f {} \;'
-"""GNU and busybox have `stat -c` and `-print0`. Without them the files stay, and the download reads and drops them."""
+"""GNU and busybox have `stat -c` and `-print0`. Elsewhere the files stay, and the download leaves them out."""
 _MAX_NAMES_BYTES = 16 * 1024**2
 _FIND_S = 300.0
 
 
 def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
-    """Remove files too large for a snapshot from a sandbox that is only read; return them with the reasons.
+    """Remove files too large for a snapshot from a temporary sandbox; return their paths and the reasons.
 
-    A sparse file may have any size, and a tar would send all of it.
+    A sparse file may have any size, and tar would send all of it.
 
     Raises:
         UsageError: there are too many, or the search took too long.
@@ -249,7 +250,11 @@ def _by_directory(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _require_same_layout(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse two checkpoints whose workspaces differ: one was added or left out."""
+    """Check that two checkpoints have the same workspaces.
+
+    Raises:
+        UsageError: a workspace was added or removed between them.
+    """
     before, after = (Workspaces.recorded(data.get("workspace")) for data in (old, new))
     if before is not None and after is not None and before.directories.keys() != after.directories.keys():
         raise UsageError(

@@ -116,7 +116,7 @@ class Tunnel:
         self._awake.set()
 
     async def restart(self) -> None:
-        """End a running connector; return when another listens on its ports. Failed starts are retried until `close`."""
+        """End a running connector; return when one listens on its ports. Failed starts are retried until `close`."""
         if self._link is None:
             return
         self._link.end(SandboxUnavailable("The sandbox's processes were ended."))

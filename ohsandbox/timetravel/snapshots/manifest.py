@@ -1,7 +1,7 @@
-"""`Manifest`: the names in a directory and their metadata, without their contents.
+"""`Manifest`: the names in a directory and their metadata, without the contents.
 
-An agent may write to a workspace during a scan: every step uses descriptors and follows no symlink, so that nothing
-outside the directory is ever read. `.git` is read as files and never by git, which would obey its configuration.
+An agent may write to a workspace during a scan: every step uses descriptors and follows no symlink, so nothing outside
+of the directory is read. `.git` is read as files and never by git, which would follow its configuration.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.snapshots.store import SnapshotStore
 
 MAX_FILE_BYTES = 64 * 1024**2
-"""Maximum size of a file; a larger one is left out and reported: a turn does not write a database or a model."""
+"""Maximum size of a file; larger ones are left out and reported. Sources are smaller; databases and models are not."""
 MAX_ENTRIES = 100_000
 MAX_TOTAL_BYTES = 1024**3
 MAX_NAMES_CHARS = 24 * 1024**2
-"""Limit of all paths and link targets together. A directory over one of these three limits is refused."""
+"""Maximum length of all paths and link targets together. A directory over one of these three limits is refused."""
 MAX_DEPTH = 100
 MAX_GIT_BYTES = 512 * 1024**2
 MAX_GIT_ENTRIES = 50_000
-"""Limits of all `objects` directories within a `.git` together, in addition to those above; one that exceeds them is
-left out and reported. The rest of its `.git` is kept."""
+"""Limits of all `objects` directories in `.git` together, in addition to those above; one that exceeds them is left out
+and reported, and the rest of its `.git` is kept."""
 MAX_SPECIAL = 1_000_000
-"""Limit of counted FIFOs, sockets and devices (0.4 s); a directory with more is refused."""
+"""Maximum number of FIFOs, sockets and devices (counting them takes 0.4 s); a directory with more is refused."""
 
 _WHOLE_BYTES = 1024**2
-"""Maximum size of a file that is read whole; a larger one is copied in pieces."""
+"""Maximum size of a file that is read at once; a larger one is copied in pieces."""
 _SETTLED_NS = 2_000_000_000
-"""A file changed this recently before a scan may have changed again with the same times (FAT has a resolution of 2
-s)."""
+"""A file that changed less than this before a scan may change again with equal times: FAT has a resolution of 2 s."""
 
 _TOO_LARGE = re.compile(r"(\d+) bytes, over ")
 
@@ -68,7 +67,7 @@ class FileEntry(NamedTuple):
         return other is not None and self[:3] == other[:3]
 
     def is_still(self, name: str, directory: int) -> bool:
-        """Whether a file or link in an open directory was not written or replaced since, or still does not exist."""
+        """Whether a file or link in an open directory has not been written or replaced since, or no longer exists."""
         try:
             facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
@@ -77,19 +76,19 @@ class FileEntry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A directory at one moment."""
+    """The state of a directory at one time."""
 
     taken_ns: int
     entries: dict[str, FileEntry]
     """Entries by path below the directory; bytes that are not UTF-8 are surrogates, as from `os.fsdecode`."""
     left_out: dict[str, str]
-    """Paths that were left out, with the reason: their state is unknown."""
+    """Paths that were left out, with the reasons."""
     special: int = 0
-    """Number of FIFOs, sockets and devices. They have no content and are not in `entries`."""
+    """Number of FIFOs, sockets and devices; they have no content and are not in `entries`."""
 
 
 def is_git(path: str) -> bool:
-    """Whether a path is a `.git` or lies in one, in any spelling that a file system treats as `.git`."""
+    """Whether a path is a `.git` or in one, in any spelling that a file system takes for `.git`."""
     if path.isascii() and "git" not in path.lower():
         return False
     return any(name == ".git" or looks_like_dotgit(name) for name in path.split("/"))
@@ -104,15 +103,15 @@ def scan(
     only: Iterable[str] | None = None,
     git: bool = True,
 ) -> Manifest:
-    """Scan the directory.
+    """Scan a directory and return its manifest.
 
     Args:
         root: the directory.
         keeper: stores the files' contents.
-        taken_ns: the time of the scan, if the result is a later call's `before`.
-        before: files that have not changed since are not read again.
+        taken_ns: the time of the scan; needed if the result will be a later call's `before`.
+        before: an earlier manifest; files that have not changed since are not read again.
         only: scan only these paths and the directories that contain them.
-        git: False leaves `.git` out, at any depth.
+        git: False leaves out `.git`, at any depth.
 
     Raises:
         UsageError: root cannot be read, or is over a limit.
@@ -137,7 +136,7 @@ def parents_of(path: str) -> Iterator[str]:
 
 
 def worst_first(left_out: Mapping[str, str]) -> dict[str, str]:
-    """Sort left-out paths: files that are too large, the largest first; those over another limit; the rest by path."""
+    """Sort left-out paths: too large files, largest first; those over another limit; the others, by path."""
 
     def rank(one: tuple[str, str]) -> tuple[int, int, str]:
         path, why = one
@@ -154,7 +153,7 @@ def is_too_large(why: str) -> bool:
 
 
 def is_over_limit(why: str) -> bool:
-    """Whether a path was left out only for its size, depth or length: it can be copied by other means."""
+    """Whether a path was left out only because it exceeds a limit, so that it can be copied by other means."""
     return "over " in why
 
 
@@ -163,30 +162,30 @@ class FileChange(NamedTuple):
 
     path: str
     old: FileEntry | None
-    """None: the name did not exist."""
+    """None if the name did not exist."""
     new: FileEntry | None
-    """None: the name no longer exists."""
+    """None if the name no longer exists."""
 
     @property
     def word(self) -> Literal["new", "changed", "gone"]:
-        """The kind of change, for display."""
+        """The kind of change, as a word for the user."""
         if self.old is None:
             return "new"
         return "gone" if self.new is None else "changed"
 
     @property
     def is_of_directories(self) -> bool:
-        """Whether only directories are involved: a patch cannot express them."""
+        """Whether only directories are involved, which a patch cannot express."""
         return all(entry is None or entry.kind == "dir" for entry in (self.old, self.new))
 
 
 def outside_git(changes: Iterable[FileChange]) -> list[FileChange]:
-    """Return the changes outside `.git`: those inside it go into no patch and to no other directory."""
+    """Return the changes outside of `.git`; those inside go into no patch and into no other directory."""
     return [change for change in changes if not is_git(change.path)]
 
 
 def changes_between(old: Manifest, new: Manifest) -> list[FileChange]:
-    """Return every name that differs, sorted by path, ignoring paths that either manifest left out, and those below."""
+    """Return all names that differ, sorted by path, except those that a manifest left out, and names below them."""
     paths = old.entries.keys() | new.entries.keys()
     unknown = old.left_out.keys() | new.left_out.keys()
     if unknown:
@@ -208,7 +207,7 @@ class _Scan:
         self._bytes = self._chars = self._git_bytes = self._git_entries = 0
 
     def tree(self, taken_ns: int) -> Manifest:
-        """Return the manifest of the names scanned."""
+        """Return the manifest of the scanned names."""
         return Manifest(taken_ns, self._entries, self._left_out, self._special)
 
     def into(self, directory: int, prefix: str, *, depth: int, in_git: bool = False) -> None:
@@ -226,7 +225,7 @@ class _Scan:
                 self._leave_out(path, str(error.strerror))
 
     def _names(self, directory: int, prefix: str) -> list[str]:
-        """The names to scan, sorted; FIFOs, sockets and devices are only counted."""
+        """Return the names to scan, sorted; count FIFOs, sockets and devices."""
         names: list[str] = []
         with os.scandir(directory) as found:
             for entry in found:
@@ -311,7 +310,7 @@ class _Scan:
         return self._keeper.keep_file(file, limit_bytes=most)
 
     def _too_large_for_git(self, objects: int) -> str | None:
-        """Return why an open `objects` directory is left out, or None; sizes are summed before anything is read."""
+        """Return why an open `objects` directory is left out, or None; sizes are summed before any file is read."""
         count, size = self._git_entries, self._git_bytes
         for length in _sizes_below(objects, depth=0):
             count, size = count + 1, size + length
@@ -327,7 +326,7 @@ class _Scan:
 
 
 def _sizes_below(directory: int, *, depth: int) -> Iterator[int]:
-    """Yield the sizes in bytes of names below an open directory. os.fwalk would block on a FIFO (Python 3.11)."""
+    """Yield the sizes in bytes of all names below an open directory; os.fwalk would block on a FIFO (Python 3.11)."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):

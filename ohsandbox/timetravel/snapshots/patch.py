@@ -1,7 +1,7 @@
 """Changes as a patch that `git apply` accepts.
 
-git compares numbered copies, so that neither a file name nor a `.gitattributes` of the agent affects the diff that a
-user sees; the names are inserted afterwards.
+git compares copies with numbers as names, so that neither file names nor a `.gitattributes` of the agent affect the
+diff that a user sees; the names are inserted afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _FilePatch(NamedTuple):
 
 
 def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> list[_FilePatch]:
-    """Return the patches of the changes, file by file; directories have none.
+    """Return the patches of the changes, one per file; directories have none.
 
     Args:
         changes: the result of `changes_between`.
@@ -85,7 +85,7 @@ def _parts(output: bytes, changes: Sequence[FileChange]) -> Iterator[_FilePatch]
 
 
 def _named(text: bytes, path: str) -> bytes:
-    """Return one file's patch with the names inserted."""
+    """Return one file's patch with its name inserted."""
     name = path.encode("utf-8", "surrogateescape")
     old, new = quoted(b"a/" + name), quoted(b"b/" + name)
     head = b"diff --git %s %s\n" % (old, new)
@@ -102,12 +102,12 @@ def _named(text: bytes, path: str) -> bytes:
 
 
 def _ended(name: bytes) -> bytes:
-    """Return the name with the line's end; a name with a space gets a tab, so that patch(1) finds the name's end."""
+    """Return the name with the line's end; after a name with a space comes a tab, which patch(1) needs."""
     return name + (b"\t\n" if b" " in name and not name.startswith(b'"') else b"\n")
 
 
 def quoted(name: bytes) -> bytes:
-    """Return a path as git writes it: unchanged, or as a C string if it has controls, quotes or bytes over 127."""
+    """Return a path as git writes it: as a C string if it has control characters, quotes or bytes over 127."""
     if _PLAIN.fullmatch(name):
         return name
     return b'"' + b"".join(_escaped(byte) for byte in name) + b'"'

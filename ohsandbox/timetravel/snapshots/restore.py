@@ -1,4 +1,4 @@
-"""Writes changes into a directory that others may write to: by descriptor, following no symlink, files atomically."""
+"""Writing of changes to a directory that others may write to: by descriptor, without following symlinks, atomically."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class UnappliedChange(NamedTuple):
 def write_changes(
     root: Path, changes: Sequence[FileChange], store: SnapshotStore, *, git: bool
 ) -> list[UnappliedChange]:
-    """Apply each change in root: `new` is the wanted state. Returns the changes that failed; the rest are done.
+    """Apply the changes in root, each as far as possible; return those that failed.
 
-    A path that no longer matches `old` is left alone: it was written since the scan.
+    A path that no longer matches `old` was written since the scan, and stays as it is.
 
     Args:
-        root: the directory; its path contains no symlink.
-        changes: paths below it.
+        root: the directory; its path must not contain a symlink.
+        changes: changes of paths below it; `new` is the wanted state.
         store: holds the contents.
-        git: whether `.git`, at any depth, may be written. Set it only to restore what was in this directory before:
+        git: whether `.git`, at any depth, may be written. Set it only to restore the previous state of this directory:
             git runs programs that are named in there.
 
     Raises:
@@ -67,7 +67,7 @@ def write_changes(
 
 
 def _must_go(change: FileChange) -> bool:
-    """Whether old is removed first; not if a directory stays a directory, or a file replaces a file."""
+    """Whether the old entry is removed first: if the name vanishes, or a directory replaces a file or the reverse."""
     if change.old is None:
         return False
     return change.new is None or ("dir" in {change.old.kind, change.new.kind} and change.old.kind != change.new.kind)
@@ -81,7 +81,7 @@ class _Writer:
         self._git = git
 
     def do(self, change: FileChange, act: Callable[[int, str, FileChange], None]) -> None:
-        """Call act in the directory that holds the path, or note why it failed."""
+        """Call act in the directory that contains the path; record why it failed."""
         *parents, name = change.path.split("/")
         if {"", ".", ".."} & {*parents, name} or (not self._git and is_git(change.path)):
             self.refused.append(UnappliedChange(change.path, "no such name is written"))
@@ -99,7 +99,7 @@ class _Writer:
             self.refused.append(UnappliedChange(change.path, why))
 
     def remove(self, directory: int, name: str, change: FileChange) -> None:
-        """Remove a name; a directory that is not empty (`.git`, a file too large to keep) stays."""
+        """Remove a name; a directory that is not empty (`.git`, a file too large for a snapshot) stays."""
         assert change.old is not None  # noqa: S101 - see _must_go
         if change.old.kind != "dir":
             if change.old.is_still(name, directory):
@@ -116,7 +116,7 @@ class _Writer:
     def write(self, directory: int, name: str, change: FileChange) -> None:
         """Create or replace the name with the wanted state."""
         wanted = change.new
-        assert wanted is not None  # noqa: S101 - only called for those
+        assert wanted is not None  # noqa: S101 - only called for changes that have one
         if wanted.kind == "dir":
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=directory)
@@ -137,7 +137,7 @@ class _Writer:
 
     def dress(self, directory: int, name: str, change: FileChange) -> None:
         """Give a directory its mode and owner."""
-        assert change.new is not None  # noqa: S101 - only called for those
+        assert change.new is not None  # noqa: S101 - only called for changes that have one
         descriptor = os.open(name, DIRECTORY, dir_fd=directory)
         try:
             _dress(descriptor, change.new)
@@ -160,7 +160,7 @@ _CHANGED = "it was changed while this was done, and stays as it is"
 
 
 def _may_write(directory: int, name: str, change: FileChange) -> bool:
-    """Whether the name is as `old` says; if old is None or removed, whether no file, link or directory is there."""
+    """Whether the name still matches `old`; if there is no old entry, whether no file, link or directory is there."""
     if change.old is None or _must_go(change):
         try:
             mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode

@@ -1,6 +1,6 @@
-"""`SnapshotStore`: manifests of one directory with their contents, each content stored once.
+"""`SnapshotStore`: manifests of a directory, and the files' contents, each stored once.
 
-<directory>/objects/ab/cdef...    a file's content, under its SHA-256
+<directory>/objects/ab/cdef...    a content, named by its SHA-256
 <directory>/000001.json           a manifest
 """
 
@@ -36,20 +36,20 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class SnapshotStore:
-    """Snapshots of a directory of this machine; git is neither needed nor touched."""
+    """Snapshots of a directory of this machine; they do not use git."""
 
     def __init__(self, directory: Path, *, beside: SnapshotStore | None = None) -> None:
-        """Use directory, created at first use, for the snapshots. Contents that `beside` has are not stored again."""
+        """Store snapshots in directory, created at first use. Contents that `beside` has are not stored again."""
         self.directory = directory
         self._beside = beside
         self._objects = directory / "objects"
         self._last: tuple[str, Manifest] | None = None
 
     def take(self, root: Path | Workspaces) -> str:
-        """Store a snapshot of root; return its name, or the last one's name if nothing has changed.
+        """Store a snapshot of root; return its name, which is the last one's if nothing has changed.
 
         Raises:
-            UsageError: root is too large, the disk has too little free, or the snapshot cannot be written.
+            UsageError: root is too large, the disk has too little free space, or the snapshot cannot be written.
         """
         self.require_space()
         name, before = self._newest()
@@ -62,7 +62,7 @@ class SnapshotStore:
         return name
 
     def require_space(self) -> None:
-        """Check the free disk space: a directory of 1 GiB may be stored fifty times.
+        """Check the free disk space: up to 50 snapshots of 1 GiB each may be stored.
 
         Raises:
             UsageError: less space is free than must stay free; see `disk_space.floor_bytes`.
@@ -75,7 +75,7 @@ class SnapshotStore:
         """Load a snapshot.
 
         Raises:
-            UsageError: it does not exist or is damaged.
+            UsageError: it is missing or damaged.
         """
         try:
             if not _NAME.fullmatch(name):
@@ -87,7 +87,7 @@ class SnapshotStore:
             raise UsageError(f"Snapshot {name[:20]!r} in {str(self.directory)!r} is lost: {error}.") from error
 
     def add(self, tree: Manifest) -> str:
-        """Store a manifest whose contents are stored already; returns the snapshot's name.
+        """Store a manifest whose contents are stored already; return the snapshot's name.
 
         Raises:
             UsageError: it cannot be written.
@@ -103,7 +103,7 @@ class SnapshotStore:
         return sorted(path.stem for path in self.directory.glob("*.json") if _NAME.fullmatch(path.stem))
 
     def keep(self, data: bytes) -> str:
-        """Store a content; returns its SHA-256.
+        """Store a content; return its SHA-256.
 
         Raises:
             UsageError: it cannot be written.
@@ -114,7 +114,7 @@ class SnapshotStore:
         return digest
 
     def keep_file(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
-        """Store the unread rest of an open file, in pieces; return None and store nothing if it is over limit_bytes.
+        """Store the rest of an open file, in pieces; return its SHA-256, or None if it is over limit_bytes.
 
         Raises:
             UsageError: it cannot be written.
@@ -125,7 +125,7 @@ class SnapshotStore:
         """Return a stored content.
 
         Raises:
-            UsageError: it is lost or was changed.
+            UsageError: it is missing or was changed.
         """
         data = io.BytesIO()
         self.copy_content(digest, data)
@@ -135,7 +135,7 @@ class SnapshotStore:
         """Write a stored content to target, in pieces.
 
         Raises:
-            UsageError: it is lost or was changed; target then holds what was found.
+            UsageError: it is missing or was changed; target then holds the part that was read.
         """
         if self._beside is not None and not self._object(digest).exists():
             self._beside.copy_content(digest, target)
@@ -151,7 +151,7 @@ class SnapshotStore:
             raise UsageError(f"A kept file in {str(self._objects)!r} was changed or cut ({digest[:12]!r}).")
 
     def copy_to(self, directory: Path, names: Iterable[str]) -> None:
-        """Copy these snapshots to the store in directory; contents are hard-linked if possible: they never change.
+        """Copy these snapshots to the store in directory; contents never change, so they are hard-linked if possible.
 
         Raises:
             UsageError: a snapshot is lost, or directory cannot be written.
@@ -181,7 +181,7 @@ class SnapshotStore:
             raise _full(self.directory, error) from error
 
     def holds(self, digest: str, size: int) -> bool:
-        """Whether this content is stored, with size bytes."""
+        """Whether this content is stored, with a size of size bytes."""
         try:
             return self._object(digest).lstat().st_size == size
         except FileNotFoundError:
@@ -191,7 +191,7 @@ class SnapshotStore:
         return self.holds(digest, size) or (self._beside is not None and self._beside.holds(digest, size))
 
     def _store(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
-        """Copy to a temporary file while computing the hash; rename it last."""
+        """Copy to a temporary file while computing the hash, then rename it."""
         found, size = hashlib.sha256(), 0
         temporary = f".{secrets.token_hex(8)}"
         try:
@@ -230,7 +230,7 @@ class SnapshotStore:
             self._store(file, limit_bytes=MAX_GIT_BYTES)
 
     def _opened(self, *below: str) -> contextlib.AbstractContextManager[int]:
-        """Open a directory of the store, created if missing; a symlink in its place is not followed."""
+        """Open a directory of the store, created if missing, without following symlinks."""
         return opened_dir(self.directory.parent, self.directory.name, *below, make=PRIVATE_DIR_MODE)
 
     def _write(self, name: str, tree: Manifest) -> None:
@@ -252,7 +252,7 @@ class SnapshotStore:
         return self._last or ("", None)
 
     def _prune(self) -> None:
-        """Remove the oldest snapshots except the first, and the contents that only they used."""
+        """Remove the oldest snapshots except the first, and contents that only they used."""
         names = self.names()
         if len(names) <= MAX_SNAPSHOTS:
             return

@@ -1,4 +1,4 @@
-"""Applies the changes of one directory to another, which may have changed too."""
+"""Merging of changes into another directory, which may have changed too, and reverting of changes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Merge(NamedTuple):
     """The result of a merge."""
 
     changes: list[FileChange]
-    """Changes to write to the other directory; empty if it has all of them already."""
+    """Changes to write to the other directory; empty if it already has them all."""
     conflicts: list[UnappliedChange]
-    """If there are any, nothing must be written."""
+    """If there are any, nothing may be written."""
 
 
 def merge(
     changes: Sequence[FileChange], there: Manifest, store: SnapshotStore, *, owner: tuple[int, int] | None = None
 ) -> Merge:
-    """Compare changes with the directory there. A file that both have changed is merged line by line if possible.
+    """Merge changes into another directory; a file that has changed in both is merged line by line if possible.
 
     Args:
         changes: the changes to apply.
-        there: the other directory, its contents in store as well.
-        store: holds every content.
-        owner: for another directory, uid and gid of new files there; of modes only the executable bit counts then, as
-            in git. None is the same directory: modes, owners and times are applied too.
+        there: the other directory, with its contents in store as well.
+        store: holds all contents.
+        owner: uid and gid of new files in another directory; of modes only the executable bit is applied then, as in
+            git. None means the same directory: modes, owners and times are applied too.
 
     Raises:
-        UsageError: a content is lost.
+        UsageError: a content is missing.
     """
     done = Merge([], [])
     touched = {change.path for change in changes}
@@ -51,7 +51,7 @@ def merge(
             continue
         _merge_one(change, there, store, done, owner)
         if done.conflicts and done.conflicts[-1].path == change.path:
-            stays.add(change.path)  # paths below it are blocked too, without conflicts of their own
+            stays.add(change.path)  # paths below it cannot be applied either, but are not reported
             touched.discard(change.path)
     return done
 
@@ -63,14 +63,14 @@ def revert_changes(
 
     Args:
         steps: manifests of this directory before and after each step, oldest first.
-        there: the directory now, its contents in store as well.
-        store: holds every content.
+        there: the directory now, with its contents in store as well.
+        store: holds all contents.
 
     Returns:
-        The wanted manifest, and the paths that stay as they are because they were changed since as well.
+        The wanted manifest, and the changes that are not reverted since their paths have changed again.
 
     Raises:
-        UsageError: a content is lost.
+        UsageError: a content is missing.
     """
     now, refused = dict(there.entries), dict[str, UnappliedChange]()
     for before, after in reversed(steps):
@@ -94,12 +94,12 @@ def revert_changes(
 
 
 _DERIVED = {"index", "logs", "ORIG_HEAD", "COMMIT_EDITMSG", "FETCH_HEAD", "gc.log"}
-"""Names in a `.git` that any git command may rewrite, even `git status`. They follow the refs: if those are reverted,
-so are these; if only these were changed by both sides, they stay."""
+"""Names in `.git` that any git command may rewrite, even `git status`. They are reverted together with the refs; if
+only they have changed again, they stay."""
 
 
 def _repository(path: str) -> str:
-    """Return the `.git` that contains a path, or the path: refs, index and logs are reverted only together."""
+    """Return the `.git` that contains a path, or the path itself: a `.git` is only reverted as a whole."""
     if not is_git(path):
         return path
     parts = path.split("/")
@@ -107,7 +107,7 @@ def _repository(path: str) -> str:
 
 
 def _is_object(path: str) -> bool:
-    """Whether a path is in git's `objects`; those are restored but never removed, since later commits may need them."""
+    """Whether a path is in git's `objects`, which are restored but never removed: later commits may need them."""
     return "objects" in _within_git(path)
 
 
@@ -132,7 +132,7 @@ def _since(conflict: UnappliedChange) -> UnappliedChange:
 
 
 def _in_the_way(path: str, there: Manifest, touched: set[str]) -> str | None:
-    """Return a parent of the path that is a file or symlink there and stays one with the changes, or None."""
+    """Return a parent of the path that is a file or symlink there and is not changed, or None."""
     for parent in parents_of(path):
         found = there.entries.get(parent)
         if found is not None and found.kind != "dir" and parent not in touched:
@@ -157,12 +157,12 @@ def _merge_one(
             done.conflicts.append(UnappliedChange(change.path, f"a {found.kind} is there, and a directory shall be"))
     elif (merged := _merged(change, found, store)) is None:
         done.conflicts.append(UnappliedChange(change.path, _why(change, found)))
-    elif not _alike(found, merged, exactly=owner is None):  # otherwise it was applied before
+    elif not _alike(found, merged, exactly=owner is None):  # else the change was applied before
         done.changes.append(FileChange(change.path, found, _as_ours(merged, found, owner)))
 
 
 def _alike(one: FileEntry | None, other: FileEntry | None, *, exactly: bool) -> bool:
-    """Whether two entries are equal; unless exactly, compared as in git: of modes only the executable bit counts."""
+    """Whether two entries are equal; if not exactly, as in git: of modes only the executable bit counts."""
     if one is None or other is None:
         return one is other
     if exactly:
@@ -172,14 +172,14 @@ def _alike(one: FileEntry | None, other: FileEntry | None, *, exactly: bool) -> 
 
 
 def _as_ours(wanted: FileEntry | None, found: FileEntry | None, owner: tuple[int, int] | None) -> FileEntry | None:
-    """Return wanted with the replaced entry's owner and mode; of its own mode only the executable bit counts."""
+    """Return wanted with the owner and mode of the entry it replaces; of its mode only the executable bit counts."""
     if wanted is None or owner is None:
         return wanted
     uid, gid = owner if found is None else (found.uid, found.gid)
     mode = 0o755 if wanted.kind == "dir" or wanted.mode & 0o100 else 0o644
     if found is not None and found.kind == wanted.kind and found.mode & 0o100 == wanted.mode & 0o100:
         mode = found.mode
-    return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # no mtime: the file is written now
+    return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # the file gets the time of its writing
 
 
 def _merged(change: FileChange, found: FileEntry | None, store: SnapshotStore) -> FileEntry | None:

@@ -20,19 +20,19 @@ _EMPTY = Manifest(0, {}, {})
 
 
 class Workspaces(NamedTuple):
-    """Directories bound as workspaces. Paths are relative to the only one, or begin with the name of one of several."""
+    """Directories bound as workspaces. Paths of the tree are relative to the only one or begin with a name."""
 
     directories: dict[str, Path]
     """Directories by the first name of paths in the tree; a single one has the name ""."""
     places: Mapping[str, str] = MappingProxyType({})
-    """Paths of several workspaces in the sandbox, by the same names."""
+    """Paths in the sandbox by the same names; empty for a single one."""
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.directories.values()))
 
     @classmethod
     def bound(cls, places: Mapping[str, Path]) -> Workspaces | None:
-        """Return the workspaces for directories given by their paths in the sandbox; None if there are none."""
+        """Return the workspaces of directories, given by their paths in the sandbox; None if there are none."""
         if len(places) < 2:  # noqa: PLR2004 - one alone
             return cls({"": next(iter(places.values()))}) if places else None
         names = {place: path.name for place, path in moved_places([*places], Path("/")).items()}
@@ -40,7 +40,7 @@ class Workspaces(NamedTuple):
 
     @classmethod
     def recorded(cls, data: Mapping[str, Any] | None) -> Workspaces | None:
-        """Return the workspaces that `record` has described; None for None."""
+        """Return the workspaces in the result of `record`; None for None."""
         if not data:
             return None
         places = data.get("places") or {"": data["path"]}
@@ -57,27 +57,27 @@ class Workspaces(NamedTuple):
         return None if self.places else self.first
 
     def record(self) -> dict[str, Any]:
-        """Return the data that an event stores: {path}, and for several {path, places}."""
+        """Return the data for an event: {path}, and with several workspaces {path, places}."""
         several = {self.places[name]: str(path) for name, path in self.directories.items() if self.places}
         return {"path": str(self.first)} | ({"places": several} if several else {})
 
     def for_runtime(self) -> Path | dict[str, Path]:
-        """The argument for `Runtime.fork`: the directory, or each by its path in the sandbox."""
+        """Return the argument for `Runtime.fork`: the directory, or several by their paths in the sandbox."""
         return {self.places[name]: path for name, path in self.directories.items()} if self.places else self.first
 
     def moved(self, directory: Path) -> Workspaces:
-        """Return the same workspaces at another place: directory is the only one, or contains one for each name."""
+        """Return the same workspaces in another directory: it is the only one, or has a subdirectory for each."""
         return self._replace(directories={name: directory / name for name in self.directories})
 
     def in_sandbox(self, path: str) -> str:
-        """Return a path of the tree as a path in the sandbox; with one workspace, relative to it."""
+        """Return a path of the tree as a path in the sandbox; with one workspace it stays relative."""
         name, _, rest = path.partition("/")
         return f"{self.places[name]}/{rest}" if name in self.places else path
 
     def scan(
         self, keeper: SnapshotStore, *, taken_ns: int = 0, before: Manifest | None = None, git: bool = True
     ) -> Manifest:
-        """Scan each directory, each within the limits for one; see `manifest.scan`.
+        """Scan each directory, each within the limits of one; see `manifest.scan`.
 
         Raises:
             UsageError: a directory cannot be read, or is over a limit.
@@ -92,7 +92,7 @@ class Workspaces(NamedTuple):
         return found
 
     def write(self, changes: Sequence[FileChange], store: SnapshotStore, *, git: bool) -> list[UnappliedChange]:
-        """Apply changes to paths of the tree; see `write_changes`. Returns those that failed.
+        """Apply changes to paths of the tree; return those that failed. See `write_changes`.
 
         Raises:
             UsageError: a directory cannot be opened, or its path contains a symlink.
@@ -111,7 +111,7 @@ def _joined(name: str, path: str) -> str:
 
 
 def _below(name: str, tree: Manifest) -> Manifest:
-    """Return the entries below a name, by their paths there."""
+    """Return the manifest of the entries below a name, by their paths there; without left-out paths."""
     if not name:
         return tree
     prefix = _joined(name, "")
