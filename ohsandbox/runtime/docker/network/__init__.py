@@ -1,1 +1,1 @@
-"""What a container reaches: the allowlist and its proxy, the open network, and network namespaces."""
+"""The network of a container: the allowlist and its proxy, the open network, and network namespaces."""

@@ -36,7 +36,7 @@ PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
 
 
 class Allowlist:
-    """The hosts that one sandbox may reach, as decided by this process: without it, nothing is reachable."""
+    """The hosts that one sandbox may reach; this process serves them, and without it nothing is reachable."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Allowlist:
             rules: see `NetworkPolicy`.
             name: name of the decision log file: the conversation's id, or the container's name.
             listener: called with each decision, in the proxy's thread.
-            interceptor: adds credentials to requests to the hosts that they belong to.
+            interceptor: adds credentials to requests to their hosts.
 
         Raises:
             UsageError: a rule is invalid.
@@ -69,20 +69,20 @@ class Allowlist:
         self.record_as(name)
 
     def record_as(self, name: str) -> None:
-        """Log new decisions under this name; decisions on connections that are already open keep the old name."""
+        """Log new decisions under this name; open connections keep the old one."""
         self.audit = AuditLog(name)
         self.audit.on_decision(self._listener)
         self._proxies.append(Proxy(self.policy, self.audit, interceptor=self._interceptor))
 
     def begin(self, tunnel: Tunnel) -> None:
-        """Start the connector in the sandbox, in the background. Calling it twice is fine."""
+        """Start the connector in the sandbox, in the background; idempotent."""
         if tunnel is self._tunnel:
             return
         self._tunnel = tunnel
         self._listening = asyncio.run_coroutine_threadsafe(self._listen(tunnel), get_loop())
 
     async def _listen(self, tunnel: Tunnel) -> None:
-        """Start the connector, with retries: the sandbox may be paused at this moment, for a checkpoint for example."""
+        """Start the connector, with retries: the sandbox may be paused, for example for a checkpoint."""
         pause_s = PAUSE_S
         while tunnel is self._tunnel:
             is_paused = False  # nothing runs in a paused sandbox, so callers of `wait` can keep waiting
@@ -103,7 +103,7 @@ class Allowlist:
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     def restart(self) -> None:
-        """Start the connector again after all processes were killed; programs started from now on wait for it."""
+        """Start the connector again after all processes were killed; programs that start after this wait for it."""
         if self._tunnel is not None and self.was_tried:
             self._tried.clear()
             asyncio.run_coroutine_threadsafe(self._restart(self._tunnel), get_loop())
@@ -120,7 +120,7 @@ class Allowlist:
         await self._proxies[-1].serve(reader, writer)
 
     def connect(self) -> socket.socket:
-        """Return a connection to the proxy for code of this process that makes requests on behalf of the sandbox."""
+        """Return a connection to the proxy, for code of this process that makes requests for the sandbox."""
         near, far = socket.socketpair()
         asyncio.run_coroutine_threadsafe(self._serve_socket(far), get_loop())
         return near
@@ -139,11 +139,11 @@ class Allowlist:
         return self._tried.is_set()
 
     def wait(self) -> None:
-        """Wait until the connector listens, or could not be started and connections inside are refused."""
+        """Wait until the connector listens or an attempt to start it has failed, at most _READY_S seconds."""
         self._tried.wait(_READY_S)
 
     def close(self) -> None:
-        """Stop serving, and end every connection."""
+        """Stop serving, and end all connections."""
         run(self._end())
         self.audit.close()
 

@@ -1,4 +1,4 @@
-"""`ContainerNetwork`: what one container can reach, and how its programs find their proxy."""
+"""`ContainerNetwork`: the hosts that one container can reach, and the variables that name its proxy."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _KEPT_DECISIONS = 1000
-"""Maximum number of decisions that `decisions` returns, over all changes of the network."""
+"""Maximum number of decisions of ended allowlists that are kept; older ones are replaced by sums."""
 LIST_INTERFACES = b'while read -r ohs_k ohs_v;do case $ohs_k in *:*)echo "${ohs_k%%:*}";;esac;done </proc/net/dev'
-"""Shell code for a worker: prints the interfaces of the sandbox, one per line."""
+"""Shell code that prints the interfaces of the sandbox, one per line."""
 WORKER_WAIT_S = 0.2
-"""Seconds to wait for the first worker process, which is shared by the code that writes the connector and callers that
-read files at that time. Each uses it for some milliseconds; another worker costs 0.05 s of a processor."""
+"""Seconds to wait for the first worker process, which both writes the connector and reads files for callers. Each use
+takes some milliseconds; another worker costs 0.05 s of CPU time."""
 _ALLOWLIST = "ohsandbox.runtime.docker.network.allowlist"
 
 
 class _OfThread(threading.local):
-    """Thread-local state: whether this thread starts a process that must not wait for the allowlist."""
+    """State of a thread: whether the processes that it starts must not wait for the allowlist."""
 
     is_starting = False
     is_connecting = False
-    """Whether this thread starts the connector itself."""
+    """Whether this thread is starting the connector."""
 
 
 class ContainerNetwork:
-    """The allowlist of one `DockerRuntime`, the credentials that it adds, and the record of its decisions.
+    """The allowlist of one `DockerRuntime`, its credentials, and the log of its decisions.
 
-    With another network there is no allowlist, and only the connections of ports are recorded.
+    With another network there is no allowlist, and only connections through ports are logged.
     """
 
     adds_credentials = True
@@ -84,12 +84,12 @@ class ContainerNetwork:
             runtime: the runtime that owns the container.
             options: returns the runtime's options as they are now.
             credentials: as `DockerRuntime` takes them.
-            ca_bundle: a PEM file that is trusted in addition to the sandbox's own authority.
-            given: the caller's variables, which override ours.
+            ca_bundle: a PEM file of authorities to trust in addition to the sandbox's own.
+            given: the caller's variables, which take precedence.
 
         Raises:
-            UsageError: an argument has a wrong type, a credential is invalid or lacks its value, or a variable contains
-                its value.
+            UsageError: an argument has a wrong type, a credential is invalid or its value is missing, or a variable
+                contains the value.
         """
         expect_path("ca_bundle", ca_bundle)
         expect_texts("credentials", credentials)
@@ -116,7 +116,7 @@ class ContainerNetwork:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules of the allowlist, as they are displayed; empty with another network."""
+        """The rules of the allowlist in their canonical spelling; empty with another network."""
         if self._allowlist is not None:
             return self._allowlist.policy.rules
         return self._options.allow if self._options.network == "allowlist" else ()
@@ -130,7 +130,7 @@ class ContainerNetwork:
         self._the_allowlist(rules).policy.disallow(*rules)
 
     def replace(self, rules: Sequence[str]) -> None:
-        """Replace the rules of the allowlist, if there is one, by these."""
+        """Replace the rules of the allowlist, if there is one."""
         if self._allowlist is not None:
             policy = self._allowlist.policy
             policy.allow(*rules)  # add first, so that hosts of both lists stay reachable throughout
@@ -164,7 +164,7 @@ class ContainerNetwork:
         return self._listeners.add(listener)
 
     def record_connection(self, one: PortConnection) -> None:
-        """Record a port's connection with the allowlist's decisions; without an allowlist, in a log of its own."""
+        """Log a connection through a port with the allowlist's decisions; without one, in a log of its own."""
         audit = self._port_audit if self._allowlist is None else self._allowlist.audit
         if audit is None:
             from ohsandbox.network.audit import AuditLog  # noqa: PLC0415 - as `_ALLOWLIST`
@@ -177,21 +177,21 @@ class ContainerNetwork:
         audit.finish(decision, sent_bytes=one.sent_bytes, received_bytes=one.received_bytes)
 
     def record_as(self, conversation: str) -> None:
-        """Record decisions of the allowlist under this conversation from now on."""
+        """Log the allowlist's decisions under this conversation from now on."""
         if self._allowlist is not None:
             self._allowlist.record_as(conversation)
 
     # --- life, from the start of a container to its end ---
 
     def prepare(self) -> None:
-        """Import the allowlist's modules, which needs no container, while the engine starts it."""
+        """Import the allowlist's modules in the background, while the engine starts the container."""
         if self._options.network == "allowlist":
             threading.Thread(target=import_module, args=(_ALLOWLIST,), daemon=True).start()
         if self._credentials is not None:
             self._credentials.prepare()
 
     def open(self, container_name: str) -> None:
-        """Create the allowlist, if the options name one; `listen` then routes the sandbox's connections to it."""
+        """Create the allowlist, if the network is one; `listen` then makes it reachable in the sandbox."""
         if self._options.network != "allowlist":
             self._allowlist = None
         elif self._allowlist is None:
@@ -204,17 +204,17 @@ class ContainerNetwork:
             )  # fmt: skip
 
     def listen(self) -> None:
-        """Start the connector of a sandbox that has been checked, in the background."""
+        """Start the connector in the background; the sandbox has been checked."""
         if self._allowlist is not None:
             self._allowlist.begin(self._runtime.tunnel)
 
     def restart(self) -> None:
-        """Start the connector again after every process of the sandbox was killed; the next program waits for it."""
+        """Start the connector again after all processes of the sandbox were killed; the next program waits for it."""
         if self._allowlist is not None:
             self._allowlist.restart()
 
     def close(self) -> None:
-        """Stop serving processes of the sandbox."""
+        """Stop serving the sandbox; the decisions remain available."""
         ended, self._allowlist = self._allowlist, None
         if ended is not None:
             from ohsandbox.network.audit import shortened  # noqa: PLC0415 - as `_ALLOWLIST`
@@ -228,21 +228,21 @@ class ContainerNetwork:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the next process that this thread starts must wait until the allowlist is served."""
+        """Whether a process that this thread starts must wait for the allowlist."""
         return self._allowlist is not None and not self._here.is_starting
 
     @property
     def is_ready(self) -> bool:
-        """Whether `wait` returns at once."""
+        """Whether `wait` returns at once in every thread."""
         return self._allowlist is None or self._allowlist.was_tried
 
     @property
     def is_connecting(self) -> bool:
-        """Whether this thread starts the connector itself."""
+        """Whether this thread is starting the connector."""
         return self._here.is_connecting
 
     def wait(self) -> None:
-        """Wait until the proxy is reachable for a program that this thread starts."""
+        """Wait until the proxy is reachable, unless this thread is within `starting`."""
         if self._allowlist is not None and not self._here.is_starting:
             self._allowlist.wait()
 
@@ -253,7 +253,7 @@ class ContainerNetwork:
 
     @contextlib.contextmanager
     def starting(self, *, connector: bool = False) -> Iterator[None]:
-        """Context in which this thread starts processes without waiting for the allowlist, such as the connector."""
+        """Let this thread start processes, such as the connector, without waiting for the allowlist."""
         here = self._here
         before = here.is_starting, here.is_connecting
         here.is_starting, here.is_connecting = True, connector or here.is_connecting
@@ -263,7 +263,7 @@ class ContainerNetwork:
             here.is_starting, here.is_connecting = before
 
     def write_files(self) -> None:
-        """Write the files that our variables name; Node and Java need them even if no host is reachable."""
+        """Write the files that the variables name; Node and Java need them even if no host is reachable."""
         if self._options.network != "allowlist":
             return
         runtime = self._runtime
@@ -298,14 +298,14 @@ class ContainerNetwork:
     # --- variables of processes ---
 
     def environment(self, exec_env: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of a sandbox's processes: exec_env without an earlier network's, with this network's."""
+        """Return the variables of the sandbox's processes: exec_env with those of the previous network replaced."""
         kept = {name: value for name, value in exec_env.items() if name not in self._variable_names}
         return {**kept, **self._variables()}
 
     def variables_now(self, exec_env: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that point a process of the previous network to this network's proxy; "" without one.
+        """Return the variables to change in processes that run since before a change of the network; "" for unset ones.
 
-        exec_env is what `environment` returns.
+        exec_env is the result of `environment`.
         """
         given = self._options.env
         return {
@@ -315,7 +315,7 @@ class ContainerNetwork:
         }
 
     def _variables(self) -> Mapping[str, str]:
-        """Return the variables that point processes to the allowlist's proxy and to the placeholders of credentials."""
+        """Return the variables that name the allowlist's proxy, and those with placeholders of credentials."""
         if self._options.network != "allowlist":
             return {}
         found = self._credentials_now
@@ -336,18 +336,18 @@ class ContainerNetwork:
 
     @property
     def _trusts_bundle(self) -> bool:
-        """Whether the caller's CA bundle alone is trusted, which Java needs in a form of its own."""
+        """Whether the caller's CA bundle is trusted without credentials; Java needs it in another format."""
         return self._options.ca_bundle is not None and self._credentials_now is None
 
     # --- credentials ---
 
     @property
     def secrets_outside(self) -> Mapping[str, str]:
-        """The values of the credentials by name. They never enter the sandbox."""
+        """The values of the credentials, by name; they never enter the sandbox."""
         return MappingProxyType({}) if self._credentials is None else self._credentials.outside
 
     def check_outside(self, variables: Mapping[str, str]) -> None:
-        """Refuse variables of the sandbox that contain the value of a credential.
+        """Check that no variable of the sandbox contains the value of a credential.
 
         Raises:
             UsageError: a variable contains one.
@@ -356,13 +356,13 @@ class ContainerNetwork:
             self._credentials.check_outside(variables)
 
     def with_credential_hosts(self, allow: Sequence[str] | None) -> Sequence[str] | None:
-        """Return the requested rules with the hosts of the credentials added; None if there are neither."""
+        """Return the requested rules and those for the hosts of credentials; None if there are neither."""
         if isinstance(allow, str):
             raise wrong("allow", allow, f"a list, such as [{allow!r}]")
         return [*(allow or ()), *self._credential_hosts] if self._credential_hosts else allow or None
 
     def install_credentials(self, sandbox: Sandbox) -> None:
-        """Let a container's programs trust the proxy for hosts of credentials, if it has the allowlist."""
+        """Make a container's programs trust the proxy for the hosts of credentials, if the network is the allowlist."""
         if self._credentials is not None and self._options.network == "allowlist":
             self._credentials.install(sandbox)
 
@@ -376,13 +376,12 @@ class ContainerNetwork:
 
 
 def change(container: Container, network: NetworkMode, interfaces: Callable[[], bytes]) -> None:
-    """Disconnect every network except the requested one, and join that. A call that was interrupted can be repeated.
+    """Connect a container to the bridge for network "open", or else disconnect it from all networks; idempotent.
 
     interfaces runs `LIST_INTERFACES` in the sandbox.
 
     Raises:
-        SandboxRefused: the engine reports success but the sandbox's interfaces do not show it; or the rules cannot be
-            set.
+        SandboxRefused: the sandbox's interfaces do not show the change, or the rules cannot be set.
         SandboxUnavailable: the engine refuses the change.
     """
     with engine_errors(f"changing the network of sandbox {container.name!r} to {network!r}"):

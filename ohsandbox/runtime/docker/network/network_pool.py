@@ -1,4 +1,4 @@
-"""Network namespaces that sandboxes use one after another, for example the trials of an evaluation."""
+"""Network namespaces that sandboxes use one after another, such as the trials of an evaluation."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_S = 1.0
-"""Seconds to wait for a namespace in use: a loaded engine takes as long to create another one, and a trial may need two
-at a time."""
+"""Seconds to wait for a namespace that is in use: on a busy machine it takes as long to create one, and a trial may
+need two."""
 
 _REMOVALS = 8
-"""Number of concurrent removals; each mostly waits for the engine."""
+"""Number of concurrent removals, which mostly wait for the engine."""
 
 
 class NetworkPool:
-    """Containers that own a network namespace (`open_network`), each of which serves one sandbox at a time.
+    """Containers that own a network namespace (see `open_network`); each serves one sandbox at a time.
 
     A sandbox that joins an existing namespace starts in half the time of one that needs a new namespace. No process,
     address, route or connection of the previous sandbox is left: processes end with their sandbox, the interface is
-    removed, and the engine's name server becomes unreachable. Only the kernel's counters remain. Each owner has its own
-    lease, by which `gc` removes the owners of a dead process.
+    removed, and the engine's name server becomes unreachable. Only the kernel's counters remain. Each owner has a lease
+    of its own, so that `gc` removes the owners of a dead process.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class NetworkPool:
         self._removals: ThreadPoolExecutor | None = None
 
     def begin(self, count: int) -> None:
-        """Create count owners in the background; later ones are created only if none becomes free.
+        """Create count owners in the background; beyond them, one is created only if none becomes free.
 
-        If the engine fails, `take` raises the error.
+        Failures are only logged: `take` tries again and raises the error.
         """
         if self._beginning is not None or count < 1:
             return
@@ -78,10 +78,10 @@ class NetworkPool:
                 self._changed.notify_all()
 
     def take(self, engine: Engine) -> str:
-        """Return the id of an owner without a connection to the bridge, creating one if all are in use.
+        """Return the id of an owner that is not connected to the bridge; create one if all are in use.
 
         Raises:
-            SandboxRefused, SandboxUnavailable: as `open_network.make_owner`.
+            SandboxRefused, SandboxUnavailable: as for `open_network.make_owner`.
         """
         while (owner := self._next_free()) is not None:
             if open_network.is_running(engine, owner):
@@ -91,7 +91,7 @@ class NetworkPool:
         return self._made(engine)
 
     def _next_free(self) -> str | None:
-        """Return an owner that is free or becomes free soon; None if another one is to be created."""
+        """Return an owner that is free or becomes free within WAIT_S seconds; None if another one must be created."""
 
         def is_decided() -> bool:
             return bool(self._free) or self._enough is None or len(self._owners) + self._making < self._enough
@@ -122,10 +122,10 @@ class NetworkPool:
         lent.set_name_server(reachable=True)
 
     def give_back(self, engine: Engine, owner: str, remove: Callable[[], object] | None = None) -> None:
-        """Return an owner to the pool, after calling remove to remove its sandbox; after `finish`, remove the owner.
+        """Call remove, which removes the owner's sandbox; return the owner to the pool, or after `finish` remove it.
 
         Raises:
-            Exception: whatever remove raises; the owner is then not used again.
+            Exception: as remove; the owner is then not used again.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="network") as beside:
             cleared = beside.submit(self._is_cleared, engine, owner)
@@ -137,7 +137,7 @@ class NetworkPool:
                 self._changed.notify()
 
     def _is_cleared(self, engine: Engine, owner: str) -> bool:
-        """Clear a namespace for the next sandbox; False means that this failed and the owner is removed instead."""
+        """Clear a namespace for the next sandbox; False if it is not used again and its owner was removed."""
         if self._removals is not None:
             self._forget(engine, owner)
             return False
@@ -153,7 +153,7 @@ class NetworkPool:
         return True
 
     def finish(self) -> None:
-        """Begin to remove the free owners while the last sandboxes run: no further sandbox will take one."""
+        """Start removing the free owners, while the last sandboxes run: no other sandbox will take one."""
         with self._lock:
             owners, self._free = self._free, []
             self._removals = removals = ThreadPoolExecutor(1, thread_name_prefix="network-removal")
@@ -161,7 +161,7 @@ class NetworkPool:
             removals.submit(self._forget_all, owners)
 
     def close(self) -> None:
-        """Remove all owners, once no sandbox uses one; those that cannot be removed are left to `gc`."""
+        """Remove all owners; no sandbox uses them any more. Those that cannot be removed are left to `gc`."""
         if self._beginning is not None:
             self._beginning.shutdown()
         if self._removals is not None:

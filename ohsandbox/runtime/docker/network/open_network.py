@@ -1,6 +1,6 @@
-"""The network `open`: a bridge of our own, with rules in each namespace that allow only its public addresses.
+"""The network `open`: one bridge per engine, and rules in each namespace that allow only public addresses.
 
-A sandbox that is created with this network joins the network namespace of a container of ours, the owner. The owner
+A sandbox that is created with this network joins the network namespace of another container, the owner. The owner
 sets the rules before the sandbox exists, and then drops its capabilities. So the rules outlive every restart of the
 sandbox, and without its owner the sandbox has no network. A running sandbox that was created without this network gets
 its rules from a short-lived container that joins the sandbox's namespace before an interface is added.
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 NETWORK = "ohsandbox-open"
 """Name of the bridge; all sandboxes of an engine share it."""
 REPOSITORY = "ohsandbox-network"
-"""Repository of the image that contains only our program, 5 KB; its tag is the program's digest."""
+"""Repository of the image that contains only the gateway, 5 KB; its tag is the digest of the program."""
 OWNER_LABEL = "ohsandbox.network-of"
 """Label of an owner: the id of the lease that it shares with its sandbox."""
 ANSWER_S = 30.0
-"""Time limit for the program's answer, which takes 5 ms."""
+"""Time limit for an answer of the gateway in seconds; it takes 5 ms."""
 _NO_TIME_WAIT = {"net.ipv4.tcp_max_tw_buckets": "0"}
-"""Frees a port at once after its server in an earlier sandbox has ended; by default that takes a minute."""
+"""Frees the port of a server in an earlier sandbox at once; by default that takes a minute."""
 _MEMORY_BYTES = 32 * 1024**2
 _PROCESSES = 64
-"""Process limit of an owner; it includes the threads of the OCI runtime that starts it."""
+"""Process limit of an owner; the threads of the OCI runtime that starts it count, too."""
 _PROGRAMS = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _FILES = {"amd64": "gateway-x86_64", "arm64": "gateway-aarch64"}
 _preparing = threading.Lock()
 
 
 class _OpenBridge(NamedTuple):
-    """The bridge and the image, as the engine has them."""
+    """The image, and the addresses of the bridge."""
 
     image: str
     subnet: ipaddress.IPv4Network
@@ -72,7 +72,7 @@ def make_owner(
 ) -> str:
     """Create and start the owner of a network, not yet connected to the bridge; return its id.
 
-    hosts are names of the loopback address for all containers that join the namespace.
+    In the namespace, hosts are names of the loopback address.
 
     Raises:
         SandboxRefused: the rules cannot be set on this engine.
@@ -90,7 +90,7 @@ def lend_owner(engine: Engine, *, name: str, lease_id: str, labels: Mapping[str,
     """Create and start the owner of a network that sandboxes use one after another, not yet connected to the bridge.
 
     Raises:
-        SandboxRefused, SandboxUnavailable: as `make_owner`.
+        SandboxRefused, SandboxUnavailable: as for `make_owner`.
     """
     config = _owner_config(engine, "lend", lease_id, ()) | {"OpenStdin": True}
     config["Labels"] |= labels
@@ -99,10 +99,10 @@ def lend_owner(engine: Engine, *, name: str, lease_id: str, labels: Mapping[str,
 
 
 class LentNetwork:
-    """A network's owner, and the connection that tells it whether the engine's name server may be reached.
+    """The owner of a network, and a connection to it that makes the engine's name server reachable or not.
 
     The name server stays in the namespace once the bridge was connected (see `close`), and the next sandbox must not
-    reach it before its network is open.
+    reach it before it has its network.
     """
 
     def __init__(self, owner: str, wire: Wire) -> None:
@@ -147,11 +147,11 @@ def _started_owner(engine: Engine, name: str, config: dict[str, Any]) -> tuple[s
 
 
 def connect(engine: Engine, container: str, allow: Iterable[str]) -> None:
-    """Connect a namespace whose rules are set to the bridge; do nothing if it is connected."""
+    """Connect a namespace to the bridge, unless it is connected; its rules are set already."""
     try:
         _join(engine, container)
     except SandboxUnavailable:
-        # the bridge may have been removed and recreated: the rules lack the gateway of the new one
+        # the bridge may have been removed and created again: the rules lack the gateway of the new one
         set_rules(engine, container, allow)
         _join(engine, container)
 
@@ -184,8 +184,8 @@ def close(engine: Engine, container: str) -> None:
     """Disconnect a running container from all networks, and stop the engine's name server in its namespace.
 
     The engine leaves the name server running. Before 25.0.5 it forwards queries from the engine's own namespace if the
-    machine's name server is on loopback (CVE-2024-29018): names, and data encoded in them, would get out although there
-    is no interface.
+    machine's name server is on loopback (CVE-2024-29018): names, and data encoded in them, would leave it without
+    an interface.
 
     Raises:
         SandboxRefused: the name server cannot be stopped; nothing has changed.
@@ -196,14 +196,14 @@ def close(engine: Engine, container: str) -> None:
 
 
 def set_rules(engine: Engine, container: str, allow: Iterable[str]) -> None:
-    """Set the rules in the namespace of a running container, which is disconnected first.
+    """Disconnect a running container, and set the rules in its namespace.
 
     Raises:
         SandboxRefused: the rules cannot be set there.
         SandboxUnavailable: the engine fails.
     """
     bridge = prepare(engine)
-    # its own /etc/resolv.conf is not trusted
+    # the sandbox's own /etc/resolv.conf is not trusted
     _, *resolvers = _once(engine, _payload(bridge.image, ["resolvers"], "none"))
     rules = _rules(engine, bridge, allow, resolvers or ["127.0.0.11"])
     disconnect(engine, container)
@@ -214,7 +214,7 @@ def revive_owner(engine: Engine, owner: str, allow: Iterable[str]) -> None:
     """Restart the owner of a network if it has ended; its rules are set before it is connected.
 
     Raises:
-        SandboxGone: the owner was removed.
+        SandboxGone: the owner has been removed.
     """
     try:
         with engine_errors("looking at the network of a sandbox"):
@@ -241,14 +241,14 @@ def is_open(engine: Engine, container: str) -> bool:
 
 
 def is_running(engine: Engine, owner: str) -> bool:
-    """Whether the owner of a network exists and runs."""
+    """Whether the owner of a network exists and is running."""
     with contextlib.suppress(SandboxGone), engine_errors("looking at the network of a sandbox"):
         return bool(engine.api.inspect_container(owner)["State"].get("Running"))
     return False
 
 
 def remove_owner(engine: Engine, name: str, lease_id: str) -> None:
-    """Remove the owner of that name if it has that lease; one that is gone is not an error."""
+    """Remove the owner of that name if it has that lease; a missing one is not an error."""
     try:
         with engine_errors(f"removing the network {name!r}"):
             found = engine.api.inspect_container(name)
@@ -260,7 +260,7 @@ def remove_owner(engine: Engine, name: str, lease_id: str) -> None:
 
 
 def collect(engine: Engine) -> None:
-    """Remove the bridge if no container, running or stopped, uses it; it is recreated when needed."""
+    """Remove the bridge unless a container, running or stopped, uses it; it is created again when needed."""
     with contextlib.suppress(SandboxUnavailable), engine_errors(f"removing the network {NETWORK!r}"):
         found = _found_bridge(engine)
         if found is None or not _LABELS.items() <= (found.get("Labels") or {}).items():
@@ -274,16 +274,15 @@ def collect(engine: Engine) -> None:
 
 _LABELS = {"ohsandbox": "1"}
 _OPTIONS = {"com.docker.network.bridge.enable_icc": "false"}
-"""Options of the bridge: the kernel forwards nothing from one port of the bridge to another, in addition to our
-rules."""
+"""Containers on the bridge cannot reach each other; the rules forbid that as well."""
 
 
 def prepare(engine: Engine) -> _OpenBridge:
-    """Return the image and the bridge, creating them if missing; takes 3 ms if they exist.
+    """Return the image and the bridge, which are created if missing; this takes 3 ms if they exist.
 
     Raises:
-        SandboxRefused: a network of that name is not ours.
-        SandboxUnavailable: the engine fails, or there is no program for its processor.
+        SandboxRefused: the engine is Podman, there is no gateway for its processor, or the bridge's name is taken.
+        SandboxUnavailable: the engine fails.
     """
     if engine.is_podman:
         raise SandboxRefused(
@@ -311,7 +310,7 @@ def _found_bridge(engine: Engine) -> dict[str, Any] | None:
 
 
 def _made_bridge(engine: Engine) -> dict[str, Any]:
-    """Create the bridge with a device name that no second one can get: engines before 25 allow two of one name."""
+    """Create the bridge. The kernel refuses a second device of its name; engines before 25 allow two such networks."""
     device = f"ohs{hashlib.sha256(str(engine.api.info().get('ID')).encode()).hexdigest()[:10]}"
     options = _OPTIONS | {"com.docker.network.bridge.name": device}
     try:
@@ -353,7 +352,7 @@ def _image(engine: Engine) -> str:
         return str(engine.api.inspect_image(name)["Id"])
 
 
-# --- our own containers ---
+# --- owners and other containers of this module ---
 
 
 def _rules(engine: Engine, bridge: _OpenBridge, allow: Iterable[str], resolvers: Sequence[str] = ()) -> list[str]:
@@ -393,14 +392,14 @@ def _payload(image: str, words: list[str], network: str) -> dict[str, Any]:
 
 
 def _run(engine: Engine, container: str) -> list[str]:
-    """Start a container of ours and return the words of its answer; raise SandboxRefused if it reports a failure."""
+    """Start a container and return the words of its answer; raise SandboxRefused if it reports a failure."""
     wire, words = _begin(engine, container)
     wire.close()
     return words
 
 
 def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
-    """Do the same as `_run`, and also return the connection on which the container answered."""
+    """Start a container as `_run` does; return also the connection on which it answered."""
     with engine_errors("setting the rules of an open network"):
         wire = wrap(engine.api.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}))
         try:
@@ -419,7 +418,7 @@ def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
 
 
 def _heard(wire: Wire) -> bytes:
-    """Return the first line that a container of ours prints; less if it ends or is silent for too long."""
+    """Return the first line that a container prints, or less if it ends or prints nothing for ANSWER_S seconds."""
     frames, said, buffer, deadline = Demultiplexer(), b"", memoryview(bytearray(4096)), time.monotonic() + ANSWER_S
     while b"\n" not in said and wire.readable(deadline) and (count := wire.recv_into(buffer)):
         said += b"".join(chunk.data for chunk in frames.feed(buffer[:count]))

@@ -1,4 +1,4 @@
-"""Variables by which programs in a sandbox find the allowlist's proxy, and the description of it for a model."""
+"""Variables that name the allowlist's proxy for programs in a sandbox, and its description for a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PROXY_PORT = 3128
-"""Port on 127.0.0.1 in the sandbox where the connector listens; proxies use it by convention."""
+"""The connector's port on 127.0.0.1 in the sandbox; by convention, proxies use it."""
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _LOCAL = "localhost,127.0.0.1,::1"
 _JAVA = (
@@ -17,7 +17,7 @@ _JAVA = (
     f"-Dhttps.proxyPort={PROXY_PORT} -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
 )
 NODE_PRELOAD_PATH = "/usr/local/share/ohsandbox-node-proxy.cjs"
-"""Path in a container, beside our copy of the CA bundle. If the file were missing, Node processes would not start."""
+"""Path in a container, beside the CA bundle. If the file is missing, Node does not start."""
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 PROXY_VARIABLES = {
     **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), _PROXY),
@@ -26,9 +26,9 @@ PROXY_VARIABLES = {
     "NODE_OPTIONS": f"--require={NODE_PRELOAD_PATH}",
     JAVA_OPTIONS: _JAVA,
 }
-"""curl, git and apt read the lower-case names; cargo, go, pip, uv and npm read both. Node has a switch for them from
-22.21 on, and before that loads our file (network/proxy/node_proxy.cjs). Java reads none of them, but has a variable
-with options for every virtual machine."""
+"""curl, git and apt read the lower-case names; cargo, go, pip, uv and npm read both. Node reads them from 22.21 on if
+NODE_USE_ENV_PROXY is set; older versions load a file (network/proxy/node_proxy.cjs). Java only has a variable with
+options for every virtual machine."""
 
 
 def node_preload() -> bytes:
@@ -37,10 +37,10 @@ def node_preload() -> bytes:
 
 
 def proxy_environment(given: Mapping[str, str], *, java_options: str = "", hosts: Sequence[str] = ()) -> dict[str, str]:
-    """Return the variables that point programs to the proxy, without those that the caller has set.
+    """Return the variables that name the proxy, without those that the caller has set.
 
-    hosts are additional names of the loopback address. Java's options are ours, then java_options, then the caller's;
-    later ones override earlier ones. If the caller's value is empty, it stays empty.
+    hosts are additional names of the loopback address. Java's options are those of the proxy, then java_options, then
+    the caller's; later ones override earlier ones. If the caller's are empty, they stay empty.
     """
     found = {name: value for name, value in PROXY_VARIABLES.items() if name not in given}
     found |= {name: ",".join([_LOCAL, *hosts]) for name in ("no_proxy", "NO_PROXY") if name in found and hosts}
@@ -51,7 +51,7 @@ def proxy_environment(given: Mapping[str, str], *, java_options: str = "", hosts
 
 
 def told_network(rules: Sequence[str], credentials: Sequence[str] = ()) -> str:
-    """Return the description of the allowlist for a model: rules, hosts with credentials, how a refusal looks."""
+    """Return the allowlist's description for a model: rules, hosts with credentials, and what a refusal looks like."""
     hosts = ", ".join(rules) or "no host yet"
     registries = " ('packages' are the package registries of the user's own tools)" if "packages" in rules else ""
     added = (

@@ -1,4 +1,4 @@
-"""How programs in a container find the placeholders of credentials, and trust the authority for their hosts."""
+"""How programs in a container get the placeholders of credentials, and trust the authority for their hosts."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ for store in $ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt $ss
     case $(cat "$store") in *"$2"*) ;; *) printf '\\n%s\\n' "$2" >>"$store" ;; esac
 done
 """
-"""Adds the authorities to the image's stores: those of Debian and Alpine, Fedora, SUSE, and OpenSSL's default, since
-wget and apt (GnuTLS) read no variable. An authority of an earlier session stays in them, but its key is gone."""
+"""Adds the authority to the image's stores, as wget and apt (GnuTLS) read no variable: those of Debian and Alpine,
+Fedora, SUSE, and OpenSSL's default. The authority of an earlier session stays in them, but its key is gone."""
 
 
 def java_trust_store_of(ca_bundle: str) -> bytes:
-    """Return the certificates of a PEM file as the trust store that JAVA_TRUST_OPTION names."""
+    """Return the authorities in a PEM file as the trust store that JAVA_TRUST_OPTION names."""
     from ohsandbox.network.credentials.certificate_authority import java_trust_store  # noqa: PLC0415 - slow
 
     return java_trust_store(Path(ca_bundle).expanduser().read_bytes())
 
 
 class CredentialSetup:
-    """The credentials of one runtime: what its containers get of them, and what answers outside the sandbox.
+    """The credentials of one runtime: placeholders and certificates for its containers, and the broker outside of them.
 
     Attributes:
         hosts: the hosts of the credentials, as rules of a network policy.
-        outside: the values, by name, which stay outside the sandbox.
+        outside: the values, by name; they stay outside of the sandbox.
     """
 
     def __init__(self, flags: Sequence[str], *, ca_bundle: str | None = None, given: Mapping[str, str]) -> None:
-        """Look up the values; given are the caller's variables, which override ours.
+        """Look up the values; given are the caller's variables, which take precedence.
 
         Raises:
             UsageError: a credential is invalid, its value is missing, or a variable contains the value.
@@ -65,7 +65,7 @@ class CredentialSetup:
 
     @property
     def broker(self) -> CredentialBroker:
-        """The broker, created at first use: 30 ms, plus 100 ms for the import of `cryptography`."""
+        """The broker, created at first use, which takes 30 ms, and 100 ms for the import of `cryptography`."""
         with self._lock:
             if self._broker is None:
                 from ohsandbox.network.credentials.credential_broker import CredentialBroker  # noqa: PLC0415 - slow
@@ -77,13 +77,13 @@ class CredentialSetup:
         """Create the broker in a thread, while the engine works."""
 
         def make() -> None:
-            with contextlib.suppress(OSError, ValueError):  # the error is raised again when the broker is used
+            with contextlib.suppress(OSError, ValueError):  # raised again when the broker is used
                 _ = self.broker
 
         threading.Thread(target=make, daemon=True).start()
 
     def check_outside(self, variables: Mapping[str, str]) -> None:
-        """Refuse variables of the sandbox that contain a value which must stay outside.
+        """Check that no variable of the sandbox contains the value of a credential.
 
         Raises:
             UsageError: a variable contains one.
@@ -91,7 +91,7 @@ class CredentialSetup:
         check_outside(self._credentials, variables)
 
     def install(self, target: Sandbox) -> None:
-        """Write the certificates to the paths in `variables`, and the sandbox's authority into the image's stores."""
+        """Write the certificates to the paths in `variables`, and add the sandbox's authority to the image's stores."""
         certificate = self.broker.certificate.decode().strip()
         with ThreadPoolExecutor(1) as beside:  # each step takes one exec
             for_java = beside.submit(target.script, _WRITE, JAVA_TRUST_PATH, stdin=self.broker.java_trust_store())
@@ -99,7 +99,7 @@ class CredentialSetup:
             for_java.result()
 
     def variables(self) -> Mapping[str, str]:
-        """Return the variables for every process, without those that the caller has set."""
+        """Return the variables for all processes, without those that the caller has set."""
         found = {
             **dict(pair for one in self._credentials for pair in one.placeholders),
             **dict.fromkeys(CA_VARIABLES, CA_PATH),
