@@ -258,7 +258,7 @@ def audit_path(name: str) -> Path:
         UsageError: the name is not a valid file name, or the directory cannot be created.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"Invalid name of a sandbox {name[:80]!r}: expected letters, digits, '_', '.' and '-'")
+        raise UsageError(f"Invalid sandbox name {name[:80]!r}: use up to 128 letters, digits, '_', '.' and '-'.")
     return paths.subdirectory(_FOLDER) / f"{name}.jsonl"
 
 

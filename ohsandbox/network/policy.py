@@ -25,7 +25,7 @@ DEFAULT_PORTS = frozenset({HTTP_PORT, HTTPS_PORT})
 _PRIVATE = "private:"
 _NOT_LISTED, _OTHER_PORTS = LACKS_RULE = ("is not on the list", "is allowed at other ports")
 """How the reason of a refusal begins if a rule for the host would allow it."""
-_FORMS = "Write a host (example.org), all below it (*.example.org), host:port, private:host, or the word packages."
+_FORMS = "Write a host (example.org), hosts below it (*.example.org), host:port, private:host, or the word packages."
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ def parse_rule(text: str) -> _NetworkRule:
     except ValueError:
         raise _invalid(text, "what follows the colon is not a port") from None
     if is_local_name(host):
-        raise _invalid(text, "it is this machine, of which a single port is opened by --expose-host PORT")
+        raise _invalid(text, "it is this machine; to open one of its ports, use --expose-host PORT")
     if below and "." not in host and not private:
         raise _invalid(text, "it would allow a whole top-level domain")
     if "." not in host and not private and nearest(host, [PACKAGES]):
-        raise _invalid(text, f"no public host has a name without a dot, and {PACKAGES!r} is like it")
+        raise _invalid(text, f"no public host has a name without a dot, and {PACKAGES!r} is similar")
     shown = f"{_PRIVATE * private}{'*.' * below}{host}{'' if port is None else f':{port}'}"
     return _NetworkRule(shown, host, below, port, private)
 
@@ -186,8 +186,8 @@ class NetworkPolicy:
     def _no_such_rule(self, rule: _NetworkRule) -> str:
         verdict = self.decide(rule.host, rule.port or HTTPS_PORT) if rule.host and not rule.below else None
         if verdict is not None and verdict.allowed:
-            return f"No rule is {rule.text!r}: what allows it is {verdict.rule!r}. Take that one back."
-        return f"No rule is {rule.text!r}.{did_you_mean(rule.text, self.rules)}"
+            return f"There is no rule {rule.text!r}: the rule {verdict.rule!r} allows it. Remove that one."
+        return f"There is no rule {rule.text!r}.{did_you_mean(rule.text, self.rules)}"
 
     def decide(self, host: str, port: int) -> NetworkVerdict:
         """Return what the rules say about a name, without resolving it.
@@ -201,7 +201,7 @@ class NetworkPolicy:
             return NetworkVerdict(allowed=False, reason=str(error))
         if is_local_name(name):
             return NetworkVerdict(
-                allowed=False, reason="is the machine itself, of which only ports that were exposed are open"
+                allowed=False, reason="is the machine itself, of which only exposed ports can be reached"
             )
         rules = self._rules  # replaced as a whole, never changed
         found = [rule for rule in rules.values() if rule.matches(name, port)]
@@ -219,7 +219,7 @@ class NetworkPolicy:
         if port not in DEFAULT_PORTS and (self._at_another_port(name, rules) is not None):
             return f"{_OTHER_PORTS}, not at {port}"
         if PACKAGES in rules and not self.package_hosts.ready:
-            return f"{_NOT_LISTED} so far: this machine's package tools have not said their hosts yet"
+            return f"{_NOT_LISTED} so far: the hosts of this machine's package tools are not known yet"
         return f"{_NOT_LISTED} of allowed hosts"
 
     def _at_another_port(self, name: str, rules: dict[str, _NetworkRule]) -> _NetworkRule | None:
@@ -244,7 +244,7 @@ class NetworkPolicy:
 
 def _all_parsed(rules: Iterable[str]) -> list[_NetworkRule]:
     if isinstance(rules, str):
-        raise UsageError(f"Network rules {rules[:80]!r} are one text; give a list of rules.")
+        raise UsageError(f"Network rules {rules[:80]!r} are a single text; give a list of rules.")
     parsed: list[_NetworkRule] = []
     problems: list[str] = []
     for text in rules:

@@ -45,7 +45,7 @@ NOT_KEPT = "NotKept"
 MAX_NAMED = 5
 """Maximum number of files that this notice names."""
 
-TOOLS_UNKNOWN = "What its tools kept then is not known, so they begin anew: earlier edits cannot be undone."
+TOOLS_UNKNOWN = "The state of its tools at that event is unknown, so they start without it: earlier edits stay."
 
 
 class Fork(NamedTuple):
@@ -75,10 +75,10 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
     if kept is None:
         ranges = [f"{one.first}-{'' if one.last is None else one.last}" for one in files.kept[-10:]]
         places = (
-            "None were: checkpoints are off (in Python, Conversation(checkpoints=True) turns them on), or this kind of "
-            "sandbox keeps none."
+            "There are none: checkpoints are off (in Python, Conversation(checkpoints=True) turns them on), or this "
+            "kind of sandbox keeps none."
         )
-        places = f"They were for events {', '.join(ranges)}." if ranges else places
+        places = f"They were kept for events {', '.join(ranges)}." if ranges else places
         raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {places}")
     return kept
 

@@ -139,7 +139,7 @@ def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
     older = plan.directory.parent / str(undone["conversation_id"])
     if not older.is_dir():
         raise UsageError(f"Conversation {older.name!r} was deleted, so there is nothing to go back to.")
-    message = f"What {plan.directory.name!r} had taken back is there again."
+    message = f"The changes that {plan.directory.name!r} had undone are restored."
     # this comes first: nothing may be written if another process has the conversation open
     append_notice(older, code=REDONE, message=message, conversation_id=plan.directory.name)
     if plan.workspace is None:
@@ -200,7 +200,7 @@ def _steps_of_redo(undone: dict[str, Any], store: SnapshotStore) -> _Steps:
 
 
 def _note_undone(directory: Path, older: str, **facts: Any) -> None:
-    message = f"What the agent did later in {older!r} was taken back. `ohsandbox redo` brings it back."
+    message = f"The agent's later changes in {older!r} were undone. `ohsandbox redo` restores them."
     append_notice(directory, code=_UNDONE, message=message, conversation_id=older, **facts)
 
 

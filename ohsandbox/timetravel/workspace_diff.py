@@ -43,7 +43,7 @@ _COPY = "/workspace"
 
 IGNORED = "ignored by git"
 """Beginning of the reason for new files that git ignores."""
-BEFORE = ", at the first of the two events alone"
+BEFORE = ", only at the first of the two events"
 """End of the reason if the newer side lacks the file, or has a smaller one."""
 
 
@@ -207,7 +207,7 @@ def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
     argv = ["sh", "-c", _FIND_LARGE, "sh", str(most)]
     found = sandbox.run(argv, workdir=place, user="0", timeout_s=_FIND_S, limit_bytes=_MAX_NAMES_BYTES)
     if found.truncated or found.timed_out:
-        raise UsageError(f"{place!r} holds too many files over {most} bytes to name. Remove some in a resumed run.")
+        raise UsageError(f"{place!r} holds too many files over {most} bytes. Remove some in a resumed run.")
     left_out = {}
     for one in found.stdout.split(b"\0"):
         size, _, path = one.partition(b"\n")

@@ -91,13 +91,13 @@ def test_the_command_is_for_a_host_that_a_rule_would_open(invoke: Invoke) -> Non
             log.record(host, 443, "https", allowed=False, reason=BLOCKED)
         log.record("b.example.org", 443, "https", allowed=True, reason="is allowed", rule="b.example.org")
         log.record("c.example.org", 443, "https", allowed=True, reason="cannot be resolved")
-        log.record("d.example.org", 80, "http", allowed=False, reason="has a credential, which goes out encrypted only")
+        log.record("d.example.org", 80, "http", allowed=False, reason="has a credential, which is only sent encrypted")
     shown = invoke("net", "sandbox-3").out
     assert "To allow one: /net allow a.example.org in" in shown
     decided = [tuple(line.split()[:2]) for line in shown.splitlines()]
     assert {("b.example.org", "allowed"), ("c.example.org", "failed"), ("d.example.org", "blocked")} <= {*decided}
     told = BlockedHosts(command="/net allow").add(
-        NetworkDecision(0.0, "d.example.org", 80, "http", reason="has a credential, which goes out encrypted only")
+        NetworkDecision(0.0, "d.example.org", 80, "http", reason="has a credential, which is only sent encrypted")
     )
     assert "Allow it" not in str(told)
 

@@ -117,7 +117,7 @@ def test_damaged_lines_are_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".x", "x" * 200, "a\n"])
 def test_name_that_is_no_file_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="Invalid name of a sandbox"):
+    with pytest.raises(UsageError, match="Invalid sandbox name"):
         AuditLog(name)
 
 

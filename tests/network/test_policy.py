@@ -50,8 +50,8 @@ def test_what_is_no_rule_is_refused_in_one_line(text: str) -> None:
         ("http://api.example.org:8443", "rules are for hosts: api.example.org:8443. "),
         ("https://1.2.3.4/", "rules are for hosts. "),
         ("https://[::1", "rules are for hosts. "),
-        ("package", "'packages' is like it"),
-        ("Pakages", "'packages' is like it"),
+        ("package", "'packages' is similar"),
+        ("Pakages", "'packages' is similar"),
     ],
 )
 def test_a_slip_is_told_with_what_was_meant(text: str, told: str) -> None:
@@ -102,7 +102,7 @@ def test_private_addresses_are_for_the_host_that_the_rule_names() -> None:
 
 def test_rule_is_taken_back_by_its_name_and_a_near_one_is_told() -> None:
     policy = NetworkPolicy(["*.example.org", "private:git.corp"])
-    with pytest.raises(UsageError, match=r"what allows it is '\*\.example\.org'"):
+    with pytest.raises(UsageError, match=r"the rule '\*\.example\.org' allows it"):
         policy.disallow("www.example.org")
     with pytest.raises(UsageError, match=r"Did you mean 'private:git\.corp'"):
         policy.disallow("private:git.com")

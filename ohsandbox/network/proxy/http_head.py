@@ -135,10 +135,10 @@ def parsed_request(head: bytes, connection: h11.Connection) -> h11.Request:
     if not isinstance(request, h11.Request):
         raise HeadError("is malformed")
     if request.method.upper() in _ECHOED:
-        raise HeadError("asks for its own echo, in which a proxy on the way would show its password", status=501)
+        raise HeadError("asks for its own echo, which would show the passwords that proxies add to it", status=501)
     names = [name for name, _ in request.headers]
     if b"transfer-encoding" in names and (b"content-length" in names or request.http_version != b"1.1"):
-        raise HeadError("says its length in two ways")
+        raise HeadError("states its length in two ways")
     if names.count(b"host") > 1:
         raise HeadError("names two hosts")
     return request
@@ -162,7 +162,7 @@ def target_of(request: h11.Request, *, inside: Target | None = None) -> Target:
         path = absolute[2] or b"/"
         target = _authority(absolute[1], default_port=HTTP_PORT, path=path if path[:1] == b"/" else b"/" + path)
     else:
-        raise HeadError("is none that a proxy takes: it wants CONNECT for https, and whole http:// addresses")
+        raise HeadError("has a target that a proxy does not take: use CONNECT for https, and whole URLs for http")
     if inside is not None and (target.host, target.port) != (inside.host, inside.port):
         raise HeadError("leaves the tunnel that it came through", host=target.host, port=target.port)
     _check_host(request, target)

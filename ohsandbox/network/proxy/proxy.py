@@ -168,7 +168,7 @@ class Proxy:
             pass  # one side closed the connection
         except Exception:  # fail closed: this connection ends, but the sandbox's next one is served
             _logger.exception("The proxy of a sandbox failed on a connection")
-            link.end("was not served, for the proxy failed")
+            link.end("was not served, because the proxy failed")
         if link.ended:
             self._record(link, ProxyRefusal(403, link.host, link.port, link.ended))
 
@@ -234,7 +234,7 @@ class Proxy:
                 continue
             verdict = await self._verdict(link.host, link.port)
             if not verdict.allowed or (link.is_private and not verdict.private):
-                link.end("is not allowed any more, so that the connection was ended")
+                link.end("is not allowed any more, so the connection was ended")
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Proxy:
             link.host, link.port = target.host, target.port
             if request.method == b"CONNECT":
                 if not is_first or inside is not None or incoming.pending:
-                    raise HeadError("asks for a tunnel in a connection that serves something else")
+                    raise HeadError("asks for a tunnel on a connection that has served other requests")
                 link.protocol = "https" if target.port == HTTPS_PORT else "tcp"
                 await self._tunnel(link, target)
                 return
@@ -318,7 +318,7 @@ class Proxy:
         self, link: Link, plain: PlainHTTP, server: h11.Connection, request: h11.Request, target: Target
     ) -> bool:
         if self._has_credential(target.host, HTTPS_PORT) or self._has_credential(target.host, target.port):
-            reason = "has a credential, which goes out encrypted only"
+            reason = "has a credential, which is only sent encrypted"
             place = target.host if target.port in DEFAULT_PORTS else f"{target.host}:{target.port}"
             raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{place}/."))
         verdict = await self._allowed(link)

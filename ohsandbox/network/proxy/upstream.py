@@ -84,7 +84,7 @@ def proxy_of(url: str) -> UpstreamProxy:
         port = 0
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
         raise UpstreamError(
-            "is behind a proxy of yours that is not an http:// or https:// one", kind="proxy_configuration_error"
+            "is behind your own proxy, whose URL is not an http:// or https:// one", kind="proxy_configuration_error"
         )
     account = ":".join(urllib.parse.unquote(one or "") for one in (parts.username, parts.password))
     authorization = "" if parts.username is None else f"Basic {base64.b64encode(account.encode()).decode()}"

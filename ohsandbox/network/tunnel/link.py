@@ -101,7 +101,7 @@ class TunnelLink:
         """
         number = next((number for number in range(HALF) if number not in self._streams), None)
         if number is None:
-            raise OSError(f"{HALF} connections into the sandbox are open, which is the most.")
+            raise OSError(f"{HALF} connections into the sandbox are open, the maximum. Close some first.")
         transport = self._add(number, port)
         self._send(frame(FrameKind.OPEN, number, port))
         return transport

@@ -285,7 +285,7 @@ class _Scan:
             return
         self._bytes += facts.st_size
         if self._bytes > MAX_TOTAL_BYTES + self._git_bytes:
-            raise UsageError(f"The directory holds over {MAX_TOTAL_BYTES >> 30} GiB: too much to keep. Use a smaller.")
+            raise UsageError(f"The directory holds over {MAX_TOTAL_BYTES >> 30} GiB, the limit. Use a smaller one.")
         known = self._before.entries.get(path)
         if known is not None and self._is_unchanged(known, facts):
             self._add(path, known)

@@ -62,7 +62,7 @@ def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> 
                 _lay(directory / side / f"{number:07}", entry, content)
         code, output = git.call(_COMPARE, directory=directory)
     if code > 1:
-        raise UsageError(f"git could not compare the files (exit code {code}). See `git --version`; 2.20 will do.")
+        raise UsageError(f"git could not compare the files (exit code {code}). Check `git --version`: 2.20 is enough.")
     return list(_parts(output, wanted))
 
 

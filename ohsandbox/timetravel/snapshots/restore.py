@@ -84,14 +84,14 @@ class _Writer:
         """Call act in the directory that contains the path; record why it failed."""
         *parents, name = change.path.split("/")
         if {"", ".", ".."} & {*parents, name} or (not self._git and is_git(change.path)):
-            self.refused.append(UnappliedChange(change.path, "no such name is written"))
+            self.refused.append(UnappliedChange(change.path, "this name is never written"))
             return
         try:
             with opened_dir(self._root, *parents, make=None if change.new is None else 0o777) as directory:
                 act(directory, name, change)
         except FileNotFoundError:
             if change.new is not None:
-                self.refused.append(UnappliedChange(change.path, "its directory is not there"))
+                self.refused.append(UnappliedChange(change.path, "its directory does not exist"))
         except UsageError as error:
             self.refused.append(UnappliedChange(change.path, str(error)))
         except OSError as error:
@@ -156,7 +156,7 @@ class _Writer:
             _dress(file.fileno(), wanted)
 
 
-_CHANGED = "it was changed while this was done, and stays as it is"
+_CHANGED = "it was changed in the meantime, and stays as it is"
 
 
 def _may_write(directory: int, name: str, change: FileChange) -> bool:

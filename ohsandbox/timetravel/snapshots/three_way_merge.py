@@ -154,7 +154,7 @@ def _merge_one(
         done.changes.append(FileChange(change.path, found, _as_ours(change.new, found, owner)))
     elif change.is_of_directories:
         if change.new is not None and found is not None and found.kind != "dir":
-            done.conflicts.append(UnappliedChange(change.path, f"a {found.kind} is there, and a directory shall be"))
+            done.conflicts.append(UnappliedChange(change.path, f"a {found.kind} is there in place of a directory"))
     elif (merged := _merged(change, found, store)) is None:
         done.conflicts.append(UnappliedChange(change.path, _why(change, found)))
     elif not _alike(found, merged, exactly=owner is None):  # else the change was applied before
@@ -207,4 +207,4 @@ def _why(change: FileChange, found: FileEntry | None) -> str:
         return f"the agent made it, and another {found.kind} is there"
     if change.new is None:
         return "the agent removed it, and it was changed there"
-    return "it was changed there as well, and the two do not merge"
+    return "it was changed there as well, and the changes do not merge"

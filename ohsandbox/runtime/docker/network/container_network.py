@@ -142,7 +142,7 @@ class ContainerNetwork:
             state = "is not started" if network == "allowlist" else f"has network {network!r}"
             shown = ", ".join(map(repr, rules[:3]))
             raise UsageError(
-                f"The sandbox {state}, so its list cannot take {shown}. "
+                f"The sandbox {state}, so its rules cannot be changed ({shown}). "
                 "Remedy: start it, or set_network('allowlist', allow=[...])."
             )
         return self._allowlist
@@ -391,8 +391,8 @@ def change(container: Container, network: NetworkMode, interfaces: Callable[[], 
             container.leave_open_network()
     found = outside_interfaces(interfaces().decode(errors="replace").split())
     if bool(found) != (network == "open"):
-        has = f"still the interface {min(found)!r}" if found else "no interface"
+        has = f"still has the interface {min(found)!r}" if found else "has no interface"
         raise SandboxRefused(
-            f"The network of sandbox {container.name!r} is to be {network!r}, and it has {has}: its engine or OCI "
-            "runtime cannot change it while it runs. Remedy: make a new one with that network."
+            f"The network of sandbox {container.name!r} should be {network!r}, but it {has}: its engine or OCI "
+            "runtime cannot change it while it runs. Remedy: create a new sandbox with that network."
         )

@@ -55,8 +55,8 @@ def told_network(rules: Sequence[str], credentials: Sequence[str] = ()) -> str:
     hosts = ", ".join(rules) or "no host yet"
     registries = " ('packages' are the package registries of the user's own tools)" if "packages" in rules else ""
     added = (
-        f" Requests to {', '.join(credentials)} get their credential on the way, over https:// alone: what variables "
-        "hold is a placeholder, so ask for no key."
+        f" Requests to {', '.join(credentials)} get their credential on the way, only over https://. Variables hold "
+        "placeholders for it, so do not ask for keys."
     )
     return (
         f"an allowlist: {hosts}{registries}. They are reached over HTTPS and HTTP through the proxy that the variables "

@@ -65,7 +65,7 @@ def find_images(
         ImageUnavailable, UsageError, CallCancelledError: as `images.ensure` and `build.ensure`.
     """
     if services and engine.is_podman:
-        raise SandboxRefused("Services are not to be had from Podman. Remedy: use a Docker engine.")
+        raise SandboxRefused("Services are not available with Podman. Remedy: use a Docker engine.")
     kept = service_checkpoints.kept(engine, checkpoint) if services and checkpoint else {}
     found = images_of_checkpoint(engine, kept, services)
     for service in services:

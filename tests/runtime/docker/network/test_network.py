@@ -123,9 +123,9 @@ def test_changes_of_several_threads_come_one_after_another(sandbox: Callable[...
 @pytest.mark.docker
 def test_an_interface_that_does_not_come_or_go_is_told(sandbox: Callable[..., Any]) -> None:
     container = sandbox()._sandbox.container
-    with pytest.raises(SandboxRefused, match="to be 'open', and it has no interface"):
+    with pytest.raises(SandboxRefused, match="should be 'open', but it has no interface"):
         container_network.change(container, "open", lambda: b"lo\ntunl0\n")
-    with pytest.raises(SandboxRefused, match="to be 'none', and it has still the interface 'eth0'"):
+    with pytest.raises(SandboxRefused, match="should be 'none', but it still has the interface 'eth0'"):
         container_network.change(container, "none", lambda: b"lo\neth0\n")
 
 
@@ -185,7 +185,7 @@ def test_podman_says_that_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     with podman() as address:
         monkeypatch.setenv("DOCKER_HOST", address)
         with DockerRuntime(f"localhost/{IMAGE}") as runtime:
-            with pytest.raises(SandboxRefused, match="not to be had from Podman") as told:
+            with pytest.raises(SandboxRefused, match="not available with Podman") as told:
                 runtime.set_network("open")
             assert "open" not in runtime.describe()["network"]
             assert "\n" not in str(told.value)

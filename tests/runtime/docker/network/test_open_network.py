@@ -231,5 +231,5 @@ def test_a_pool_that_has_begun_waits_for_a_namespace_in_use_rather_than_make_ano
 
 def test_a_network_of_that_name_that_is_not_ours_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_network, "NETWORK", "bridge")
-    with pytest.raises(SandboxRefused, match="is not the one that ohsandbox makes"):
+    with pytest.raises(SandboxRefused, match="was not created by ohsandbox"):
         open_network.prepare(engine)
