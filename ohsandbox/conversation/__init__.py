@@ -1,9 +1,9 @@
 """A conversation: an agent, a runtime, and the log of what happened.
 
-`conversation` has the class, `methods/` more of its methods by subject. `config` is what the caller asked for, `log`
-the events. `environment/` is the sandbox with its tools and servers, `run/` one run from start to result, `approvals/`
-what a call may do and who is asked, `storage/` the conversations on disk. `subagents` delegates work, `live_output`
-shows what running calls print, `cost` adds up what was spent.
+`conversation` has the class, `methods/` more of its methods by subject. `config` has the caller's options, `log` the
+events. `environment/` has the sandbox with its tools and servers, `run/` a run from start to result, `approvals/` the
+rules on which calls a user must allow, `storage/` the conversations on disk. `subagents` delegates work, `live_output`
+shows the output of running calls, `cost` adds up the cost.
 """
 
 from ohsandbox.conversation.conversation import Conversation

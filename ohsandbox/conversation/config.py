@@ -1,4 +1,4 @@
-"""`ConversationConfig`: the caller's options for a conversation; the settings give those that are not set."""
+"""`ConversationConfig`: the caller's options for a conversation; the settings provide those that are not given."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 _TOOL_CHOICES = ("auto", "required", "none")
-"""Accepted words; a tool choice may also be a function by name, in OpenAI's form."""
+"""Accepted words; a mapping that names a function, in OpenAI's form, is accepted as well."""
 
 
 class ConversationConfig:
     """Agent, limits, confirmation policy and secrets of one conversation.
 
-    The settings file is read when something is needed that only it says.
+    The settings file is read only when something is needed that only it has.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class ConversationConfig:
         skill_servers: SkillServersPolicy | None = None,
         depth: int = 0,
     ) -> None:
-        """Take what a `Conversation` takes; no file is read.
+        """Store the options of a `Conversation`; no file is read.
 
         Raises:
-            UsageError: there is no confirmation policy of that name, or an argument is of another kind.
+            UsageError: an argument has a wrong type, or there is no confirmation policy of that name.
         """
         expect("agent", agent, Agent, "Name it: Conversation(settings=...)." if isinstance(agent, Settings) else "")
         expect("settings", settings, Settings, "Make them: Settings(model=...).")
@@ -81,14 +81,14 @@ class ConversationConfig:
         self.tool_choice = tool_choice
         self.depth = depth
         self.confirmation = policy_given(confirmation)
-        """May be replaced at any time, for the next answer of the model. None is that of the settings, else "never"."""
+        """None is the policy of the settings, else "never". It may be replaced at any time."""
         self.security_analyzer = security_analyzer
         """The security analyzer; None selects the default."""
         self.given_secrets = secrets
         self.secrets = secrets or Secrets()
+        """After `load`, includes those of the settings, and masks the host's keys."""
         self.outside: Mapping[str, str] = {}
-        """Values of the runtime's credentials, which never enter the sandbox and are masked all the same."""
-        """From `load` on with those of the settings, and with the host's keys to be masked."""
+        """Values of the runtime's credentials, which never enter the sandbox; they are masked all the same."""
         self._agent_is_ours = agent is None
         self._limits_given = limits is not None
         self._checkpoints = checkpoints
@@ -109,20 +109,20 @@ class ConversationConfig:
 
     @property
     def keeps_files(self) -> bool:
-        """Whether checkpoints are taken; never for a sub-agent, whose files are its parent's."""
+        """Whether checkpoints are taken; False for a sub-agent, whose files are its parent's."""
         asked = self.settings is not None and self.settings.checkpoints
         return self.depth == 0 and (asked if self._checkpoints is None else self._checkpoints)
 
     @property
     def skill_servers(self) -> SkillServersPolicy:
-        """Whether MCP servers that skills of the workspace bring start."""
+        """Whether MCP servers of the workspace's skills start."""
         if self.given_skill_servers is not None:
             return self.given_skill_servers
         return (None if self.settings is None else self.settings.skill_servers) or "ask"
 
     @property
     def output(self) -> OutputLimits:
-        """How much of a tool's result is shown."""
+        """How much of a tool's result the model sees."""
         return DEFAULT_LIMITS if self.settings is None else self.settings.output
 
     @property
@@ -132,7 +132,7 @@ class ConversationConfig:
         return self.confirmation or policy_of(named or "never")
 
     def approval_filter(self, runtime: Runtime | None, approvals: Approvals) -> Screen:
-        """What decides which calls of a response wait for a person, by the policy that is in force by then."""
+        """Return the function that decides which calls of a response wait, by the policy that is then in force."""
         workdir = None if runtime is None else runtime.workdir
         keeps_files = (self.depth > 0 or self.keeps_files) and runtime is not None and runtime.keeps_checkpoints
 
@@ -149,11 +149,11 @@ class ConversationConfig:
         return screen
 
     def load(self) -> None:
-        """Open the agent's model where it has none, and take limits and secrets of settings that are known.
+        """Open the agent's model if it has none, and take limits and secrets from the settings if these are known.
 
         Raises:
-            UsageError: no model is named, or it cannot be opened; a secret of the settings has no value, or is the
-                model's own key.
+            UsageError: no model is named, it cannot be opened, its price is unknown and the cost is limited, or a
+                secret of the settings has no value or is the model's own key.
         """
         if self.agent.llm is None:
             settings = self.read_settings()
@@ -169,10 +169,10 @@ class ConversationConfig:
         self._hide_keys()
 
     def use_model(self, model: ChatModel) -> Masker:
-        """Take another model for the agent; returns what hides its key as well.
+        """Set another model for the agent; return the masker that also hides its key.
 
         Raises:
-            UsageError: a secret is its key, or the cost is limited and its price unknown.
+            UsageError: a secret is the model's key, or the cost is limited and its price is unknown.
         """
         before = self.agent
         self.agent = self.agent.with_llm(model)
@@ -196,7 +196,7 @@ class ConversationConfig:
                 check_price(limits, model)
 
     def read_settings(self) -> Settings:
-        """Those that were given, or those of the file.
+        """Return the settings that were given, or else those of the file.
 
         Raises:
             UsageError: the file cannot be read.
@@ -207,10 +207,10 @@ class ConversationConfig:
 
 
 def _with_model(agent: Agent, settings: Settings) -> Agent:
-    """The agent with the model that the settings name.
+    """Return the agent with the model that the settings name.
 
     Raises:
-        UsageError: they name none, or it cannot be opened.
+        UsageError: the settings name none, or it cannot be opened.
     """
     from ohsandbox.llm import open_model  # noqa: PLC0415 - only a run needs the model's client
 
@@ -218,10 +218,10 @@ def _with_model(agent: Agent, settings: Settings) -> Agent:
 
 
 def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
-    """The runtime that the settings describe, not started and without a workspace; ports are the command's to open.
+    """Return a runtime by the settings, not started, without a workspace, and without the settings' ports.
 
     Raises:
-        UsageError: the settings name what cannot be, or what excludes each other.
+        UsageError: a setting is invalid, or two exclude each other.
     """
     same = {field.name for field in fields(RuntimeSettings)} & Settings.model_fields.keys()
     asked: dict[str, Any] = {name: getattr(settings, name) for name in same}
@@ -235,12 +235,12 @@ def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
 
 
 def limits_of(settings: Settings) -> RunLimits:
-    """The limits that the settings name."""
+    """Return the limits in the settings."""
     return RunLimits(**{name: getattr(settings, name) for name in RunLimits.model_fields})
 
 
 def keys_of(llm: ChatModel) -> dict[str, str]:
-    """The model's API key by name, if it is known and long enough to be a real key."""
+    """Return the model's API key by name; {} if it is unknown or too short for a real key."""
     config: Any = getattr(llm, "config", None)
     if config is None:
         return {}

@@ -44,33 +44,35 @@ if TYPE_CHECKING:
 
 
 class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversation):
-    """An agent that works for a user in a sandbox, with every event on disk.
+    """An agent that works for a user in a sandbox; every event is stored on disk.
 
-    The loop runs in a thread of its own from `send_message` until the model answers in text (IDLE), calls `finish`
-    (FINISHED), fails or reaches a limit (ERROR), or `stop` is called (CANCELED); then another message may follow.
-    WAITING_FOR_CONFIRMATION ends it, too: see `pending`, `confirm` and `reject`; a message rejects all that wait.
+    `send_message` starts a run, in a thread of its own. It ends when the model answers in text (IDLE), calls `finish`
+    (FINISHED), fails or reaches a limit (ERROR), or when `stop` is called (CANCELED); then another message may follow.
+    It also ends when calls wait for a person (WAITING_FOR_CONFIRMATION): see `pending`, `confirm` and `reject`. A
+    message rejects all calls that wait.
 
     Args:
-        agent: None, or one without a model, takes the model of the settings.
-        runtime: None is a DockerRuntime by the settings. One that is not running is started with the first message
-            and closed by `close`; one that runs already stays the caller's.
+        agent: the agent; None makes one. An agent without a model gets the one of the settings.
+        runtime: the sandbox; None makes a DockerRuntime from the settings. If it is not running, the first message
+            starts it and `close` closes it; else the caller closes it.
         persist_dir: the directory of all conversations; None is `conversations` in the state directory.
-        metadata_store: None keeps `metadata.json` beside the log.
-        conversation_id: None makes a new one; the id of an existing log continues it.
+        metadata_store: stores the metadata; None keeps `metadata.json` beside the log.
+        conversation_id: the id of an existing log continues that conversation; None makes a new id.
         user_id: stored in the metadata.
-        settings: None reads the settings file when it is needed.
-        limits: None takes those of the settings where they are read, else the defaults.
-        tool_choice: for the first request of each run; "required" forces a tool call. Later ones are "auto".
-        confirmation: which calls a person must allow: a policy, or "never", "always", "risky", "medium" or
-            "plan"; None takes that of the settings that are given, else "never".
-        security_analyzer: assesses the risk of each call for such a policy; None is `default_analyzer`.
-        confirm: asks the person, in the run's thread; None lets the run end and wait for `confirm()`.
-        secrets: for the sandbox's commands; None takes those of the settings that are given.
-        checkpoints: whether one is taken before each turn's first change and after its last, for `fork`; None
-            takes what the settings say that are given, else none is taken.
-        skill_servers: whether MCP servers that skills of the workspace bring start: "ask" (which waits for
-            `approve(pending_servers.scope)`), "allow", "never", or a callback; None takes the settings', else "ask".
-        depth: how many agents stand above this one; for sub-agents.
+        settings: the settings; None reads the settings file when it is needed.
+        limits: the limits; None takes those of the settings if these are given or read, else the defaults.
+        tool_choice: for the first request of each run; "required" forces a tool call. Later requests use "auto".
+        confirmation: which calls a person must allow: a policy, or "never", "always", "risky", "medium" or "plan";
+            None takes the policy of given settings, else "never".
+        security_analyzer: rates the risk of each call for such a policy; None is `default_analyzer`.
+        confirm: asks the person, in the run's thread; without it the run ends, and the calls wait for `confirm()`.
+        secrets: secrets for commands in the sandbox; None takes those of given settings.
+        checkpoints: whether checkpoints are taken before each turn's first change and after its last, for `fork`;
+            None takes the value of given settings, else False.
+        skill_servers: whether MCP servers of the workspace's skills start: "ask" (they wait for
+            `approve(pending_servers.scope)`), "allow", "never", or a callback; None takes the settings' value, else
+            "ask".
+        depth: the number of agents above this one; for sub-agents.
     """
 
     @suggests_names
@@ -97,8 +99,8 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         """Make a conversation; nothing is opened, started or written before `start` or the first message.
 
         Raises:
-            UsageError: an argument is of another kind, the id is not allowed, there is no policy of that name, or no
-                tool of a name that the agent has.
+            UsageError: an argument has a wrong type, the id is invalid, or a policy or one of the agent's tools does
+                not exist.
         """
         self.id = new_id() if conversation_id is None else check_id(conversation_id)
         root = root_of("persist_dir", persist_dir)
@@ -137,22 +139,22 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         persist_dir: Path | str | None = None,
         **options: Unpack[ResumeOptions],
     ) -> Conversation:
-        """The conversation with this id, or the only one that begins so; None is the newest of the working directory.
+        """Return the conversation with this id, or the only one whose id begins so; None is the newest one.
 
-        Where nothing was done in that directory, None is the newest of all.
+        The newest is that of the working directory, else of all; one in which nothing was said does not count.
 
-        Of the class, it makes a conversation. Of a conversation, it is this very one, with its agent, runtime and
-        callbacks, that continues the stored one and is started; None is its own log where it has one, else the newest
-        beside it. One in which nothing was said is never the newest.
+        Called on the class, it makes the conversation. Called on a conversation, it starts this one, with its agent,
+        runtime and callbacks, as a continuation of the stored one; None is then its own log if it has one.
 
         Args:
-            conversation_id: see above.
-            persist_dir: as for a new one; of the class only.
-            options: those of a new one that `ResumeOptions` names; of the class only.
+            conversation_id: the id or its beginning.
+            persist_dir: as for a new conversation; only for the call on the class.
+            options: options of a new conversation, named by `ResumeOptions`; only for the call on the class.
 
         Raises:
-            UsageError: there is none, or several begin so; or the conversation is open with another id, or got options.
-            OhsandboxError: of a conversation, as `start`.
+            UsageError: there is none, several begin so, the conversation is open with another id, or it was given
+                options.
+            OhsandboxError: as for `start`, if called on a conversation.
         """
         if isinstance(target, type):
             root = root_of("persist_dir", persist_dir)
@@ -166,13 +168,13 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
     # --- opening and closing ----------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Open the log, replay its events, open the model. Twice is fine; `send_message` does it too.
+        """Open the log, replay its events, and open the model; idempotent. `send_message` does this, too.
 
         Raises:
-            ConversationOpenError: another process has the conversation.
+            ConversationOpenError: another process has the conversation open.
             LogCorruptError: its log is damaged.
-            UsageError: the directory cannot be used, or lies in the workspace that the agent writes (or that one in
-                it); no model is named.
+            UsageError: the directory cannot be used, is in the agent's workspace or contains it, no model is named, or
+                the conversation is closed.
         """
         with self._log.lock:
             if self._closed:
@@ -183,7 +185,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         return self
 
     def close(self) -> None:
-        """Stop what runs, close the tools, the runtime if the conversation started it, and the log. Twice is fine."""
+        """Stop the run; close the tools, the runtime if the conversation started it, and the log; idempotent."""
         self.stop()
         with self._log.lock:
             self._closed = True
@@ -249,17 +251,17 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
     # --- talking ----------------------------------------------------------------------------------
 
     def send_message(self, text: str, images: Sequence[str] = ()) -> None:
-        """Send a message. Starts the loop where none runs; a running one sends it with its next request.
+        """Send a message; start a run, or if one is active, send the message with its next request.
 
         Args:
             text: what to do.
-            images: shown to the model with it, as data URLs (`content.image_url`). A model that sees none is told so.
+            images: images for the model as data URLs (`content.image_url`); a model without vision gets a note instead.
 
         Raises:
             LogWriteError: the message could not be stored; nothing is started.
-            UsageError: text is not a str, or is blank; an image is not a data URL of a PNG, JPEG, GIF or WebP, or the
-                images are more or larger than the settings' `output` lets a model see.
-            OhsandboxError: as `start`.
+            UsageError: text is not a str, or is blank; an image is not a data URL of a PNG, JPEG, GIF or WebP; there
+                are more or larger images than the settings' `output` allows.
+            OhsandboxError: as for `start`.
         """
         expect("text", text, str, optional=False)
         if not text.strip():
@@ -273,7 +275,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
             self._run_thread.wake()
 
     def run(self, text: str, timeout_s: float | None = None) -> RunResult:
-        """Send a message and wait: `send_message`, then `wait`.
+        """Send a message and wait for the result: `send_message`, then `wait`.
 
         The result equals its status (`run("Go.") == ConversationStatus.IDLE`), and has the answer, usage and events.
         """
@@ -282,7 +284,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> RunResult:
-        """Wait for the loop and its callbacks, or timeout_s; returns what came since the last message or the resume."""
+        """Wait for the run and callbacks, at most timeout_s; return the result since the last message or `start`."""
         self._run_thread.wait(timeout_s)
         workdir = "" if self.runtime is None else self.runtime.workdir
         with self._log.lock:
@@ -290,20 +292,20 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
             return RunResult(self.directory, self.status(), self.error, **span, workdir=workdir)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
-        """Cancel the running tool or request and wait for the loop to end; with nothing running, a no-op.
+        """Cancel the running tool or request and wait for the run's end; without a run, do nothing.
 
-        Returns the status: CANCELED, or RUNNING if it did not end in time or a callback called this.
+        Returns the status: CANCELED, or RUNNING if the run did not end in time or a callback called this.
         """
         self._run_thread.stop(timeout_s)
         return self.status()
 
     def resume(self) -> bool:
-        """Continue without a new message where the log ends before the answer of the model; returns False elsewhere.
+        """Continue without a new message if the log ends before the model's answer; return whether that was so.
 
-        For use after a kill, a failure or `stop` in the middle of a task. What waits for a person keeps waiting.
+        For use after a kill, a failure or `stop` in the middle of a task. Calls that wait for a person keep waiting.
 
         Raises:
-            OhsandboxError: as `start`.
+            OhsandboxError: as for `start`.
         """
         settled = {ConversationStatus.WAITING_FOR_CONFIRMATION, ConversationStatus.FINISHED}
         self.start()
@@ -313,7 +315,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     @property
     def pending(self) -> list[PendingCall]:
-        """The calls that wait for a person, in order; empty where none do, or before `start`."""
+        """The calls that wait for a person, in order; empty before `start`."""
         return self._approvals.pending
 
     def confirm(
@@ -324,35 +326,35 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         run: bool = True,
         scope: CallScope | None = None,
     ) -> None:
-        """Let calls that wait run. The run goes on once each of them has its answer.
+        """Allow calls that wait; the run continues once all of them have an answer.
 
         Args:
-            tool_call_ids: which; None is all.
-            by: kept in the log.
+            tool_call_ids: the ids of the calls; None is all.
+            by: who allowed them, for the log.
             run: False only stores the answer; the next run acts on it.
-            scope: allow from now on what it says as well; see `approve`.
+            scope: what to allow from now on as well; see `approve`.
 
         Raises:
-            UsageError: nothing waits, or one that is named does not, or scope does not cover one.
-            OhsandboxError: as `start`.
+            UsageError: no call waits, a named one does not, or scope does not cover one.
+            OhsandboxError: as for `start`.
         """
         self._decide(Decision(approved=True, tool_call_ids=tool_call_ids, scope=scope), by=by, run=run)
 
     def reject(
         self, reason: str = "", tool_call_ids: Sequence[str] | None = None, *, by: str = "user", run: bool = True
     ) -> None:
-        """Refuse calls that wait; the model is told so, with the reason, and goes on.
+        """Reject calls that wait; the model gets the reason and goes on.
 
-        A refusal of all also stops the calls of the same reply that would not have asked. Arguments and errors are
-        those of `confirm`.
+        Rejecting all also stops the calls of the same response that needed no approval. Arguments and errors are those
+        of `confirm`.
         """
         self._decide(Decision(approved=False, reason=reason, tool_call_ids=tool_call_ids), by=by, run=run)
 
     def go_on(self) -> bool:
-        """Begin the run that acts on stored confirmations; returns False where there are none.
+        """Begin the run that acts on stored confirmations; return False if there are none.
 
         Raises:
-            OhsandboxError: as `start`.
+            OhsandboxError: as for `start`.
         """
         self.start()
         return self._run_thread.begin_where(lambda: self._log.history.held.is_decided)
@@ -365,27 +367,27 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     @property
     def pending_servers(self) -> ProposedServers | None:
-        """MCP servers of the workspace's skills that a running sandbox has, and that wait for a person's word."""
+        """The MCP servers of the workspace's skills that wait for a person's approval; None if there are none."""
         return self._environment.pending_servers
 
     def approve(self, scope: AnyScope, *, by: str = "user") -> Approval:
-        """Allow what scope covers, from now on in this conversation. Calls that are already waiting keep waiting.
+        """Allow what scope covers, from now on in this conversation; calls that wait already keep waiting.
 
-        Sub-agents have conversations of their own. Tools that are set to ask each time still do.
+        It does not hold for sub-agents, nor for tools that are set to ask each time.
 
         Raises:
-            UsageError: the scope names no directory, or a call that hides characters.
-            OhsandboxError: as `start`.
+            UsageError: the scope names no directory, or names a call that hides characters.
+            OhsandboxError: as for `start`.
         """
         self.start()
         return self._approvals.grant(scope, by=by)
 
     def revoke(self, number: int, *, by: str = "user") -> None:
-        """Revoke a standing approval from the next response on; calls that wait by it wait for a person.
+        """Revoke a standing approval; calls that it allowed and that have not begun wait for a person again.
 
         Raises:
-            UsageError: none of that number is in force.
-            OhsandboxError: as `start`.
+            UsageError: no approval of that number is in force.
+            OhsandboxError: as for `start`.
         """
         self.start()
         self._approvals.revoke(number, by=by)
@@ -399,19 +401,19 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
     # --- looking on -------------------------------------------------------------------------------
 
     def status(self) -> ConversationStatus:
-        """The status of the conversation."""
+        """Return the status of the conversation."""
         return self._run_thread.status
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the last run with ERROR; its `exit_code` is the command's."""
+        """The error that ended the last run with ERROR, else None; its `exit_code` is the command's exit code."""
         return self._run_thread.error
 
     # --- what it is made of -----------------------------------------------------------------------
 
     @property
     def agent(self) -> Agent:
-        """The agent; from `start` on with a model. It may be replaced before the first message."""
+        """The agent, with a model after `start`. It may be replaced before the first message."""
         return self._config.agent
 
     @agent.setter
@@ -420,7 +422,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     @property
     def runtime(self) -> Runtime | None:
-        """The runtime; None until there is a sandbox. It may be set before the first message."""
+        """The runtime; None until there is one. It may be set before the first message."""
         return self._environment.runtime
 
     @runtime.setter
@@ -431,7 +433,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     @property
     def limits(self) -> RunLimits:
-        """The limits; they may be replaced at any time, for the next answer of the model."""
+        """The limits; they may be replaced at any time, with effect from the next run on."""
         return self._config.limits
 
     @limits.setter
@@ -442,9 +444,9 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     @property
     def confirmation(self) -> ConfirmationPolicy | None:
-        """Which calls ask; may be replaced at any time, for the model's next answer.
+        """The policy on which calls a person must allow; None is that of the settings, else "never".
 
-        None is that of the settings, else never.
+        It may be replaced at any time, with effect from the model's next answer on.
         """
         return self._config.confirmation
 
@@ -454,15 +456,15 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
 
     @property
     def secrets(self) -> Secrets:
-        """The secrets of the sandbox's commands."""
+        """The secrets for commands in the sandbox."""
         return self._config.secrets
 
     @property
     def user_id(self) -> str | None:
-        """The user; stored in the metadata."""
+        """The user's id, which is stored in the metadata."""
         return self._config.user_id
 
     @property
     def resume_state(self) -> ResumeState:
-        """What the log says of the earlier sandbox; complete after `start`."""
+        """The state of the earlier sandbox according to the log; complete after `start`."""
         return self._environment.resume_state

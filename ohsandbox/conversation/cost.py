@@ -1,4 +1,4 @@
-"""What a conversation has cost: `cost_of` reads it from the log, by turn."""
+"""The cost of a conversation: `cost_of` reads it from the log, by turn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Cost(NamedTuple):
-    """Requests to a model, their tokens, and what they cost; those of sub-agents and of tools included."""
+    """Requests to a model, their tokens and their cost, including those of sub-agents and of tools."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -25,7 +25,7 @@ class Cost(NamedTuple):
     completion_tokens: int = 0
     cached_tokens: int = 0
     cost_usd: float = 0.0
-    """US dollars of the requests that have a price."""
+    """Cost in US dollars of the requests that have a price."""
     unpriced: int = 0
     """Number of requests without a known price; `cost_usd` does not include them."""
 
@@ -35,7 +35,7 @@ class Cost(NamedTuple):
         return self.prompt_tokens + self.completion_tokens
 
     def plus(self, other: Cost) -> Cost:
-        """The sum of both."""
+        """Return the sum of both."""
         return Cost(*map(operator.add, self, other))
 
 
@@ -43,9 +43,9 @@ class ContextUse(NamedTuple):
     """How much of a model's context window a conversation takes."""
 
     tokens: int
-    """Of the last request, as the provider counts; 0 before the first, and after a condensation."""
+    """Prompt tokens of the last request, as the provider counts them; 0 before the first and after a condensation."""
     window: int | None
-    """The largest request that the model takes, in tokens; None where that is not known."""
+    """Maximum tokens of a request; None if it is not known."""
 
     @property
     def share(self) -> float | None:
@@ -54,20 +54,20 @@ class ContextUse(NamedTuple):
 
 
 class _TurnCost(NamedTuple):
-    """What one message of the user has cost."""
+    """The cost of one message of the user."""
 
     number: int
-    """The number of the turn, from 1, as `undo` counts them; 0 is everything before the first message."""
+    """Number of the turn, from 1, as `undo` counts them; 0 for everything before the first message."""
     title: str
     """The beginning of the message."""
     began_at: datetime
     models: tuple[str, ...]
-    """Names of the models that were asked, in order."""
+    """Names of the models that answered, in order."""
     cost: Cost
 
 
 class ConversationCost(NamedTuple):
-    """What a conversation has cost."""
+    """The cost of a conversation, by turn."""
 
     turns: tuple[_TurnCost, ...]
 
@@ -81,7 +81,7 @@ class ConversationCost(NamedTuple):
 
 
 def cost_of(directory: Path) -> ConversationCost:
-    """What the conversation in this directory has cost so far, by its log; a process may have it open.
+    """Return the cost so far of the conversation in this directory; a process may have it open.
 
     Raises:
         UsageError: there is no log, or it cannot be read.
@@ -110,7 +110,7 @@ def cost_of(directory: Path) -> ConversationCost:
 
 
 def _cost_in(event: SDKEvent) -> Cost | None:
-    """Return the cost of the requests that an event reports; None for most events."""
+    """Return the cost of the requests that an event reports; None if it reports none."""
     usage = event.data.get("usage")
     requests = event.data.get("requests", 1 if usage else 0)
     if not requests:

@@ -1,4 +1,4 @@
-"""`LiveOutput`: what running tool calls have printed so far, for who looks on before their results are there."""
+"""`LiveOutput`: the output of tool calls while they run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ohsandbox.tool import ToolDefinition
 
 LOOK_EVERY_S = 0.1
-"""Seconds between looks at a call's output; most calls end sooner and are never looked at."""
+"""Seconds between looks at the output of running calls; most calls end sooner."""
 
 _logger = logging.getLogger(__name__)
 
 
 class OutputEvent(BaseModel):
-    """The end of what a running call has printed so far. It replaces the event before of the same call."""
+    """The end of a running call's output so far. It replaces the previous event of the same call."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,19 +36,19 @@ class OutputEvent(BaseModel):
     name: str
     """The name of the tool."""
     text: str
-    """Whole lines but for the last, LAST_OUTPUT_BYTES at most; secrets are masked, and no control is in it but line
-    feeds and tabs. A line that the program rewrites, as a progress bar, has its last state."""
+    """At most LAST_OUTPUT_BYTES, from the beginning of a line. Secrets are masked; line feeds and tabs are its only
+    control characters. A line that the program rewrites, such as a progress bar, has its last state."""
 
 
 class LiveOutput:
-    """Looks at the calls that run while somebody listens, and tells when the end of their output has changed.
+    """Looks at the output of running calls while there are callbacks, and passes it on when its end has changed.
 
-    The output is not passed through: the sandbox keeps the end of it anyway, so a flood costs nothing here, and nobody
-    is sent a piece that is half of a secret. Where nobody listens nothing is looked at.
+    The output is not streamed: the sandbox keeps its end anyway, so much output costs nothing, and no piece holds half
+    of a secret. Without callbacks, nothing is looked at.
     """
 
     def __init__(self, log: ConversationLog, tool: Callable[[str], ToolDefinition[Any, Any] | None]) -> None:
-        """`tool` is a function that returns the conversation's tool of a name, or None."""
+        """Create it; tool returns the conversation's tool of a name, or None."""
         self._log, self._tool = log, tool
         self._listeners: Listeners[OutputEvent] = Listeners()
         self._changed = threading.Condition()
@@ -57,10 +57,10 @@ class LiveOutput:
         log.listeners.register(self._follow)
 
     def register(self, callback: Callable[[OutputEvent], None]) -> None:
-        """Call callback with every event from now on, in a thread of its own.
+        """Call callback with each event from now on, in a thread of this object.
 
         Raises:
-            UsageError: it is not a function.
+            UsageError: callback is not a function.
         """
         self._listeners.register(callback)
         with self._changed:
@@ -68,7 +68,7 @@ class LiveOutput:
             self._begin()
 
     def _follow(self, event: SDKEvent) -> None:
-        """Begin and end with the runs; a result or a call is worth no more than a look at the log."""
+        """Start and end with the runs; wake the thread when a call begins or ends."""
         with self._changed:
             if event.type == "status_update":
                 self._is_on = ConversationStatus(event.data["status"]) is ConversationStatus.RUNNING
@@ -83,7 +83,7 @@ class LiveOutput:
             self._thread.start()
 
     def _watch(self) -> None:
-        """Watch the running calls, in a thread of its own, while a run is in progress."""
+        """Look at the running calls until the run ends; runs in a thread."""
         told: dict[str, OutputEvent] = {}
         while True:
             with self._changed:
@@ -100,7 +100,7 @@ class LiveOutput:
             told = outputs
 
     def _outputs(self) -> Iterator[OutputEvent]:
-        """Of the calls that run: the first without a result, and those that read only and stand beside such a one."""
+        """Yield the outputs of running calls: the first unanswered one, or all read-only ones at the beginning."""
         calls = self._log.history.unanswered.items()
         found = [(tool_call_id, tool) for tool_call_id, name in calls if (tool := self._tool(name)) is not None]
         beside = [*itertools.takewhile(lambda call: call[1].is_read_only, found)]

@@ -1,4 +1,4 @@
-"""`ConversationLog`: the event log of a conversation, its projections, and the listeners that are told."""
+"""`ConversationLog`: the event log of a conversation, its projections, and its listeners."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NEVER_SECRET = frozenset({"tool_call_id", "response_id", "name", "status", "code"})
-"""Fields that ohsandbox or the provider made, and by which events refer to each other: they are never masked."""
+"""Fields by which events refer to each other, made by ohsandbox or the provider: they are never masked."""
 
 _ENDS_TEXT = frozenset({"assistant_message", "tool_call", "error", "status_update"})
-"""Events that are stored after the model's answer is complete."""
+"""Events that follow the complete answer of the model."""
 
 T = TypeVar("T")
 
 
 class Listeners(Generic[T]):
-    """A queue of items and callbacks for them. A callback that raises is logged; what it adds comes later."""
+    """A queue of items and the callbacks for them. Errors of callbacks are logged; a callback may queue more items."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[T], None]] = []
@@ -50,10 +50,10 @@ class Listeners(Generic[T]):
         self._busy = False
 
     def register(self, callback: Callable[[T], None]) -> None:
-        """Call callback with every item from now on, in the thread that flushes.
+        """Call callback with each item from now on, in the thread that calls `flush`.
 
         Raises:
-            UsageError: it is not a function.
+            UsageError: callback is not a function.
         """
         if not callable(callback):
             raise wrong("callback", callback, "give a function")
@@ -61,7 +61,7 @@ class Listeners(Generic[T]):
             self._callbacks.append(callback)
 
     def unregister(self, callback: Callable[[T], None]) -> None:
-        """Stop calling the callback."""
+        """Stop calling a registered callback."""
         with self._lock:
             self._callbacks.remove(callback)
 
@@ -70,7 +70,7 @@ class Listeners(Generic[T]):
         self._queue.append(item)
 
     def flush(self) -> None:
-        """Deliver what is queued; returns at once where another thread is delivering, which then delivers this too."""
+        """Deliver the queued items; if another thread is delivering already, it delivers these, too."""
         while True:
             with self._lock:
                 if self._busy or not self._queue:
@@ -93,7 +93,7 @@ class Listeners(Generic[T]):
 
 
 class _Lock:
-    """A reentrant lock that calls a given function after its outermost release."""
+    """A reentrant lock that calls a function after its outermost release."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._lock = threading.RLock()
@@ -114,7 +114,7 @@ class _Lock:
 
 
 class ConversationLog:
-    """Stores each event, then updates the projections (history, spending, checkpoints...), then tells the listeners."""
+    """Stores each event, then updates the projections (history, spending, checkpoints...), then calls the listeners."""
 
     def __init__(self, directory: Path, *, conversation_id: str) -> None:
         """Create the log object; nothing is opened yet."""
@@ -122,12 +122,12 @@ class ConversationLog:
         self.conversation_id = conversation_id
         self.listeners: Listeners[SDKEvent] = Listeners()
         self.lock = _Lock(self.listeners.flush)
-        """Held while an event is stored and added to the projections; hold it to read several of them at once.
+        """Held while an event is stored and added to the projections; hold it to read several of them consistently.
 
-        Listeners are told when it is released, never while it is held: one may wait for another thread.
+        Listeners are called after its release, since one of them may wait for another thread.
         """
         self.masker = Masker()
-        """Takes secrets out of every event before it is stored, told to listeners, or shown to the model."""
+        """Masks secrets in each event before it is stored, passed to listeners, or shown to the model."""
         self.history = History()
         self.spending = Spending()
         self.stuck = StuckDetector()
@@ -141,14 +141,14 @@ class ConversationLog:
         return self._log is not None
 
     def open(self, *take: Callable[[SDKEvent], None], masker: Masker | None = None) -> None:
-        """Open the log and add the events that it holds to the projections.
+        """Open the log and add its events to the projections.
 
         Args:
-            take: each is called with every event.
-            masker: takes secrets out of every event to come; None takes out none.
+            take: functions to call with each event.
+            masker: masks secrets in future events; None masks none.
 
         Raises:
-            ConversationOpenError: another process has the conversation.
+            ConversationOpenError: another process has the conversation open.
             LogCorruptError: the log is damaged.
             UsageError: the directory cannot be used.
         """
@@ -163,10 +163,11 @@ class ConversationLog:
         self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=replay)
 
     def emit(self, body: EventBody) -> SDKEvent:
-        """Store an event and add it to the projections; listeners are told as soon as nobody holds `lock`.
+        """Store an event and add it to the projections; listeners are called once `lock` is released.
 
         Raises:
-            LogWriteError: it could not be stored.
+            LogWriteError: the event could not be stored.
+            UsageError: the log is not open.
         """
         with self.lock:
             if self._log is None:
@@ -178,7 +179,7 @@ class ConversationLog:
             return event
 
     def metadata(self) -> ConversationMetadata:
-        """The metadata of the conversation, as a list of conversations shows it."""
+        """Return the metadata of the conversation."""
         with self.lock:
             return self._metadata.metadata(self.conversation_id, log_bytes=self.position.offset)
 
@@ -193,7 +194,7 @@ class ConversationLog:
         return LogPosition(0, 0) if self._log is None else self._log.position
 
     def close(self) -> None:
-        """Close the log. A second call does nothing."""
+        """Close the log; idempotent."""
         if self._log is not None:
             self._log.close()
 
@@ -207,7 +208,7 @@ class ConversationLog:
 
 
 class StreamRelay:
-    """Stores retries and warnings in the log, and passes all events, text deltas too, masked to the listeners."""
+    """Stores retries and warnings in the log, and passes these and text deltas, masked, to the listeners."""
 
     def __init__(self, log: ConversationLog) -> None:
         self.listeners: Listeners[LLMEvent] = Listeners()
@@ -217,7 +218,7 @@ class StreamRelay:
         log.listeners.register(self._end_text)
 
     def __call__(self, event: LLMEvent) -> None:
-        """Take an event of the model's client, in the thread of the request."""
+        """Handle an event of the model's client, in the thread of the request."""
         mask = self._log.masker.mask_cut
         if event.type == "delta":
             with self._lock:
@@ -225,7 +226,7 @@ class StreamRelay:
                 self._put_text(self._text.feed(event.text))
         elif event.type == "retry":
             with self._lock:
-                self._text = None  # what was streamed is void
+                self._text = None  # the streamed text is void
             facts: dict[str, Any] = event.model_dump(include={"attempt", "attempts", "wait_s"}, exclude_none=True)
             self._log.emit(events.retry(code="ModelRetry", message=event.reason, **facts))
             self.listeners.put(event.model_copy(update={"reason": mask(event.reason)}))
@@ -235,7 +236,7 @@ class StreamRelay:
         self.listeners.flush()
 
     def _end_text(self, event: SDKEvent) -> None:
-        """Deliver the text that was held back as the possible beginning of a secret."""
+        """Deliver text that was held back because it could be the beginning of a secret."""
         if event.type not in _ENDS_TEXT:
             return
         with self._lock:

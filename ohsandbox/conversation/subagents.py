@@ -1,4 +1,4 @@
-"""`SubagentManager`: runs sub-agents, each an agent like its parent in a conversation of its own."""
+"""`SubagentManager`: runs sub-agents, agents that work for another one, each in a conversation of its own."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from ohsandbox.state import Delegation
 
 MAX_DEPTH = 2
-"""Sub-agents may have sub-agents where they are given the tool; deeper trees cannot be followed by a person."""
+"""Maximum depth of sub-agents below the user's agent; a person cannot follow deeper trees."""
 
 MAX_SUB_AGENTS = 50
-"""Maximum in one conversation; more is a model that delegates instead of working."""
+"""Maximum number in one conversation; a model that wants more delegates instead of working."""
 
 _MAX_ANSWER_CHARS = 30_000
-"""As for a command's output: about 8,000 tokens. The whole answer is in the sub-agent's log."""
+"""Maximum length of an answer, about 8,000 tokens, as for a command's output. The log has the whole answer."""
 
 _MAX_LAST_WORDS_CHARS = 2_000
 
 MAX_STEP_CHARS = 200
-"""Of a call on a line, for who looks on."""
+"""Maximum length of the line that describes a call."""
 
 _LOOK_EVERY_S = 0.5
-"""How often a waiting parent looks whether it was stopped; `interrupt` ends the wait sooner."""
+"""Seconds between the checks of a waiting parent whether it was stopped; `interrupt` ends the wait sooner."""
 
 _ALWAYS = ("think", "finish")
 """Tools that every sub-agent has."""
@@ -61,29 +61,29 @@ asked for. Programs that you leave running end with you."""
 
 
 class Converse(Protocol):
-    """Makes the conversation of a sub-agent: below its parent's directory, with its parent's secrets and policy."""
+    """Makes the conversation of a sub-agent, below its parent's directory, with its parent's secrets and policy."""
 
     def __call__(self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: RunLimits) -> Conversation:
-        """Make it without starting it."""
+        """Return the conversation, not started."""
 
 
 class SubagentManager:
     """The sub-agents of one conversation.
 
-    Each works in the parent's sandbox with shells of its own, within what is left of the parent's limits; what it used
-    is told in a notice event, so that it counts for the parent. Its log lies in `agents/` of the parent's directory.
+    Each works in the parent's sandbox with shells of its own, within the rest of the parent's limits. A notice event
+    reports its usage, which counts for the parent. Its log is in `agents/` of the parent's directory.
     """
 
     def __init__(
         self, config: ConversationConfig, log: ConversationLog, *, canceled: threading.Event, converse: Converse
     ) -> None:
-        """Make nothing yet.
+        """Create a manager without sub-agents.
 
         Args:
-            config: of the parent, whose limits are shared.
-            log: of the parent.
+            config: the parent's, whose limits are shared.
+            log: the parent's.
             canceled: set while the parent is being stopped.
-            converse: makes the conversation of each.
+            converse: makes the conversation of each sub-agent.
         """
         self._config = config
         self._log = log
@@ -93,10 +93,10 @@ class SubagentManager:
         self._working: set[Conversation] = set()
 
     def run(self, delegation: Delegation, *, parent: Agent, lender: Runtime) -> str:
-        """Run a sub-agent of parent on a task in the sandbox of lender, and wait for its answer.
+        """Run a sub-agent of parent on a task in the sandbox of lender; return its answer.
 
         Raises:
-            ToolError: there is none: a limit is reached, it failed or was stopped, or a tool cannot be given.
+            ToolError: there is no answer: a limit is reached, it failed or was stopped, or it cannot have a tool.
             SandboxUnavailable: the sandbox is gone.
         """
         if not delegation.task.strip():
@@ -136,9 +136,9 @@ class SubagentManager:
         return account.answer_of(child, status)
 
     def interrupt(self) -> None:
-        """Cancel the sub-agents and the request to the model, without waiting, from any thread.
+        """Cancel the sub-agents and the request to the model, without waiting. Thread-safe.
 
-        The sub-agents first: they share the model, and must know that they are stopped when its request ends.
+        The sub-agents come first: they share the model, and must know that they are stopped when its request ends.
         """
         with self._lock:
             working = list(self._working)
@@ -147,7 +147,7 @@ class SubagentManager:
         self._config.llm.cancel()
 
     def _new_id(self, name: str) -> str:
-        """The next id that no sub-agent of this conversation has had, also before a resume; its directory exists."""
+        """Create the directory of the next sub-agent; return its id, which was never used in this conversation."""
         directory = self._log.directory / AGENTS_NAME
         with self._lock:
             make_private_dir(directory)
@@ -164,7 +164,7 @@ class SubagentManager:
 
 
 class _Account:
-    """Answer and usage of a sub-agent, by its events."""
+    """The answer and usage of a sub-agent, collected from its events."""
 
     def __init__(self, log_path: str) -> None:
         self.log_path = log_path
@@ -175,7 +175,7 @@ class _Account:
         self._cost_usd: float | None = 0.0
 
     def take_in(self, event: SDKEvent) -> None:
-        """The next event."""
+        """Handle the next event."""
         data = event.data
         usage = data.get("usage") or {}
         self._requests += data.get("requests", 1 if usage else 0)
@@ -191,7 +191,7 @@ class _Account:
             self._answer = str(data["result"]["output"])
 
     def ended(self, name: str) -> EventBody:
-        """The notice with the usage, for the parent's log."""
+        """Return the notice with the usage, for the parent's log."""
         return events.notice(
             code="AgentEnded",
             message=f"Sub-agent {name!r} ended after {counted(self._requests, 'request')} to the model.",
@@ -202,11 +202,11 @@ class _Account:
         )
 
     def answer_of(self, child: Conversation, status: ConversationStatus) -> str:
-        """The answer, and the path of the log.
+        """Return the answer, with the path of the log.
 
         Raises:
-            ToolError: there is none.
-            SandboxUnavailable: that is why.
+            ToolError: there is no answer.
+            SandboxUnavailable: the sub-agent ended because of this error.
         """
         if isinstance(child.error, SandboxUnavailable):
             raise child.error
@@ -226,7 +226,7 @@ class _Account:
 
 
 def _tell_step(on_step: Callable[[str], object], event: SDKEvent) -> None:
-    """A call of a sub-agent on one line."""
+    """Report a call of a sub-agent, on one line."""
     if event.type == "tool_call":
         hint = hint_of(event.data["name"], event.data)
         subject = arguments_of(event.data).get(hint.subject)
@@ -235,39 +235,39 @@ def _tell_step(on_step: Callable[[str], object], event: SDKEvent) -> None:
 
 
 class _Lent(ToolExecutor[Action, Observation]):
-    """An executor that is the parent's to close."""
+    """Wraps an executor of the parent, so that closing it here has no effect."""
 
     def __init__(self, executor: ToolExecutor[Any, Any]) -> None:
         self._executor = executor
 
     def __call__(self, action: Action) -> Observation:
-        """Run it."""
+        """Run the parent's executor."""
         observation: Observation = self._executor(action)
         return observation
 
     def interrupt(self) -> None:
-        """Pass it on."""
+        """Interrupt the parent's executor."""
         self._executor.interrupt()
 
     def last_output(self) -> bytes:
-        """Pass it on."""
+        """Return the last output of the parent's executor."""
         return self._executor.last_output()
 
 
 def _make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: bool) -> Agent:
-    """The parent's model, prompt and settings, with the tools of these names; None is its own without delegation.
+    """Return an agent with the parent's model, prompt and settings, and the named tools; None is its own, undelegating.
 
-    What can be named is what the parent has, what its delegating tools were given in `tools`, think and finish: a
-    model cannot give away what nobody gave to it. The parent's MCP servers go with its own tools only.
+    Names may be the parent's tools, those in the `tools` parameter of its delegating tools, think and finish: a model
+    cannot give tools that it does not have. The parent's MCP servers come only with None.
 
     Raises:
-        ToolError: a name is none of them.
+        ToolError: a name is none of these.
     """
     offered = dict(_named(parent.tools))
     kinds = {name: _kind(name, entry) for name, entry in offered.items()}
     given = [tool for name, entry in offered.items() if kinds[name] == "delegation" for tool in _given(name, entry)]
     known: dict[str, Entry] = {**{name: name for name in (*_ALWAYS, *given)}, **offered}
-    barred = {"question"} if may_delegate else {"question", "delegation"}  # a sub-agent has no person to ask
+    barred = {"question"} if may_delegate else {"question", "delegation"}  # a sub-agent cannot ask a person
     known = {name: entry for name, entry in known.items() if _kind(name, entry) not in barred}
     own = [name for name in offered if kinds[name] not in {"question", "delegation"}]
     chosen = dict.fromkeys([*(own if names is None else names), *_ALWAYS])
@@ -280,13 +280,13 @@ def _make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: 
     agent.tools = tuple(_lent(known[name]) for name in chosen)
     if names is not None:
         agent.takes_runtime_tools = False
-        agent.mcp_config = None  # servers have names of their own; what is named here is all that it has
+        agent.mcp_config = None  # the names are all that the sub-agent has
     agent.system_prompt_extensions = (*parent.system_prompt_extensions, PLACE)
     return agent
 
 
 def _as_subagent(agent: Agent, parent: Agent, *, may_delegate: bool) -> Agent:
-    """That agent with its own tools, but for those that ask a person, and where it may not delegate, that do."""
+    """Return that agent without tools that ask a person and, unless it may delegate, without those that delegate."""
     barred = {"question"} if may_delegate else {"question", "delegation"}
     own = {name: entry for name, entry in _named(agent.tools) if _kind(name, entry) not in barred}
     made = copy.copy(agent)
@@ -297,7 +297,7 @@ def _as_subagent(agent: Agent, parent: Agent, *, may_delegate: bool) -> Agent:
 
 
 def _named(entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
-    """Each entry by its name; a pattern is one entry for each registered tool that matches."""
+    """Yield each entry with its name; a pattern becomes an entry for each registered tool that matches."""
     for entry in entries:
         name = entry if isinstance(entry, str) else entry.name
         if isinstance(entry, str | Tool) and is_pattern(name):
@@ -314,7 +314,7 @@ def _kind(name: str, entry: Entry) -> str:
 
 
 def _given(name: str, entry: Entry) -> Iterable[str]:
-    """The tools that the configuration of a delegating tool allows beyond the parent's own."""
+    """Return the names of tools that a delegating tool may give, beyond the parent's own."""
     if isinstance(entry, ToolDefinition | Agent):
         return ()
     default = BROWSING_TOOLS if name == "delegate_to_browsing_agent" else ()
@@ -329,18 +329,18 @@ def _lent(entry: Entry) -> Entry:
 
 
 class AuxiliaryCompletion:
-    """A request to the conversation's model outside its history; satisfies `AskModel`. A notice event has its cost."""
+    """A request to the conversation's model outside of its history (an `AskModel`). A notice event reports its cost."""
 
     def __init__(
         self, config: ConversationConfig, log: ConversationLog, *, canceled: threading.Event, hear: OnEvent
     ) -> None:
-        """Ask nothing yet.
+        """Store the arguments.
 
         Args:
             config: has the agent and its limits, as they are at each request.
-            log: gets a notice for each request; its masker takes secrets out of the prompt.
+            log: gets a notice for each request; its masker masks secrets in the prompt.
             canceled: set while the conversation is being stopped.
-            hear: gets retries and warnings, not the answer's text, which is not the agent's.
+            hear: gets retries and warnings, but not the text, which is not the agent's.
         """
         self._config = config
         self._log = log
@@ -348,10 +348,10 @@ class AuxiliaryCompletion:
         self._hear = hear
 
     def __call__(self, prompt: str, *, system: str = "") -> str:
-        """The answer's text; "" where the model said nothing.
+        """Return the text of the answer; "" if it has none.
 
         Raises:
-            ModelError: there is no answer to be had, or the conversation was stopped.
+            ModelError: the model gave no answer, or the conversation was stopped.
             ToolError: no more requests may be made.
             UsageError: the agent has no model.
         """
@@ -375,10 +375,10 @@ class AuxiliaryCompletion:
 
 
 def remaining(log: ConversationLog, config: ConversationConfig) -> RunLimits:
-    """What is left of the conversation's limits.
+    """Return what is left of the conversation's limits.
 
     Raises:
-        ToolError: nothing. The call is answered so, and then the conversation's own next request ends it.
+        ToolError: nothing is left; the conversation's own next request then ends the run.
     """
     try:
         return log.spending.remaining(config.limits)

@@ -1,5 +1,5 @@
-"""What a conversation's agent works with.
+"""The environment in which a conversation's agent works.
 
-`environment` is its sandbox and tools, `shared_runtime` the sandbox as sub-agents share it, `mcp_servers` the
-configured MCP servers, and `skill_servers` those that the skills of the workspace bring.
+`environment` has its sandbox and tools, `shared_runtime` the sandbox as sub-agents share it, `mcp_servers` the
+configured MCP servers, and `skill_servers` those of the workspace's skills.
 """

@@ -1,4 +1,4 @@
-"""`Environment`: the runtime of a conversation, the MCP servers and tools in it, and how it is resumed."""
+"""`Environment`: the runtime of a conversation, with the MCP servers and tools, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 
 
 _RESUMED = "Resumed"
-"""The code of notices about the sandbox that a resumed conversation gets."""
+"""Code of notices about the sandbox of a resumed conversation."""
 INTERRUPTED = "Interrupted"
-"""The code of the notice about a call that was running when its process ended."""
+"""Code of the notice about a call that was running when its process ended."""
 
 _FINISH = "finish"
 """The tool that ends a task; no request follows its result."""
 
 _MAX_CHECKPOINTS = 20
-"""Number of newest checkpoints that are tried where the sandbox is gone."""
+"""Number of the newest checkpoints that are tried if the sandbox is gone."""
 
 
 class ResumeState:
-    """The state of the sandbox by the events of the log."""
+    """The state of the sandbox according to the events of the log."""
 
     def __init__(self) -> None:
         self.workdirs: dict[str, str] = {}
-        """Working directory of each shell session, by its name."""
+        """Working directories of the shell sessions, by session name."""
         self.checkpoints: list[str] = []
         """Ids of the checkpoints, newest first."""
         self.has_worked = False
         """Whether a tool was called, so that losing the sandbox may lose work."""
         self.is_finished = False
-        """Whether the last call was a successful `finish`, also where the status after it was not stored."""
+        """Whether the last call was a successful `finish`, even if no status was stored after it."""
         self.was_moved = False
-        """Whether no tool was called since a fork, undo or redo, in which case a new sandbox is made."""
+        """Whether a fork, undo or redo came after the last tool call; then a new sandbox is made."""
 
     def add(self, event: SDKEvent) -> None:
         """Update the state with the next event of the log."""
@@ -82,7 +82,7 @@ class ResumeState:
 
 
 class Environment:
-    """Made ready once, by the first run that calls `prepare`; then the tools are there until `close`."""
+    """The first run's `prepare` makes the environment ready; the tools then exist until `close`."""
 
     def __init__(
         self,
@@ -93,16 +93,16 @@ class Environment:
         *,
         statuses: Listeners[str],
     ) -> None:
-        """Start nothing. statuses gets a line for each thing that a person waits for meanwhile.
+        """Create it without starting anything. statuses gets a line about each thing that a person waits for.
 
         Raises:
-            UsageError: runtime is none.
+            UsageError: runtime is not a Runtime.
         """
         expect("runtime", runtime, Runtime, "Make one: DockerRuntime(image=...).")
         self.runtime = runtime
-        """The runtime, or None before there is one. It may be replaced until `prepare`."""
+        """The runtime; None before there is one. It may be replaced until `prepare`."""
         self.resume_state = ResumeState()
-        """What the log says of the sandbox so far."""
+        """The state of the sandbox according to the log so far."""
         self._config = config
         self._log = log
         self._statuses = statuses
@@ -118,14 +118,14 @@ class Environment:
 
     @property
     def tools(self) -> ToolsMap:
-        """The tools by name that the model is offered; empty before `prepare`."""
+        """The model's tools by name; empty before `prepare`."""
         return dict(self._tools or {})
 
     def read_servers(self) -> ConversationServers:
         """Read the agent's MCP configuration, once; no server is started.
 
         Raises:
-            MCPConfigError: it is wrong.
+            MCPConfigError: the configuration is invalid.
         """
         if self._mcp is None:
             self._mcp = ConversationServers(
@@ -134,10 +134,10 @@ class Environment:
         return self._mcp
 
     def start_servers(self) -> None:
-        """Begin to start the MCP servers where the sandbox runs already, so that they are up sooner. Twice is fine.
+        """Start the MCP servers in the background if the sandbox is running already, to save time later; idempotent.
 
         Raises:
-            MCPConfigError: the configuration is wrong, or a variable is not set.
+            MCPConfigError: the configuration is invalid, or a variable is not set.
         """
         servers = self.read_servers()
         if self._has_looked and not (servers.to_begin or self._skill_servers.approved):
@@ -150,7 +150,7 @@ class Environment:
 
     @property
     def pending_servers(self) -> ProposedServers | None:
-        """The MCP servers of the workspace's skills that wait for a person's word."""
+        """The MCP servers of the workspace's skills that wait for a person's approval."""
         return self._skill_servers.waiting if self._config.skill_servers == "ask" else None
 
     def _look_at_skills(self, runtime: Runtime, servers: ConversationServers) -> None:
@@ -164,18 +164,18 @@ class Environment:
             self.servers.stop(revoked)
 
     def prepare(self, state_of: Callable[[Runtime], ConversationState], *, canceled: threading.Event) -> ToolsMap:
-        """Start the sandbox and its MCP servers, make the agent's tools, and store the system message where it changed.
+        """Start the sandbox and its MCP servers, make the agent's tools, and log the system message if it has changed.
 
         Args:
-            state_of: the conversation as its tools see it, once the sandbox runs and its servers are starting.
-            canceled: cuts the wait for the servers.
+            state_of: returns the conversation's state for its tools, once the sandbox is running.
+            canceled: ends the wait for the servers.
 
-        Returns: the tools by name; from the second call on those of the first.
+        Returns the tools by name; later calls return those of the first.
 
         Raises:
             SandboxUnavailable: the sandbox cannot be started.
             UsageError: a tool cannot be made.
-            Exception: what a callback raises that is asked about servers of skills; it is asked again.
+            Exception: any error of a callback about servers of skills; the next call asks it again.
         """
         if self._tools is None:
             runtime, servers = self._connect(), self.read_servers()
@@ -195,7 +195,7 @@ class Environment:
         return self._tools
 
     def _connect(self) -> Runtime:
-        """The runtime, with the secrets, started where it does not run; the log says what is lost since."""
+        """Return the runtime with the secrets, started if necessary; the log gets notices of what was lost."""
         runtime = self.runtime
         if runtime is None:
             runtime = default_runtime(self._config.read_settings(), conversation_id=self._log.conversation_id)
@@ -213,7 +213,7 @@ class Environment:
         return runtime
 
     def before_request(self) -> None:
-        """Keep the sandbox from being stopped as idle, and offer the model the tools that the servers have now."""
+        """Keep the sandbox from being stopped as idle, and update the tools of the servers."""
         if self.runtime is not None:
             self.runtime.hold()
         if self._tools is not None:
@@ -221,11 +221,11 @@ class Environment:
             self.read_servers().refresh(self._tools)
 
     def tool(self, name: str) -> ToolDefinition[Any, Any] | None:
-        """Return the tool of this name, or None before the tools are made. May be called from any thread."""
+        """Return the tool of this name, or None, also before `prepare`. Thread-safe."""
         return (self._tools or {}).get(name)
 
     def interrupt(self, names: Iterable[str]) -> None:
-        """Interrupt the named tools. May be called from any thread."""
+        """Interrupt the named tools. Thread-safe."""
         for name in set(names):
             tool = self.tool(name)
             if tool is not None and tool.executor is not None:
@@ -233,7 +233,7 @@ class Environment:
                     tool.executor.interrupt()
 
     def close(self) -> None:
-        """Close the tools, the servers, and the runtime if it was started here. A second call does nothing."""
+        """Close the tools, the servers, and the runtime if it was started here; idempotent."""
         for tool in (self._tools or {}).values():
             tool.close()
         if self._mcp is not None:
@@ -244,10 +244,10 @@ class Environment:
 
 
 def check_place(directory: Path, runtime: Runtime) -> None:
-    """Check that the agent cannot write to its conversation's directory; a sub-agent's lies in its parent's.
+    """Check that the agent cannot write to its conversation's directory.
 
     Raises:
-        UsageError: it can.
+        UsageError: a workspace contains the directory, or is in it.
     """
     expect("runtime", runtime, Runtime, "Make one: DockerRuntime(image=...).", optional=False)
     for workspace in runtime.host_workspaces.values():
@@ -255,10 +255,10 @@ def check_place(directory: Path, runtime: Runtime) -> None:
 
 
 def resume_runtime(runtime: Runtime, past: ResumeState) -> None:
-    """Start the runtime; resume the earlier sandbox or a checkpoint of it where the conversation has worked before.
+    """Start the runtime; if the conversation has worked before, resume its sandbox or a checkpoint of it.
 
     Raises:
-        SandboxUnavailable: it cannot be started.
+        SandboxUnavailable: the sandbox cannot be started.
     """
     if past.has_worked or past.checkpoints:
         runtime.resume(past.checkpoints)
@@ -267,7 +267,7 @@ def resume_runtime(runtime: Runtime, past: ResumeState) -> None:
 
 
 def _report_losses(runtime: Runtime, past: ResumeState, history: History) -> Iterator[EventBody]:
-    """Yield notices of what was lost since the last process, and reopen the shells in their working directories."""
+    """Reopen the shells in their working directories; yield notices about what was lost since the last process."""
     if not past.has_worked:
         return
     held = {call.tool_call_id for call in history.held.all}

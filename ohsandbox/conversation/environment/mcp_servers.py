@@ -1,4 +1,4 @@
-"""The MCP servers of a conversation: started in its sandbox, their tools offered to the model, their events logged."""
+"""The MCP servers of a conversation: it starts them in its sandbox, offers their tools, and logs their events."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 WAIT_S = 10.0
-"""The first request waits so long for servers that still start: a Node server on a cold cache takes three. Tools that
-come later are offered with a later request, which the provider's prompt cache pays for."""
+"""Seconds that the first request waits for starting servers; a Node server with a cold cache takes three. Later tools
+are offered with a later request, which invalidates the provider's prompt cache."""
 
 _LOOK_EVERY_S = 0.1
 
 MAX_REASON_CHARS = 500
-"""Maximum length of a server's own explanation of its end, in the prompt and in a notice."""
+"""Maximum length of a server's own reason for its end, in the prompt and in a notice."""
 
 _MOST_TOOLS = 128
 """Maximum number of tools in one request (OpenAI's API, 2025); some providers accept more."""
@@ -41,10 +41,10 @@ _MOST_TOOLS = 128
 _FEWER = "Leave some out by `include` and `exclude` of a server, or by `disabled`."
 
 CODE = "MCP"
-"""The code of notice events about MCP servers."""
+"""Code of notice events about MCP servers."""
 
 _UNASKED = frozenset({"ready", "failed", "off", "withheld", "tools_changed"})
-"""What the model is told when it happens during the conversation; the ends of a server it hears from its calls."""
+"""Kinds of events that the model is told during the conversation; the end of a server shows in its calls."""
 
 NOT_THERE = """\
 # MCP servers that are not there
@@ -54,14 +54,14 @@ is no instruction."""
 
 
 def pins_path() -> Path:
-    """The file on the host that pins the definitions of MCP tools."""
+    """Return the path of the file that pins the definitions of MCP tools."""
     return state_dir() / "mcp" / "pins.json"
 
 
 class ConversationServers:
-    """Starts and closes a conversation's MCP servers and keeps their tools up to date; without any, it does nothing.
+    """Starts and closes a conversation's MCP servers, and keeps their tools up to date; there may be none.
 
-    Servers that run already (`MCPServers` as configuration) are used, and stay their owner's to close.
+    Servers that are running already (`MCPServers` as configuration) are used, and closed by their owner.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class ConversationServers:
         status: Listeners[str],
         limits: OutputLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Read the configuration; nothing is started. status gets a line for each thing that a person waits for.
+        """Read the configuration; start nothing. status gets a line about each thing that a person waits for.
 
         Raises:
-            MCPConfigError: it is wrong, and the message names the server and the key; or fastmcp is not installed.
+            MCPConfigError: it is invalid (the message names the server and the key), or fastmcp is not installed.
         """
         self._log = log
         self.is_lent = isinstance(source, MCPServers)
@@ -94,21 +94,21 @@ class ConversationServers:
 
     @property
     def to_begin(self) -> bool:
-        """Whether there are servers that have not been started."""
+        """Whether configured servers have not been started."""
         return self.servers is None and self._config is not None
 
     @property
     def configured(self) -> Collection[str]:
-        """The names of the servers that the caller has configured."""
+        """Names of the servers that the caller has configured."""
         config = self.servers.config if self.servers is not None else self._config
         return () if config is None else config.servers
 
     def begin(self, runtime: Runtime, skill_servers: Mapping[str, ServerConfig] = MappingProxyType({})) -> None:
-        """Begin to start them in the sandbox, which is running, and return at once. Twice is fine.
+        """Start the servers in the running sandbox, in the background; idempotent.
 
         Args:
             runtime: the sandbox.
-            skill_servers: those of the workspace's skills that a person has allowed, with names of their own.
+            skill_servers: the approved servers of the workspace's skills, by names of their own.
 
         Raises:
             MCPConfigError: a variable is not set.
@@ -131,7 +131,7 @@ class ConversationServers:
             runtime.mcp = self.servers
 
     def offer(self, tools_map: ToolsMap, *, canceled: threading.Event) -> None:
-        """Add their tools to the native ones; waits at most WAIT_S seconds for servers that are still starting."""
+        """Add the servers' tools to the native ones; wait at most WAIT_S seconds for servers that are starting."""
         if self.servers is None:
             return
         deadline = time.monotonic() + WAIT_S
@@ -150,7 +150,7 @@ class ConversationServers:
             self._log.emit(events.notice(code=CODE, message=message))
 
     def refresh(self, tools_map: ToolsMap) -> None:
-        """Before a request: report what changed meanwhile and update the tools that the model is offered."""
+        """Report changes and update the model's tools; called before each request."""
         if self.servers is None:
             return
         if self.servers.version != self._version or self.servers.has_withheld:
@@ -170,7 +170,7 @@ class ConversationServers:
         return NOT_THERE.format(servers="\n".join(lines)) if lines else ""
 
     def close(self) -> None:
-        """Close the servers and log their last events. Twice is fine; the sandbox must still be running."""
+        """Close the servers and log their last events; idempotent. The sandbox must still be running."""
         if self._runtime is not None and self._runtime.mcp is self.servers:
             self._runtime.mcp = None
         if self.servers is not None and not self.is_lent:
@@ -180,7 +180,7 @@ class ConversationServers:
             self.servers, self._config = None, None
 
     def _refill(self, tools_map: ToolsMap) -> None:
-        """Update the dict in place, because a run in progress holds the same one."""
+        """Update the dict in place: a run in progress holds the same one."""
         assert self.servers is not None  # noqa: S101 - both callers look
         self._version = self.servers.version
         for name in self._offered:
@@ -190,10 +190,10 @@ class ConversationServers:
         self._offered = set(fresh)
         tools_map.update(fresh)
 
-    # --- words ----------------------------------------------------------------------------------
+    # --- notices --------------------------------------------------------------------------------
 
     def _hear(self, event: MCPEvent) -> None:
-        """Handle an event on the servers' own thread, without blocking."""
+        """Handle an event, in the servers' own thread, without blocking."""
         if event.kind in PASSING:
             self._say(f"{event.server}: {one_line(event.message, limit_chars=200)}")
         else:
@@ -222,7 +222,7 @@ def _shown(tools_map: ToolsMap) -> list[dict[str, Any]]:
 
 
 def _short(text: str) -> str:
-    """Shorten the text to its beginning and end, because a program prints the cause last."""
+    """Shorten a text to its beginning and end; programs print the cause of an error last."""
     line = one_line(text, limit_chars=10 * MAX_REASON_CHARS)
     if len(line) <= MAX_REASON_CHARS:
         return line

@@ -1,4 +1,4 @@
-"""`SharedRuntime`: the sandbox of another runtime, with sessions of its own."""
+"""`SharedRuntime`: the sandbox of another runtime, with separate sessions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class SharedRuntime(Runtime):
-    """The same sandbox and the same files as the lender's; sessions and interrupts are apart.
+    """The lender's sandbox and files, with sessions and interrupts of its own.
 
-    A session "main" here is not the lender's "main". Closing ends the sessions that were made here, with what they
-    run, and nothing else: the sandbox stays the lender's.
+    A session "main" here is not the lender's "main". Closing ends the sessions that were made here, with their
+    programs; the sandbox stays.
     """
 
     def __init__(self, lender: Runtime, *, user: str | int | None = None) -> None:
-        """Start nothing. user is whose processes and files are where a call names no other; None is the lender's."""
+        """Create it without starting anything. user is the default for processes and files; None is the lender's."""
         super().__init__()
         self._lender, self._user = lender, user
         self.state_dir = lender.state_dir
@@ -33,12 +33,12 @@ class SharedRuntime(Runtime):
 
     @property
     def id(self) -> str:
-        """Return the id of the shared sandbox."""
+        """Id of the shared sandbox."""
         return self._lender.id
 
     @property
     def workdir(self) -> str:
-        """Return the working directory of the shared sandbox."""
+        """Working directory of the shared sandbox."""
         return self._lender.workdir
 
     def start(self) -> Self:
@@ -69,23 +69,23 @@ class SharedRuntime(Runtime):
 
     @property
     def generation(self) -> int:
-        """Return the generation of the shared sandbox."""
+        """Generation of the shared sandbox."""
         return self._lender.generation
 
     def recover(self, failure: SandboxUnavailable, generation: int | None = None) -> str:
-        """Recover the sandbox, which its owner uses too."""
+        """Recover the sandbox, which is the owner's as well."""
         notice = self._lender.recover(failure, generation)
         self._forget()
         return notice
 
     def restart(self, failure: SandboxUnavailable) -> str:
-        """Restart the sandbox, which its owner uses too."""
+        """Restart the sandbox, which is the owner's as well."""
         notice = self._lender.restart(failure)
         self._forget()
         return notice
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the sandbox ran out of memory since its owner or this runtime last asked; they share the count."""
+        """Whether the sandbox ran out of memory since the owner or this runtime last asked; they share the count."""
         return self._lender.ran_out_of_memory()
 
     def hold(self) -> None:
@@ -97,7 +97,7 @@ class SharedRuntime(Runtime):
         return self._lender.connect_proxy()
 
     def prepare_browser(self) -> None:
-        """Let the owner prepare the browser, because it knows the sandbox's network."""
+        """Let the owner prepare the browser: it knows the sandbox's network."""
         self._lender.prepare_browser()
 
     def get_tools(self) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ class SharedRuntime(Runtime):
         """Leave the sandbox running for its owner."""
 
     def __getattr__(self, name: str) -> Any:
-        """Look up attributes that only the owner's kind of runtime has."""
+        """Return an attribute that only the owner's kind of runtime has."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._lender, name)

@@ -1,4 +1,4 @@
-"""MCP servers that the skills of the workspace bring: a person's word comes before their start."""
+"""MCP servers of the workspace's skills: a person must approve them before they start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 CODE = "SkillServers"
-"""The code of notice events about the servers of skills."""
+"""Code of notice events about the servers of skills."""
 POLICIES = ("ask", "allow", "never")
 _HOW_TO_ALLOW = (
     "Look at the definitions, then answer yes at a terminal, or allow them: --skill-servers allow, the setting "
@@ -28,29 +28,29 @@ _HOW_TO_ALLOW = (
 
 
 class ProposedServers(NamedTuple):
-    """MCP servers of the workspace's skills that a person is asked to allow or refuse."""
+    """MCP servers of the workspace's skills that a person is asked to allow."""
 
     servers: tuple[SkillServer, ...]
     """The proposed servers, at least one."""
     directory: str
     """The directory of the repository: its path on this machine if it is mounted, else in the sandbox."""
     is_isolated: bool
-    """False where they would run on this machine, with the user's rights."""
+    """False if they would run on this machine, with the user's rights."""
     network: str
     """The sandbox's description of its network."""
     scope: StartServers
-    """The approval that lets them start: `conversation.approve(proposed.scope)`."""
+    """The scope that lets them start: `conversation.approve(proposed.scope)`."""
 
 
 SkillServersPolicy = Literal["ask", "allow", "never"] | Callable[[ProposedServers], bool]
-"""A callback is asked in the run's thread; True starts them, now and whenever this conversation is resumed."""
+"""A callback is called in the run's thread; True starts the servers, now and whenever the conversation is resumed."""
 
 
 def check_policy(policy: object) -> None:
-    """Check that the policy is valid or None.
+    """Check a policy; None is valid.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: it is not a policy.
     """
     if policy is not None and policy not in POLICIES and not callable(policy):
         told = f"skill_servers={policy!r:.200} is none of {', '.join(POLICIES)} and no callback. Use one of them."
@@ -58,7 +58,7 @@ def check_policy(policy: object) -> None:
 
 
 class SkillServersGate:
-    """Finds the servers of skills once, asks about them once, and records whether they may run."""
+    """Finds the servers of skills once, asks about them once, and knows whether they may run."""
 
     def __init__(self, log: ConversationLog, approvals: Approvals) -> None:
         self._log, self._approvals = log, approvals
@@ -73,14 +73,14 @@ class SkillServersGate:
 
     @property
     def approved(self) -> dict[str, ServerConfig]:
-        """The servers that an approval in force lets start, by name."""
+        """The servers that an approval allows to start, by name."""
         if self._proposed is None or self._number is None:
             return {}
         return {one.name: one.config for one in self._proposed.servers}
 
     @property
     def revoked(self) -> Collection[str]:
-        """The names of the servers that no approval in force lets run."""
+        """Names of the servers that no approval allows to run."""
         found = () if self._proposed is None or self._number is not None else self._proposed.servers
         return [one.name for one in found]
 
@@ -91,10 +91,10 @@ class SkillServersGate:
             return None if proposed is None else self._approvals.standing.number_of(proposed.scope)
 
     def look(self, runtime: Runtime, *, taken: Collection[str]) -> None:
-        """Find what the skills bring, once; a server with a name that is taken is refused.
+        """Find the servers of the skills, once; servers whose names are taken are refused.
 
         Raises:
-            SandboxUnavailable: the sandbox cannot serve.
+            SandboxUnavailable: the sandbox is unavailable.
         """
         if self._found is None:
             self._found = find_skill_servers(runtime).without(taken)
@@ -102,11 +102,11 @@ class SkillServersGate:
                 self._proposed = _proposed(self._found, runtime)
 
     def decide(self, policy: SkillServersPolicy) -> None:
-        """Have the question answered where it is open, and tell what starts, what does not, and why; once.
+        """Decide once whether the servers start, by policy; log which ones start, which do not, and why.
 
         Raises:
-            LogWriteError: it could not be stored, and nothing starts.
-            Exception: what the callback raises; nothing starts.
+            LogWriteError: the approval could not be stored; nothing starts.
+            Exception: any error of the callback; nothing starts.
         """
         if self._is_decided or self._found is None:
             return
@@ -125,7 +125,7 @@ class SkillServersGate:
                 self._tell(f"MCP servers of this repository's skills start by approval {self._number}: {listed}.")
 
     def refuse(self, reason: str) -> None:
-        """Start no server; report the reason if there was one to start."""
+        """Start no server; log the reason if there are servers to start."""
         if not self._is_decided and self._proposed is not None:
             self._tell(f"MCP servers of this repository's skills are not started: {reason}")
         self._is_decided, self._proposed = True, None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class AsyncConversation(ABC):
-    """`async with`, `arun`, `stream` and others, for asyncio and trio, on the blocking methods of a conversation."""
+    """Async forms of the blocking methods of a conversation, for asyncio and trio: `async with`, `arun`, `stream`..."""
 
     _run_thread: RunThread
     _log: ConversationLog
@@ -61,7 +61,7 @@ class AsyncConversation(ABC):
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus: ...  # noqa: D102
 
     async def astart(self) -> Self:
-        """Await `start`; a task that is cancelled meanwhile closes the conversation."""
+        """Await `start`; if the task is cancelled meanwhile, close the conversation."""
         try:
             return await in_thread(self.start)
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
@@ -69,7 +69,7 @@ class AsyncConversation(ABC):
             raise
 
     async def aclose(self) -> None:
-        """Await `close`, to its end even if the task is cancelled."""
+        """Await `close`; it completes even if the task is cancelled."""
         with anyio.CancelScope(shield=True):
             await in_thread(self.close)
 
@@ -80,7 +80,7 @@ class AsyncConversation(ABC):
         await self.aclose()
 
     async def asend_message(self, text: str, images: Sequence[str] = ()) -> None:
-        """Await `send_message`. The loop goes on afterwards, even if the task is cancelled: see `astop`."""
+        """Await `send_message`. The run continues even if the task is cancelled: see `astop`."""
         await in_thread(partial(self.send_message, text, images))
 
     async def astop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus:
@@ -88,37 +88,37 @@ class AsyncConversation(ABC):
         return await in_thread(partial(self.stop, timeout_s))
 
     async def afork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self:
-        """Await `fork`, to its end even if the task is cancelled."""
+        """Await `fork`; it completes even if the task is cancelled."""
         return await in_thread(partial(self.fork, at, workspace=workspace))
 
     async def aundo(self, turns: int = 1) -> Self:
-        """Await `undo`, to its end even if the task is cancelled."""
+        """Await `undo`; it completes even if the task is cancelled."""
         return await in_thread(partial(self.undo, turns))
 
     async def aredo(self) -> Self:
-        """Await `redo`, to its end even if the task is cancelled."""
+        """Await `redo`; it completes even if the task is cancelled."""
         return await in_thread(self.redo)
 
     async def adiff(self, since: int | SDKEvent | None = None, until: int | SDKEvent | None = None) -> bytes:
-        """Await `diff`, to its end even if the task is cancelled."""
+        """Await `diff`; it completes even if the task is cancelled."""
         return await in_thread(partial(self.diff, since, until))
 
     async def arun(self, text: str, timeout_s: float | None = None) -> RunResult:
-        """Await `run`; a task that is cancelled meanwhile stops the run (`stop`) and waits for its end.
+        """Await `run`; if the task is cancelled meanwhile, stop the run (`stop`) and wait for its end.
 
         Raises:
-            OhsandboxError: as `start`.
+            OhsandboxError: as for `send_message`.
         """
         return await to_thread(self._run_until, text, timeout_s)
 
     async def stream(self, text: str) -> AsyncGenerator[SDKEvent, None]:
-        """Send a message, and yield each event once it is stored, from the message on to the end of the run.
+        """Send a message; yield each event after it is stored, from the message to the end of the run.
 
-        Closing the generator (`aclose`, or `contextlib.aclosing`) or cancelling its task stops the run, as does leaving
-        `async for` early, where asyncio closes the generator soon after.
+        Closing the generator (`aclose`, or `contextlib.aclosing`) or cancelling its task stops the run. So does leaving
+        `async for` early, since asyncio closes the generator soon after.
 
         Raises:
-            OhsandboxError: as `start`.
+            OhsandboxError: as for `send_message`.
         """
         heard: queue.SimpleQueue[SDKEvent | BaseException | None] = queue.SimpleQueue()
         cancel = threading.Event()
@@ -145,7 +145,7 @@ class AsyncConversation(ABC):
                 await in_thread(thread.join)
 
     def _run_until(self, text: str, timeout_s: float | None, *, cancel: threading.Event | None = None) -> RunResult:
-        """`run`, stopped once cancel is set."""
+        """Send a message and wait as `run` does, but stop once cancel is set."""
         check_wait(timeout_s=timeout_s)
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         if cancel is None or not cancel.is_set():

@@ -1,4 +1,4 @@
-"""What a caller can observe of a conversation: events, cost, context, tools, servers, and callbacks."""
+"""Observing a conversation: events, cost, context, tools, servers, and callbacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ObservedConversation:
-    """What a conversation tells while it works."""
+    """The methods of a conversation that report what it does."""
 
     directory: Path
     _config: ConversationConfig
@@ -33,12 +33,12 @@ class ObservedConversation:
     _statuses: Listeners[str]
 
     def events(self) -> list[SDKEvent]:
-        """Everything in the log so far, read from disk."""
+        """Return all events of the log so far, read from disk."""
         return read_events(self.directory)
 
     @property
     def cost(self) -> ConversationCost:
-        """What it has cost so far, by turn; read from the log on disk. No turn before the first message.
+        """The cost so far by turn, read from the log on disk; without turns before the first message.
 
         Raises:
             LogCorruptError: the log is damaged.
@@ -53,7 +53,7 @@ class ObservedConversation:
 
     @property
     def tools(self) -> ToolsMap:
-        """The tools that the model is offered, by name; empty before the first run has made them."""
+        """The model's tools by name; empty before the first run has made them."""
         return self._environment.tools
 
     @property
@@ -63,21 +63,21 @@ class ObservedConversation:
         return [] if servers is None else servers.status()
 
     def register_callback(self, callback: Callable[[SDKEvent], None]) -> None:
-        """Call with every event from now on, in order, after it is stored. An exception of callback is logged."""
+        """Call callback with each event from now on, in order, after it is stored. Its errors are logged."""
         self._log.listeners.register(callback)
 
     def register_stream(self, callback: Callable[[LLMEvent], None]) -> None:
-        """Call with what the model's client reports during a request: text deltas, retries, warnings."""
+        """Call callback with what the model's client reports during a request: text deltas, retries, warnings."""
         self._stream.listeners.register(callback)
 
     def register_output(self, callback: Callable[[OutputEvent], None]) -> None:
-        """Call with the end of what running calls have printed so far, ten times a second, in a thread of its own.
+        """Call callback with the end of running calls' output, up to ten times a second, in a thread of its own.
 
-        Each event replaces the one before of the same call. None is in the log: the result will be. What a tool gives
-        so is up to it (`ToolExecutor.last_output`): commands, cells, progress of MCP servers, steps of sub-agents.
+        Each event replaces the previous one of the same call. They are not logged, since the result will be. A tool
+        provides the output by `ToolExecutor.last_output`: of commands, cells, MCP servers' progress, sub-agents' steps.
         """
         self._output.register(callback)
 
     def register_status(self, callback: Callable[[str], None]) -> None:
-        """Call with a line about what is being waited for, or "" for nothing. It must not block."""
+        """Call callback with a line about what the user waits for, or "" for nothing. It must not block."""
         self._statuses.register(callback)

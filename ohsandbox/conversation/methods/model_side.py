@@ -1,4 +1,4 @@
-"""The model of a conversation, and what it is shown: another model, a condensation, a notice."""
+"""The model of a conversation and its input: another model, a condensation, a notice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ModelSide(ABC):
-    """The methods of a conversation that change what answers, and what it reads."""
+    """The methods of a conversation that change its model and what the model reads."""
 
     _config: ConversationConfig
     _log: ConversationLog
@@ -30,14 +30,14 @@ class ModelSide(ABC):
     def start(self) -> Self: ...  # noqa: D102
 
     def compact(self) -> None:
-        """Begin to condense what the model is shown, as its agent's condenser does; `wait` waits for the end.
+        """Start condensing the model's input, by the agent's condenser; `wait` waits for the end.
 
-        The log keeps everything. A `condensation` event says what was left out; there is none where the conversation is
-        too short.
+        The log keeps all events. A `condensation` event says what was left out; if the conversation is too short, there
+        is none.
 
         Raises:
-            UsageError: the conversation runs, or calls wait for a person.
-            OhsandboxError: as `start`.
+            UsageError: a run is active, or calls wait for a person.
+            OhsandboxError: as for `start`.
         """
         self.start()
         self._run_began = self._log.position
@@ -45,11 +45,11 @@ class ModelSide(ABC):
             raise UsageError("The conversation runs, or waits for an answer. Stop it, or answer first.")
 
     def use_model(self, model: ChatModel) -> None:
-        """Go on with another model, from the next request on; the log says so, and a resumed conversation asks it.
+        """Use another model from the next request on; it is logged, and a resumed conversation uses it, too.
 
         Raises:
-            UsageError: it is not a model, its price is unknown and the cost is limited, or the conversation runs.
-            OhsandboxError: as `start`.
+            UsageError: it is not a model, its price is unknown and the cost is limited, or a run is active.
+            OhsandboxError: as for `start`.
         """
         expect_method("model", model, "send", "a model")
         self.start()
@@ -66,7 +66,7 @@ class ModelSide(ABC):
 
         Raises:
             UsageError: message is not a str.
-            OhsandboxError: as `start`.
+            OhsandboxError: as for `start`.
         """
         expect("message", message, str, optional=False)
         self.start()

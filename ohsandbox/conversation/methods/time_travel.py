@@ -1,4 +1,4 @@
-"""Going back in a conversation: fork, undo, redo, and what changed."""
+"""Going back in a conversation: fork, undo, redo, and diff."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TimeTravel(ABC):
-    """The methods of a conversation that go back. What they return is new, not started, and this one stays as it is."""
+    """The methods that go back. Those that return another conversation do not start it, and leave this one as it is."""
 
     directory: Path
     _log: ConversationLog
@@ -39,22 +39,22 @@ class TimeTravel(ABC):
 
     @abstractmethod
     def _sibling(self, conversation_id: str, runtime: Runtime | None) -> Self:
-        """A conversation with this one's agent and settings."""
+        """Return a conversation with this one's agent and settings."""
 
     def fork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self:
-        """A new conversation with the events of this one up to `at`, and the files as they were then; not started.
+        """Return a new conversation with this one's events up to `at` and the files at that event; it is not started.
 
-        It has an id, a log and a sandbox of its own. This one stays as it is.
+        It has an id, a log and a sandbox of its own. This conversation is not changed.
 
         Args:
-            at: an event or its seq; None is now, which needs no checkpoint of before.
-            workspace: an empty directory, or one to be made, for the files of a bound workspace; of several that can be
-                written it gets a directory for each, by the last name of its place in the sandbox.
+            at: an event or its seq; None is now, for which a checkpoint is taken.
+            workspace: a new or empty directory for the files of a bound workspace. If there are several, each gets a
+                directory in it, named like the last part of its path in the sandbox.
 
         Raises:
-            UsageError: the files at that event were not kept, the conversation runs (at None), or workspace does not
+            UsageError: the files at that event were not kept, a run is active (if at is None), or workspace does not
                 fit.
-            SandboxUnavailable: the engine that has the files does not serve.
+            SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
         """
         if at is None:
             self._check_idle("Name an event (at=), or stop it first.")
@@ -66,15 +66,15 @@ class TimeTravel(ABC):
         return self._sibling(forked.id, self._forked_runtime(forked, place))
 
     def undo(self, turns: int = 1) -> Self:
-        """A new conversation without the last turns, and their changes taken back from a bound workspace; not started.
+        """Undo the last turns; return a new conversation without them, not started.
 
-        What others have changed in the workspace since then stays; a file that both changed is left as it is, and a
-        notice in the new conversation says so. The new one has a sandbox of its own; close this one first if they must
-        not share a workspace.
+        In a bound workspace the agent's changes in these turns are reverted; later changes by others stay. A file that
+        both have changed stays as it is, and a notice in the new conversation names it. The new conversation has a
+        sandbox of its own; close this one first if they must not share a workspace.
 
         Raises:
-            UsageError: there were fewer turns, their files were not kept, or the conversation runs.
-            SandboxUnavailable: the engine that has the files does not serve.
+            UsageError: there are fewer turns, their files were not kept, or a run is active.
+            SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
         """
         expect("turns", turns, int, optional=False)
         self._check_idle("Stop it first.")
@@ -83,14 +83,14 @@ class TimeTravel(ABC):
         return self._sibling(forked.id, self._forked_runtime(forked, stays))
 
     def redo(self) -> Self:
-        """The conversation that this one is an `undo` of, with the changes brought back to a bound workspace.
+        """Restore the undone changes in a bound workspace; return the conversation before the `undo`, not started.
 
-        Its sandbox is made when it is started, from its last checkpoint; a workspace is bound as here.
+        Starting it makes its sandbox from its last checkpoint; the workspaces are bound as here.
 
         Raises:
             ConversationOpenError: a process has that conversation open.
-            UsageError: this one was not made by `undo`, that one is gone, or the conversation runs.
-            SandboxUnavailable: the engine that has the files does not serve.
+            UsageError: `undo` did not make this one, that one was deleted, or a run is active.
+            SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
         """
         self._check_idle("Stop it first.")
         plan = undoing.plan_redo(self.directory)
@@ -104,15 +104,15 @@ class TimeTravel(ABC):
         return self._sibling(older.name, runtime)
 
     def diff(self, since: int | SDKEvent | None = None, until: int | SDKEvent | None = None) -> bytes:
-        """What changed in the workspace, as a patch for `git apply`; empty where nothing did.
+        """Return the changes in the workspace as a patch for `git apply`; empty if there are none.
 
         Args:
-            since: an event or its seq, whose files were kept; None is the beginning.
-            until: as since; None is now. Of files in a container, now is after the last turn.
+            since: an event or its seq, whose files were kept; None is the first checkpoint.
+            until: as since; None is now, or for files in a container the last checkpoint.
 
         Raises:
             UsageError: the files at one of them were not kept, or git is not installed.
-            SandboxUnavailable: the engine that has them does not serve.
+            SandboxUnavailable: the engine that has the files is unavailable.
         """
         first, last = (None if event is None else _seq_of(event) for event in (since, until))
         with diff_workspace(self.directory, first, last) as work:
@@ -123,7 +123,7 @@ class TimeTravel(ABC):
             raise UsageError(f"The conversation runs, so its files change. {remedy}")
 
     def _check_same_workspaces(self, seq: int) -> None:
-        """Before anything is written: what was kept fits the places of the runtime's workspaces."""
+        """Check that the workspaces at the event have the places of the runtime's; raise UsageError if not."""
         kept = Workspaces.recorded(find_checkpoint(self.directory, max(seq, 0)).data.get("workspace"))
         now = None if self.runtime is None else Workspaces.bound(self.runtime.host_workspaces)
         if kept is not None and now is not None and kept.places != now.places:
