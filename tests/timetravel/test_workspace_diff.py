@@ -37,7 +37,7 @@ def test_more_large_files_than_can_be_named_are_refused(fake: FakeRuntime, monke
     monkeypatch.setattr(workspace_diff, "_MAX_NAMES_BYTES", 10)
     fake.write_bytes("large 1", b"12345")
     fake.write_bytes("large 2", b"12345")
-    with pytest.raises(UsageError, match="too many files over 4 bytes to name"):
+    with pytest.raises(UsageError, match="too many files over 4 bytes"):
         workspace_diff._drop_large(fake, fake.workdir)
 
 

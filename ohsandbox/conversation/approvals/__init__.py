@@ -1,1 +1,1 @@
-"""Asking a user before the agent acts: which calls need it, what is known of their risk, and the answer."""
+"""Asking a user before the agent acts: which calls need approval, their risk, and the decisions."""

@@ -1,4 +1,4 @@
-"""`SecurityAnalyzer`: how much harm a call could do, by the model's rating, by rules, and by both together."""
+"""`SecurityAnalyzer`: rates the risk of a call, by the model's rating, by rules, or by both."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class _Assessment(NamedTuple):
 
 
 class SecurityAnalyzer(Protocol):
-    """Rates a call before it runs. It cannot catch everything: only the sandbox prevents harm reliably."""
+    """Rates a call before it runs. It cannot detect everything: only the sandbox prevents harm reliably."""
 
     def assess(self, call: ActionEvent) -> _Assessment:
         """Return the risk of a call that has a tool and an action. An exception counts as HIGH."""
 
 
 class ModelsWord:
-    """Uses the `security_risk` that the model gave."""
+    """Uses the `security_risk` that the model stated."""
 
     def assess(self, call: ActionEvent) -> _Assessment:
         """Return the model's rating; UNKNOWN if it gave none."""
@@ -63,11 +63,11 @@ _TEXT_RULES: dict[str, Callable[[str, str], Iterable[Finding]]] = {
     "url": lambda text, _: web_findings(text),
     "browser": lambda text, _: browser_findings(text),
 }
-"""Rules by the kind of what a tool's calls hold (`CallHint.kind`); tools of MCP servers have no kind."""
+"""Rules by what a tool's calls contain (`CallHint.kind`); calls of MCP servers' tools have no kind."""
 
 
 class _CommandRules:
-    """Applies rules to the commands, code, addresses and paths that a call's arguments hold."""
+    """Applies rules to the commands, code, addresses and paths in a call's arguments."""
 
     def __init__(self, workdir: str | None = None, *, keeps_files: bool = True) -> None:
         """Paths outside workdir are outside the workspace; None is /workspace.
@@ -78,7 +78,7 @@ class _CommandRules:
         self._keeps_files = keeps_files
 
     def assess(self, call: ActionEvent) -> _Assessment:
-        """Return the highest risk of matching rules; if none matches, LOW for what has rules, else UNKNOWN."""
+        """Return the highest risk of the matching rules; if none matches, LOW for calls with rules, else UNKNOWN."""
         arguments = {} if call.action is None else call.action.model_dump()
         hint = CallHint() if call.tool is None else call.tool.call_hint(arguments)
         if (rules := _TEXT_RULES.get(hint.kind)) is not None:
@@ -137,7 +137,7 @@ class _Highest:
 
 
 class RaisedByModel:
-    """An analyzer, raised by the model's rating but never lowered: UNKNOWN stays, unless the model says HIGH."""
+    """Raises an analyzer's rating to the model's, if that is higher; UNKNOWN becomes HIGH or stays."""
 
     def __init__(self, analyzer: SecurityAnalyzer) -> None:
         self.analyzer = analyzer
@@ -153,13 +153,13 @@ class RaisedByModel:
 
 
 def conceals(name: str, arguments: Any) -> tuple[str, ...]:
-    """Return what in a call's name and arguments the user would not see as it is; such a call is always HIGH."""
+    """Return what a user would not see in a call's name and arguments; a call with anything hidden is always HIGH."""
     texts = [*texts_in(arguments), name]
     return tuple(dict.fromkeys(why for text in texts for why in concealed_in(text)))
 
 
 def default_analyzer(workdir: str | None = None, *, keeps_files: bool = True) -> SecurityAnalyzer:
-    """Return an analyzer of all our rules, raised by the model's rating; see `_CommandRules` for keeps_files."""
+    """Return an analyzer by all our rules, raised by the model's rating; see `_CommandRules` for keeps_files."""
     return RaisedByModel(_Highest(_CommandRules(workdir, keeps_files=keeps_files), AnnotationRules()))
 
 

@@ -42,22 +42,22 @@ class Decision(NamedTuple):
 
     approved: bool
     reason: str = ""
-    """The reason that the model is told if the calls are rejected."""
+    """The reason for the model if the calls are rejected."""
     tool_call_ids: Sequence[str] | None = None
-    """None means all waiting calls; rejecting all also stops the calls of the same response that needed no approval."""
+    """None is all waiting calls; rejecting all also stops the calls of the same response that needed no approval."""
     scope: CallScope | None = None
-    """If approved: what is also allowed from now on. It must cover each of the calls."""
+    """If approved: what to allow from now on, too. It must cover each of the calls."""
 
 
 ApprovalCallback = Callable[[Sequence[PendingCall]], Decision | None]
-"""Asks the user, in the run's thread. None leaves the decision open: the run ends, and the calls wait on disk."""
+"""Asks the user, in the run's thread. None leaves the decision open: the run ends, and the calls wait."""
 
 
 class Approvals:
     """The pending calls and standing approvals of one conversation."""
 
     def __init__(self, log: ConversationLog, *, ask: ApprovalCallback | None = None) -> None:
-        """Create the object for a conversation; ask is its `confirm`.
+        """Create it for a conversation's log; ask is the conversation's `confirm`.
 
         Raises:
             UsageError: ask is not a function.
@@ -125,7 +125,7 @@ class Approvals:
             return self.standing.in_force[-1]
 
     def revoke(self, number: int, *, by: str) -> Approval:
-        """Revoke a standing approval; calls that it would have let pass wait for the user.
+        """Revoke a standing approval; calls that it would have allowed wait for the user.
 
         Raises:
             UsageError: no approval of that number is in force.
@@ -158,16 +158,16 @@ class Approvals:
             self.decide(Decision(approved=False, reason=_SPOKE_INSTEAD), by="message")
 
     def ask_for_subagent(self, pending: Sequence[PendingCall]) -> Decision:
-        """Ask the callback about a sub-agent's calls; reject them if there is none or it leaves calls open."""
+        """Ask the callback about a sub-agent's calls; reject them if there is no callback or it decides nothing."""
         decision = None if self.callback is None else self.callback(pending)
         return Decision(approved=False, reason=_NOBODY_THERE) if decision is None else decision
 
     def ask(self) -> bool:
-        """Ask the callback until no call waits; False if it leaves some open, or there is no callback.
+        """Ask the callback until no call waits; return False if it leaves some open, or there is no callback.
 
         Raises:
             UsageError: the callback names calls that do not wait.
-            Exception: any error of the callback; the calls continue to wait.
+            Exception: any error of the callback; the calls still wait.
         """
         while pending := self.pending:
             decision = None if self.callback is None else self.callback(pending)

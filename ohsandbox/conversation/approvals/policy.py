@@ -32,13 +32,13 @@ POLICIES: tuple[PolicyName, ...] = ("never", "always", "risky", "medium", "plan"
 
 
 _WORDS = frozenset({"thought", "question", "answer"})
-"""Kinds of calls that have no effect."""
+"""Kinds of calls without effect."""
 _HARMLESS = _WORDS | {"tasks"}
-"""Kinds of calls that change nothing but the agent's own plan."""
+"""Kinds of calls that change only the agent's own plan."""
 
 
 class ConfirmationPolicy(Protocol):
-    """Decides by a call and its risk. One instance may be used by many conversations."""
+    """Decides by a call and its risk whether to ask. Many conversations may share one instance."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
         """Whether the user must allow the call."""
@@ -53,15 +53,15 @@ class _NeverConfirm:
 
 
 class _AlwaysConfirm:
-    """Every call asks, except `think`, `finish` and `ask_human`, which have no effect."""
+    """Asks about every call, except `think`, `finish` and `ask_human`, which have no effect."""
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:  # noqa: ARG002 - a signature
-        """Return True, except for actions without an effect."""
+        """Return True, except for calls without effect."""
         return call.hint.kind not in _WORDS
 
 
 class ConfirmRisky:
-    """Asks about calls from a risk level on, and about calls of unknown risk, unless the tool only reads."""
+    """Asks about calls of a minimum risk, and about calls of unknown risk unless the tool only reads."""
 
     def __init__(
         self, threshold: ActionSecurityRisk = ActionSecurityRisk.HIGH, *, confirm_unknown: bool = True
@@ -77,7 +77,7 @@ class ConfirmRisky:
         self.confirm_unknown = confirm_unknown
 
     def asks(self, call: ActionEvent, risk: ActionSecurityRisk) -> bool:
-        """Decide by the risk; a read-only tool has one if its address carries data, or if its text hides characters."""
+        """Decide by the risk; read-only tools have one if the address carries data, or the text hides characters."""
         if call.hint.kind in _WORDS:
             return False
         if risk is ActionSecurityRisk.UNKNOWN:
@@ -86,15 +86,15 @@ class ConfirmRisky:
 
 
 class PlanMode(ConfirmRisky):
-    """The agent may only read and must present a plan: calls that may change something are refused without asking.
+    """The agent may only read and must present a plan: calls that may change something are rejected without asking.
 
-    These calls run: read-only tools, thoughts, questions and answers, the task list, and commands of which every part
-    is known to write nothing. Risky ones among them ask as under `ConfirmRisky`. The model is told when the mode begins
+    These calls run: read-only tools, thoughts, questions and answers, the task list, and commands all of whose parts
+    are known to write nothing. Risky ones among them ask as with `ConfirmRisky`. The model is told when the mode begins
     and ends.
     """
 
     def refusal(self, call: ActionEvent, *, workdir: str | None) -> str | None:
-        """Return what the model is told instead of a result; None for a call that may run."""
+        """Return the model's result for a call that may not run; None if it may run."""
         if call.tool is None or only_reads(call.tool, call.action) or call.hint.kind in _HARMLESS:
             return None
         if call.hint.kind == "command":
@@ -118,10 +118,10 @@ PLAN_IS_OVER = "The user has left plan mode: you may change things again, as the
 
 
 def policy_given(given: ConfirmationPolicy | str | None) -> ConfirmationPolicy | None:
-    """Return the policy that was given as an object or by name.
+    """Return a policy that is given as an object or by name.
 
     Raises:
-        UsageError: given is not a policy, or no policy has that name.
+        UsageError: it is not a policy, or no policy has that name.
     """
     if isinstance(given, str):
         return policy_of(given)
@@ -156,7 +156,7 @@ def approval_filter_of(
     keeps_files: bool = True,
     approval_for: Callable[[PendingCall], int | None],
 ) -> Screen | None:
-    """Return a function that decides which calls of a response wait for the user or are refused; None if all may run.
+    """Return a function that decides which calls of a response wait or are refused; None if all may run.
 
     Args:
         policy: decides which calls need the user.
@@ -190,7 +190,7 @@ def approval_filter_of(
 
 
 def _verdict(call: ActionEvent, policy: ConfirmationPolicy, analyzer: SecurityAnalyzer) -> Verdict:
-    """Return the verdict; calls that cannot run never ask, and an analyzer that fails counts as the highest risk."""
+    """Return the verdict. Calls that cannot run never ask; if the analyzer fails, the risk is HIGH."""
     if call.refusal is not None:
         return Verdict(ActionSecurityRisk.LOW, ("Nothing would run.",))
     try:

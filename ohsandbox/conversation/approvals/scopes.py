@@ -1,8 +1,8 @@
-"""Standing approvals: what a user allowed from now on. Their text names everything that they let pass.
+"""Standing approvals: what a user has allowed from now on. Their text names everything that they allow.
 
-Approvals and revocations are events of the log and therefore survive a restart. No approval covers a call that hides
-characters. Only an approval of an exact call covers a call whose risk is HIGH. An approved command does not cover
-longer commands that begin with it: a program's arguments can make it do anything (`git -c`, `find -exec`).
+Approvals and revocations are events of the log, so they survive a restart. No approval covers a call that hides
+characters. Only an approval of an exact call covers a call with risk HIGH. An approved command does not cover longer
+commands that begin with it, since a program's arguments can make it do anything (`git -c`, `find -exec`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ set -f; set -- $(ls -ld -- "$f"); [ "$2" = 1 ]
 
 
 _LOOK_TIMEOUT_S = 10.0
-"""Limit for a few system calls in a busy sandbox, in seconds."""
+"""Time limit for a few system calls in a busy sandbox, in seconds."""
 
 
 class _Scope(BaseModel):
@@ -44,7 +44,7 @@ class _Scope(BaseModel):
 
 
 class ExactCall(_Scope):
-    """The same tool with the same arguments, the model's word on the risk among them; whatever our rules say of it."""
+    """The same tool with the same arguments, including the model's rating of the risk; also if its risk is HIGH."""
 
     kind: Literal["call"] = "call"
     tool: str
@@ -70,20 +70,20 @@ _BUILT_IN_EDITORS = ("edit_file", "file_editor", "file_write")
 
 
 class EditsUnder(_Scope):
-    """Calls that change one file below a directory and nothing else, unless their risk is HIGH; not through links."""
+    """Calls that only change one file below a directory, unless their risk is HIGH or the path has links."""
 
     kind: Literal["edits"] = "edits"
     directory: str
     """The directory as an absolute path without `.` and `..`."""
     tools: tuple[str, ...] = _BUILT_IN_EDITORS
-    """The tools' names; a call counts only if the tool says that it edits (`CallHint.kind`)."""
+    """Names of the tools; a call is covered only if the tool says that it edits (`CallHint.kind`)."""
 
     def __str__(self) -> str:
         return f"edits with {', '.join(self.tools)} of every file below {self.directory}, unless their risk is HIGH"
 
 
 class StartServers(_Scope):
-    """The start of the MCP servers that a repository's skills bring, while their definitions stay the same."""
+    """The start of the MCP servers of a repository's skills, as long as their definitions stay the same."""
 
     kind: Literal["servers"] = "servers"
     directory: str
@@ -155,7 +155,7 @@ class StandingApprovals:
         return next((one.number for one in self._in_force.values() if one.scope == scope), None)
 
     def covering(self, call: PendingCall) -> list[Approval]:
-        """The approvals that cover the call by its name and arguments."""
+        """Return the approvals that cover a call by its name and arguments."""
         return [approval for approval in self._in_force.values() if covers(approval.scope, call)]
 
 
@@ -183,7 +183,7 @@ def covers(scope: AnyScope, call: PendingCall) -> bool:
         return False
     if isinstance(scope, ExactCall):
         same = json.dumps(scope.arguments, sort_keys=True) == json.dumps(call.arguments, sort_keys=True)
-        # keys for a program that runs: what the same keys do depends on what it asks
+        # the effect of keys for a running program depends on what it asks
         return same and call.name == scope.tool and call.hint.kind != "input"
     if call.risk is ActionSecurityRisk.HIGH:
         return False
@@ -194,10 +194,7 @@ def covers(scope: AnyScope, call: PendingCall) -> bool:
 
 
 def offers(call: PendingCall) -> list[CallScope]:
-    """Return scopes that would let a waiting call pass from now on, narrowest first; none for tools that always ask.
-
-    A scope that would not cover the call itself is omitted.
-    """
+    """Return scopes that would cover a waiting call from now on, narrowest first; none for tools that always ask."""
     if ALWAYS_ASKS in call.why:
         return []
     path = edited_path(call)
@@ -226,7 +223,7 @@ def check_scope(scope: AnyScope) -> None:
 
 
 def edited_path(call: PendingCall) -> str | None:
-    """Return the file that the call edits; None if it edits none, or names it by a relative path or one with `..`."""
+    """Return the absolute path of the file that a call edits; None if it edits none, or the path has `..`."""
     path = call.arguments.get(call.hint.subject)
     if call.hint.kind != "edit" or not isinstance(path, str) or not path.startswith("/") or ".." in path.split("/"):
         return None
@@ -234,7 +231,7 @@ def edited_path(call: PendingCall) -> str | None:
 
 
 def goes_through_link(runtime: Runtime, path: str) -> bool:
-    """Whether an edit of the path would reach a file of another name, by a symlink or a hard link; True if unknown."""
+    """Whether an edit of the path would reach a file of another name, by a symlink or hard link; True if unknown."""
     try:
         return runtime.run(["sh", "-c", _NO_LINK, "sh", path], timeout_s=_LOOK_TIMEOUT_S).exit_code != 0
     except OhsandboxError:
@@ -242,5 +239,5 @@ def goes_through_link(runtime: Runtime, path: str) -> bool:
 
 
 def _normal(path: str) -> str:
-    """Normalise a path; two leading slashes become one, since only POSIX gives them a meaning, not Linux."""
+    """Normalize a path; two leading slashes become one, since Linux gives them no meaning."""
     return posixpath.normpath(f"/{path.lstrip('/')}")

@@ -1,5 +1,5 @@
 """One run of a conversation.
 
-`runner` carries it out in a thread, `loop` repeats the agent's steps, `limits` stops it when too much is spent or the
-agent is stuck, and `result` is what the caller gets.
+`runner` runs it in a thread, `loop` repeats the agent's steps, `limits` ends it when too much is used or the agent is
+stuck, and `result` is the caller's result.
 """

@@ -1,4 +1,4 @@
-"""Limits of a conversation: `RunLimits`, what is spent of them (`Spending`), and a model that repeats itself."""
+"""Limits of a conversation: `RunLimits`, what is used of them (`Spending`), and a model that repeats itself."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ if TYPE_CHECKING:
     from ohsandbox.llm import ChatModel
 
 _NUDGED = "Repetition"
-"""The code of the notice that tells the model that it repeats itself."""
+"""Code of the notice that tells the model that it repeats itself."""
 
 _MAX_STUCK_AFTER = 20
-"""Bound of both thresholds: so many repetitions are kept in memory, twice."""
+"""Upper bound of both thresholds; twice as many calls are kept in memory."""
 
 
 class RunLimits(ConfigModel):
-    """Checked before each request to the model; None: no limit. The time limit also ends a running request or tool.
+    """Limits that are checked before each request to the model; None is no limit.
 
-    Iterations and time count from the user's last message that started a run, without the time that a person takes to
-    confirm, and time anew in a resumed process; tokens and cost over the whole conversation, with what a resumed log
-    already spent.
+    The time limit also ends a running request or tool. Iterations and time count from the last message of the user that
+    started a run; the time that a person takes to confirm does not count, and a resumed process counts time anew.
+    Tokens and cost count over the whole conversation, also before a resume.
     """
 
     max_iterations: int | None = Field(default=500, gt=0)
-    """Requests to the model."""
+    """Requests to the model, including those of sub-agents and tools."""
     max_time_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_tokens: int | None = Field(default=None, gt=0)
     """Prompt and completion tokens together."""
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Refused with a model whose price is unknown; an answer of unknown cost ends the run."""
+    """A model with unknown price is refused; an answer of unknown cost ends the run."""
     stuck_detection: bool = True
-    """Whether a model that repeats itself is told so, then stopped; see `StuckDetector`."""
+    """Whether a model that repeats itself is told so, and then stopped; see `StuckDetector`."""
     nudge_after: int | None = Field(default=3, ge=2, le=_MAX_STUCK_AFTER)
-    """Repetitions after which the model is told, with its next request, what it repeats; None never tells it."""
+    """Number of repetitions after which the model is told what it repeats; None never tells it."""
     stuck_after: int = Field(default=4, ge=2, le=_MAX_STUCK_AFTER)
-    """Repetitions after which the run ends."""
+    """Number of repetitions after which the run ends."""
 
 
 Limits = RunLimits
-"""The name of before: `SandboxLimits`, `OutputLimits` and `TransferLimits` are limits, too."""
+"""The earlier name of `RunLimits`."""
 
 
 def check_price(limits: RunLimits, model: ChatModel) -> None:
-    """Check that the cost of the model's answers can be known where it is limited.
+    """Check that the price of the model is known if the cost is limited.
 
-    A model that is none of ours, and does not say whether it has a price, is taken at its answers.
+    A foreign model without the attribute `has_price` is accepted; its answers tell their cost.
 
     Raises:
-        UsageError: its price is unknown.
+        UsageError: the price is unknown.
     """
     if limits.max_cost_usd is not None and not getattr(model, "has_price", True):
         raise UsageError(
@@ -73,21 +73,21 @@ def check_price(limits: RunLimits, model: ChatModel) -> None:
 
 
 class Spending:
-    """Requests, time, tokens and cost used so far."""
+    """The requests, time, tokens and cost used so far."""
 
     def __init__(self) -> None:
         self.iterations = 0
         self.tokens = 0
         self.cost_usd = 0.0
         self._unpriced = False
-        """An answer of this process came without its cost."""
+        """Whether an answer in this process came without its cost."""
         self._run_started = time.monotonic()
         self._used_s = 0.0
         self._spoken_to = True
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the run began, without waits for a person."""
+        """Seconds since the run began, without the waits for a person."""
         return time.monotonic() - self._run_started
 
     def begin_run(self) -> None:
@@ -110,11 +110,11 @@ class Spending:
         usage = event.data.get("usage") or {}
         self.tokens += usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
         self.cost_usd += event.data.get("cost_usd") or 0.0
-        self.iterations += event.data.get("requests", 0)  # of sub-agents and of tools, each told in a notice
+        self.iterations += event.data.get("requests", 0)  # of sub-agents and tools, reported in notices
         self._spoken_to = self._spoken_to or event.type == "user_message"
 
     def recall(self, event: SDKEvent) -> None:
-        """`add` for an event of an earlier process: its requests are counted by their answers."""
+        """Add an event of an earlier process, whose requests are counted by their answers."""
         if event.type == "user_message":
             self.iterations = 0
         self._add(event)
@@ -123,10 +123,10 @@ class Spending:
             self._spoken_to = False
 
     def remaining(self, limits: RunLimits) -> RunLimits:
-        """The rest of limits, as the limits of a sub-agent's conversation.
+        """Return the rest of the limits, as limits for a sub-agent.
 
         Raises:
-            LimitReachedError: nothing is left of one.
+            LimitReachedError: a limit is reached.
         """
         self.check(limits)
         return limits.model_copy(
@@ -139,8 +139,8 @@ class Spending:
         """Check that one more request may be made.
 
         Raises:
-            LimitReachedError: a limit is reached, or one on cost cannot be kept; code is MaxIterations, MaxTime,
-                MaxTokens or MaxCost.
+            LimitReachedError: a limit is reached, or a limit on cost cannot be enforced; its code is MaxIterations,
+                MaxTime, MaxTokens or MaxCost.
         """
         for name, used, unit in self._used():
             limit = getattr(limits, name)
@@ -154,11 +154,11 @@ class Spending:
             )
 
     def out_of_time(self, limits: RunLimits) -> LimitReachedError:
-        """The error of a run that was stopped because its time was up."""
+        """Return the error of a run that was stopped by the time limit."""
         return _reached("max_time_s", self.elapsed_s, limits.max_time_s or 0.0, "seconds")
 
     def _used(self) -> tuple[tuple[str, float, str], ...]:
-        """Each limit's name, what is used of it, and its unit."""
+        """Return name, use and unit of each limit."""
         return (
             ("max_iterations", self.iterations, "requests to the model"),
             ("max_time_s", self.elapsed_s, "seconds"),
@@ -178,7 +178,7 @@ def _reached(name: str, used: float, limit: float, unit: str) -> LimitReachedErr
 
 
 class _Turn:
-    """A call and its result; digests are made when they are first looked at, since most turns never are."""
+    """A call and its result; their digests are computed at first use, which is rare."""
 
     def __init__(self, call: SDKEvent | None, result: SDKEvent) -> None:
         called = {} if call is None else call.data
@@ -190,38 +190,39 @@ class _Turn:
 
     @cached_property
     def call(self) -> bytes:
-        """Of name, result and arguments, whatever the order of these, their blanks and the risk that the model says."""
+        """Digest of name, result and arguments, without their order, blanks, and the model's rating of the risk."""
         arguments = json.loads(self._arguments)
         arguments.pop("security_risk", None)
         return _digest(self.name, arguments, self._result)
 
     @cached_property
     def error(self) -> bytes | None:
-        """Of name and error, where it failed."""
+        """Digest of name and error; None if the call succeeded."""
         return _digest(self.name, self._result) if self._result["status"] == "error" else None
 
     def repeats(self, other: _Turn) -> bool:
-        """Whether other is of the same response and says the same: the model saw neither when it wrote the other."""
+        """Whether other is the same call of the same response: the model wrote both before it saw a result."""
         if not self.response_id or self.response_id != other.response_id:
             return False
         return self.call == other.call or (self.error is not None and self.error == other.error)
 
 
 class StuckDetector:
-    """Follows every event; a user message resets it. A poll of a command that is still running does not count.
+    """Detects repetitions, from the events. A user message resets it; polls of a running command do not count.
 
-    n repetitions are: n times in a row the same call with the same result, or the same error of the same tool, whatever
-    its arguments; n - 1 times (2 at least) two calls in turn, each with the result it had before; 2 n thoughts.
+    n repetitions are one of these: n times in a row the same call with the same result; n times in a row the same error
+    of the same tool, with any arguments; n - 1 times (at least 2) two alternating calls with the same results; 2 n
+    thoughts in a row.
     """
 
     def __init__(self) -> None:
         self._calls: dict[str, SDKEvent] = {}
         self._turns: deque[_Turn] = deque(maxlen=2 * _MAX_STUCK_AFTER)
         self._since_nudge = 0
-        """Number of turns since the model was told: it is told of them once."""
+        """Number of turns since the model was last told: it is told of each once."""
 
     def add(self, event: SDKEvent) -> None:
-        """Follow the next event."""
+        """Handle the next event."""
         if event.type == "user_message":
             self._turns.clear()
             self._calls.clear()
@@ -237,10 +238,10 @@ class StuckDetector:
                 self._since_nudge += 1
 
     def check(self, limits: RunLimits) -> None:
-        """Check that the last calls do not repeat each other.
+        """Check that the last calls are not repetitions.
 
         Raises:
-            LimitReachedError: they do, `stuck_after` times; code is Stuck.
+            LimitReachedError: there were `stuck_after` repetitions; its code is Stuck.
         """
         if why := _repetition([*self._turns], limits.stuck_after):
             raise LimitReachedError(
@@ -248,7 +249,7 @@ class StuckDetector:
             )
 
     def nudge(self, limits: RunLimits) -> EventBody | None:
-        """The notice to the model where its calls since the last one repeat each other `nudge_after` times."""
+        """Return the notice for the model if there were `nudge_after` repetitions since the last one, else None."""
         if limits.nudge_after is None:
             return None
         why = _repetition([*self._turns][max(0, len(self._turns) - self._since_nudge) :], limits.nudge_after)
@@ -262,7 +263,7 @@ class StuckDetector:
 
 
 def _repetition(turns: list[_Turn], times: int) -> str | None:
-    """What the last turns repeat so many times; None where they do not."""
+    """Return what the last turns repeat so many times; None if they do not."""
     last = turns[-times:]
     if len(last) == times:
         if _same(turn.call for turn in last):

@@ -1,4 +1,4 @@
-"""`Loop`: steps of an agent until the person has the next word, with condensation and a deadline."""
+"""`Loop`: the steps of an agent until the user's next turn, with condensation and a deadline."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from ohsandbox.timetravel.checkpoints import CheckpointRecorder
 
 _CUT_EVERY_S = 0.5
-"""An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
+"""Seconds between interrupts: one may come before the command begins, so they are repeated until the run has ended."""
 
 NEAR = 0.8
-"""Share of the model's context window: the rest holds its answer and the results of the calls in it."""
+"""Share of the model's context window that a request may fill; the rest is for its answer and the calls' results."""
 
 _STATUS_AFTER = {
     StepOutcome.IDLE: ConversationStatus.IDLE,
@@ -45,26 +45,26 @@ class Loop:
     """One run: from a user message until the model has answered, called `finish`, or was stopped."""
 
     config: ConversationConfig
-    """Its tool_choice is for the first request; later ones are "auto"."""
+    """The configuration; its tool_choice is for the first request, later ones use "auto"."""
     tools: ToolsMap
     log: ConversationLog
-    """Stores every event before the next thing happens."""
+    """Stores each event before the next action."""
     canceled: threading.Event
-    """Set by who stops the run."""
+    """Set to stop the run."""
     condensation: CondensationTrigger
     checkpoints: CheckpointRecorder
-    """Records the files before they are changed."""
+    """Takes checkpoints before files are changed."""
     approval_filter: Screen | None
-    """Decides which calls wait for a person; None lets all pass."""
+    """Decides which calls wait for a person; None lets all of them run."""
     interrupt: Callable[[], None]
-    """Ends what the loop waits for, when the time is up; called from another thread."""
+    """Ends what the loop waits for, when the time is up; called in another thread."""
     before_step: Callable[[], None]
-    """Called before each request is put together."""
+    """Called before each request is made."""
     on_event: OnEvent
-    """Gets what the model's client reports."""
+    """Receives the reports of the model's client."""
 
     def __post_init__(self) -> None:
-        """Keep agent and limits as they are now."""
+        """Keep the present agent and limits for the run."""
         self._agent = self.config.agent
         self._limits = self.config.limits
         self._deadline = Deadline(self._limits.max_time_s, self.interrupt)
@@ -73,10 +73,10 @@ class Loop:
         """Take steps until the status is not RUNNING. Calls that a person has decided on come first.
 
         Raises:
-            LimitReachedError: a limit is reached, or the model goes round in circles.
-            LogWriteError: an event could not be stored; nothing was done that is not in the log.
+            LimitReachedError: a limit is reached, or the model repeats itself.
+            LogWriteError: an event could not be stored; no action came after it.
             ModelError: the model gave no answer.
-            SandboxUnavailable: the sandbox went away.
+            SandboxUnavailable: the sandbox is gone.
         """
         spending = self.log.spending
         spending.begin_run()
@@ -108,7 +108,7 @@ class Loop:
                 return _STATUS_AFTER[outcome]
             try:
                 outcome = self._follow(self._next_step())
-            except ContextWindowError:  # the provider finds the conversation too long: shortened, once, and sent again
+            except ContextWindowError:  # the request is too long for the provider: condense once, and send it again
                 if not self.condensation.after_refusal():
                     raise
                 outcome = StepOutcome.CONTINUE
@@ -118,7 +118,7 @@ class Loop:
         return ConversationStatus.CANCELED
 
     def _why_cut(self) -> str | None:
-        """The result of a call that has not begun, once the run is being stopped; None while it is not."""
+        """Return the result for calls that have not begun if the run is being stopped, else None."""
         if self.canceled.is_set():
             return "Not executed: the user stopped the run before it began."
         return "Not executed: the time of the run was up before it began." if self._deadline.passed else None
@@ -146,7 +146,7 @@ class Loop:
         )
 
     def _follow(self, step: Step) -> StepOutcome:
-        """Drive one step, storing each event before the next thing happens; CONTINUE where it was cut short."""
+        """Take one step, storing each event before the next action; CONTINUE if the run is being stopped."""
         with contextlib.closing(step):
             while True:
                 try:
@@ -160,7 +160,7 @@ class Loop:
                     return StepOutcome.CONTINUE
 
     def _is_cut(self, body: EventBody) -> bool:
-        """Whether the step ends here. Calls that have not begun are answered; results of those that run are awaited."""
+        """Whether the step ends after this event. Calls that have not begun get a result; running ones are awaited."""
         if body.type != "tool_call":
             return not self.log.history.unanswered
         self._answer_rest()
@@ -173,10 +173,10 @@ class Loop:
 
 
 class Deadline:
-    """While entered: once the time has passed, interrupts again and again until it is left."""
+    """A block with a time limit: after it has passed, a function is called repeatedly until the block is left."""
 
     def __init__(self, seconds: float | None, cut: Callable[[], None]) -> None:
-        """Call cut, in a thread of our own, after that many seconds; None never does. cut must return soon."""
+        """Call cut, which must return soon, in another thread after so many seconds; None never calls it."""
         self.passed = False
         self._seconds = seconds
         self._cut = cut
@@ -190,7 +190,7 @@ class Deadline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """No cut comes after this."""
+        """Wait until no call of cut is running; none comes after this."""
         self._left.set()
         if self._thread is not None:
             self._thread.join()
@@ -204,20 +204,20 @@ class Deadline:
 
 
 class CondensationTrigger:
-    """Asks the agent's condenser when it is due, and stores the summary."""
+    """Asks the agent's condenser when a condensation is due, and stores the summary."""
 
     def __init__(self, agent: Agent, log: ConversationLog, ask: Ask) -> None:
-        """For one run. ask sends a prompt to the model outside the history."""
+        """Create it for one run. ask sends a prompt to the model outside of the history."""
         self._agent = agent
         self._log = log
         self._ask = ask
         self._was_too_long = False
 
     def before_request(self) -> None:
-        """Condense where the model has asked for it, or where the last request came near the model's limit.
+        """Condense if the model has requested it, or if the last request came near the model's limit.
 
         Raises:
-            ModelError: the model was asked for a summary and gave none.
+            ModelError: the model gave no summary.
         """
         history, llm = self._log.history, self._agent.llm
         window = None if llm is None else llm.context_tokens
@@ -227,17 +227,17 @@ class CondensationTrigger:
             self._condense("near the limit")
 
     def now(self) -> bool:
-        """Condense because a person asks for it; returns whether there was anything to leave out.
+        """Condense because a person asks for it; return whether there was anything to leave out.
 
         Raises:
-            ModelError: the model was asked for a summary and gave none.
+            ModelError: the model gave no summary.
         """
         return self._condense("by the user")
 
     def after_refusal(self) -> bool:
-        """Condense after the provider refused the request as too long; returns whether it may be sent again.
+        """Condense after the provider refused the request as too long; return whether to send it again.
 
-        Once: what is too long right after condensation stays too long.
+        This happens once: a request that is too long after condensation stays too long.
         """
         if self._was_too_long:
             return False
@@ -245,7 +245,7 @@ class CondensationTrigger:
         return self._condense("over the limit")
 
     def after_answer(self) -> None:
-        """Note that the model has answered: the next refusal is a new one."""
+        """Allow the next condensation after a refusal, since the model has answered."""
         self._was_too_long = False
 
     def _condense(self, reason: CondensationReason) -> bool:

@@ -1,4 +1,4 @@
-"""`RunResult`: what a run came to."""
+"""`RunResult`: the outcome of a run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class RunResult:
-    """The outcome of a run: its events from the user's message on, and what follows from them.
+    """The outcome of a run: its status, and its events from the user's message on.
 
-    It is equal to its status: `conversation.run("Go.") == ConversationStatus.IDLE`. All but status and error is read
-    from the log on disk when it is first asked for, and is of the moment when the run (or the wait) ended.
+    It is equal to its status: `conversation.run("Go.") == ConversationStatus.IDLE`. All attributes except status and
+    error are read from the log on disk at first use; they hold for the time when the run (or the wait) ended.
 
     Raises:
-        UsageError: the log was deleted or cut before it was asked for.
+        UsageError: the log was deleted or cut before an attribute was read.
         LogCorruptError: it was damaged.
     """
 
@@ -47,11 +47,11 @@ class RunResult:
         until: LogPosition,
         workdir: str,
     ) -> None:
-        """Read nothing yet. directory is the conversation's; workdir is where relative paths of the sandbox begin."""
+        """Read nothing yet. directory is the conversation's; relative paths in the sandbox start at workdir."""
         self.status = status
-        """RUNNING where the time of the wait ran out first."""
+        """The status after the run; RUNNING if the wait timed out before its end."""
         self.error = error
-        """What ended the run with ERROR."""
+        """The error that ended the run with ERROR."""
         self._directory = directory
         self._since = since
         self._until = until
@@ -67,12 +67,12 @@ class RunResult:
 
     @cached_property
     def answer(self) -> str | None:
-        """The agent's last words: an answer, the message of `finish`, or a question of `ask_human`; None for none."""
+        """The agent's last text: an answer, the message of `finish`, or a question of `ask_human`; None without any."""
         return next((words for event in reversed(self.events) if (words := answer_in(event)) is not None), None)
 
     @cached_property
     def usage(self) -> Usage:
-        """The tokens of the run's requests to the model, those of sub-agents and of tools included."""
+        """The tokens of the run's requests to the model, including those of sub-agents and of tools."""
         from ohsandbox.llm import Usage  # noqa: PLC0415 - loaded by the run
 
         used = [event.data.get("usage") or {} for event in self.events]
@@ -80,17 +80,17 @@ class RunResult:
 
     @cached_property
     def cost_usd(self) -> float | None:
-        """US dollars of these requests; None where no answer had a price."""
+        """Cost of these requests in US dollars; None if no answer had a price."""
         prices = [price for event in self.events if (price := event.data.get("cost_usd")) is not None]
         return sum(prices) if prices else None
 
     @cached_property
     def changed_files(self) -> tuple[str, ...]:
-        """Files that the run changed, as absolute paths in the sandbox; as far as the log knows, without looking there.
+        """Files that the run changed, as absolute paths in the sandbox, according to the log.
 
-        Those that a successful call of an editing tool named, in order. Where a directory of this machine is bound and
-        checkpoints are taken, also all that differ from the checkpoint before the run's first change to the last one:
-        what commands and sub-agents did. Elsewhere what a command changed is not among them: see `ohsandbox diff`.
+        These are the files that successful calls of editing tools named, in order. With a bound workspace and
+        checkpoints, they include all files that differ between the run's first and last checkpoint, also those that
+        commands and sub-agents changed. Otherwise changes by commands are missing: see `ohsandbox diff`.
         """
         bound = [event.data.workspace for event in self.events if isinstance(event, CheckpointEvent)]
         recorded = [workspace for workspace in bound if workspace]
@@ -121,7 +121,7 @@ class RunResult:
 
 
 def answer_in(event: SDKEvent) -> str | None:
-    """What an event tells the user: an answer in words, or a call whose subject is one; None for any other event."""
+    """Return the text with which an event addresses the user, as an answer does; None for other events."""
     if isinstance(event, AssistantMessageEvent):
         return event.data.content
     if not isinstance(event, ToolCallEvent) or not (hint := hint_of(event.data.name, event.data)).answers:

@@ -1,4 +1,4 @@
-"""`Runner`: what a conversation does in a run. `RunThread`: its runs, one at a time, each in a thread of its own."""
+"""`Runner`: what happens in a run of a conversation. `RunThread`: starts and stops runs, each in its own thread."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from ohsandbox.state import Delegation
 
 STOP_TIMEOUT_S = 20.0
-"""The runtime's kill ladder is bounded to 15 s; a little more for the event after it."""
+"""Seconds to wait for a stopped run: ending its processes takes at most 15 s, and storing the event a little more."""
 
 _INTERRUPT_EVERY_S = 0.5
-"""An interrupt can come before the command it is meant for; it is repeated until the run has ended."""
+"""Seconds between interrupts: one may come before the command begins, so they are repeated until the run has ended."""
 
 
 class Runner:
@@ -55,18 +55,18 @@ class Runner:
         stream: StreamRelay,
         converse: Converse,
     ) -> None:
-        """Start nothing.
+        """Store the arguments.
 
         Args:
-            config: the agent and its limits, as they are when a run begins.
-            log: stores every event.
-            environment: prepared by the first run.
-            approvals: let calls pass that would wait for a person.
-            stream: gets what the model's client reports.
+            config: the agent and its limits, read when a run begins.
+            log: stores all events.
+            environment: is prepared by the first run.
+            approvals: allow calls that would otherwise wait for a person.
+            stream: receives the reports of the model's client.
             converse: makes the conversation of a sub-agent.
         """
         self.canceled = threading.Event()
-        """Set by who stops a run."""
+        """Set to stop a run."""
         self._config = config
         self._log = log
         self._environment = environment
@@ -76,10 +76,10 @@ class Runner:
         self._ask = AuxiliaryCompletion(config, log, canceled=self.canceled, hear=stream)
 
     def run(self, *, before_request: Callable[[], None]) -> ConversationStatus:
-        """Work until the person has the next word; before_request is called before each request to the model.
+        """Work until the user's next turn; before_request is called before each request to the model.
 
         Raises:
-            OhsandboxError: the sandbox cannot be had, a limit is reached, the model gave no answer.
+            OhsandboxError: the sandbox is unavailable, a limit is reached, or the model gave no answer.
         """
         tools = self._environment.prepare(self._state, canceled=self.canceled)
         runtime = self._environment.runtime
@@ -104,7 +104,7 @@ class Runner:
             ).run()
 
     def _tell_mode(self) -> None:
-        """Tell the model that it is to plan, or that it may act again, once for each change."""
+        """Tell the model when plan mode begins or ends, once for each change."""
         is_on = isinstance(self._config.policy, PlanMode)
         if is_on != self._log.history.is_planning:
             message = PLAN_BEGINS if is_on else PLAN_IS_OVER
@@ -112,10 +112,10 @@ class Runner:
             self._log.emit(events.notice(code=PLAN_MODE, message=message, **facts))
 
     def compact(self) -> ConversationStatus:
-        """Condense what the model is shown.
+        """Condense the model's input.
 
         Raises:
-            ModelError: the model was asked for a summary and gave none.
+            ModelError: the model gave no summary.
         """
         if not CondensationTrigger(self._config.agent, self._log, self._ask).now():
             message = "The conversation is too short to be condensed: nothing was left out."
@@ -123,7 +123,7 @@ class Runner:
         return ConversationStatus.IDLE
 
     def place(self) -> dict[str, Any]:
-        """Where it works, for the log: see `events.status_update`."""
+        """Return the fields about the place of the run for `events.status_update`."""
         runtime = self._environment.runtime
         workspace = None if runtime is None else runtime.host_workspace or runtime.copied_workspace
         place: dict[str, Any] = {"workspace": None if workspace is None else str(workspace)}
@@ -132,12 +132,12 @@ class Runner:
         return place | {"secrets": self._config.secrets.names}
 
     def interrupt(self) -> None:
-        """End what is waited for: sub-agents, a request to the model, calls."""
+        """End what the run waits for: sub-agents, a request to the model, calls."""
         self._subagents.interrupt()
         self._environment.interrupt(self._log.history.unanswered.values())
 
     def _state(self, runtime: Runtime) -> ConversationState:
-        """The conversation as its tools see it."""
+        """Return the conversation's state for its tools."""
         agent = self._config.agent.with_mcp(self._environment.servers)
 
         def delegate(delegation: Delegation) -> str:
@@ -156,7 +156,7 @@ class Runner:
 
 
 class RunThread:
-    """Begins, stops and awaits runs; has the status, and the error that the last run ended with."""
+    """Starts, stops and awaits runs; has the status, and the error that ended the last run."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class RunThread:
         approvals: Approvals,
         store: ConversationStore,
     ) -> None:
-        """IDLE until a log says otherwise. store gets the metadata with each change of the status."""
+        """Create it with status IDLE. store gets the metadata at each change of the status."""
         self.status = ConversationStatus.IDLE
         self.error: BaseException | None = None
         self._runner = runner
@@ -182,20 +182,20 @@ class RunThread:
 
     @property
     def is_on(self) -> bool:
-        """Whether a run has begun and not ended."""
+        """Whether a run is active."""
         return self._thread is not None
 
     def recall(self, event: SDKEvent) -> None:
-        """Follow an event of an earlier process."""
+        """Apply an event of an earlier process."""
         if event.type == "status_update":
             self.status = ConversationStatus(event.data["status"])
 
     def take_over(self, *, is_finished: bool, is_asking: bool) -> None:
-        """Correct the status of an earlier process, whose run is dead.
+        """Correct the status that an earlier process left behind.
 
         Args:
-            is_finished: the last thing that happened is a `finish`.
-            is_asking: calls wait for a person.
+            is_finished: whether the last call was a successful `finish`.
+            is_asking: whether calls wait for a person.
         """
         if self.status is ConversationStatus.RUNNING:
             self.status = ConversationStatus.FINISHED if is_finished else ConversationStatus.IDLE
@@ -203,10 +203,10 @@ class RunThread:
             self.status = ConversationStatus.WAITING_FOR_CONFIRMATION
 
     def wake(self) -> None:
-        """Have what the person said heard: by the next request of the run that is on, else by a run that begins.
+        """Have a new message answered: by the next request of the active run, else by a new run.
 
         Raises:
-            LogWriteError: that it began could not be stored, and it did not.
+            LogWriteError: the start could not be stored, so no run begins.
         """
         with self._log.lock:
             self._spoken_to = True
@@ -214,7 +214,7 @@ class RunThread:
                 self._begin()
 
     def begin_where(self, is_due: Callable[[], bool]) -> bool:
-        """Begin a run where none is on and it is due; returns whether it did. Callbacks hear of it before this returns.
+        """Begin a run if none is active and it is due; return whether it began. Callbacks hear of it first.
 
         Raises:
             LogWriteError: as for `wake`.
@@ -226,7 +226,7 @@ class RunThread:
         return begins
 
     def compact(self) -> bool:
-        """Begin one that only condenses; False where one is on.
+        """Begin a run that only condenses; return False if one is active.
 
         Raises:
             LogWriteError: as for `wake`.
@@ -239,12 +239,12 @@ class RunThread:
             return True
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until none is on and callbacks have heard of its end; returns False if the time was up first."""
+        """Wait until no run is active and callbacks have heard of its end; return False if that takes too long."""
         check_wait(timeout_s=timeout_s)
         return self._settled.wait(timeout_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Cancel the one that is on and wait for its end, unless its own thread calls this, or the time is up."""
+        """Cancel the active run and wait for its end, at most timeout_s; the run's own thread does not wait."""
         check_wait(timeout_s=timeout_s)
         with self._log.lock:
             thread = self._thread
@@ -266,17 +266,17 @@ class RunThread:
         try:
             self._become(ConversationStatus.RUNNING)
         except BaseException:
-            self._settled.set()  # nobody is to wait for what never began
+            self._settled.set()  # nobody must wait for a run that never began
             raise
         name = f"ohsandbox-{self._log.conversation_id}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _become(self, status: ConversationStatus) -> None:
-        """Store another status, in the log and in the metadata.
+        """Store another status in the log and in the metadata.
 
         Raises:
-            LogWriteError: it could not be stored; the status is as it was.
+            LogWriteError: it could not be stored; the status is unchanged.
         """
         with self._log.lock:
             facts = self._runner.place() if status is ConversationStatus.RUNNING else {}
@@ -286,10 +286,10 @@ class RunThread:
             keep_metadata(self._store, self._log.metadata())
 
     def _end(self, status: ConversationStatus, error: BaseException | None) -> None:
-        """Take the status and error of a run that ended; a log that fails only keeps them from the disk."""
+        """Set the status and error of a run that has ended, even if the log cannot store them."""
         self.error = error
         self.status = status
-        with contextlib.suppress(OhsandboxError):  # a log that failed: `error` says so already
+        with contextlib.suppress(OhsandboxError):  # if the log failed, `error` says so already
             if error is not None:
                 self._log.emit(_error_event(error))
             self._become(status)
@@ -299,7 +299,7 @@ class RunThread:
     def _run(self) -> None:
         over = False
         try:
-            while not over:  # again where the person spoke after the model's last request
+            while not over:  # again if the user sent a message after the model's last request
                 error: BaseException | None = None
                 try:
                     compacts, self._compacts = self._compacts, False
@@ -312,7 +312,7 @@ class RunThread:
                 over = self._is_over(status, error)
         finally:
             with self._log.lock:
-                if self._thread in {None, threading.current_thread()}:  # else a callback has begun the next
+                if self._thread in {None, threading.current_thread()}:  # else a callback has begun another run
                     self._thread = None
                     self._settled.set()
 
@@ -321,7 +321,7 @@ class RunThread:
             if status is ConversationStatus.WAITING_FOR_CONFIRMATION and not self._approvals.pending:
                 try:
                     self._become(ConversationStatus.RUNNING)
-                except OhsandboxError as failure:  # the log: what ended the run
+                except OhsandboxError as failure:  # the log failed
                     status, error = _status_after(failure, canceled=self._runner.canceled.is_set())
                 else:
                     return False
@@ -332,12 +332,12 @@ class RunThread:
             return True
 
     def _hear_person(self) -> None:
-        """What was said so far is in the next request."""
+        """Note that the next request contains all messages so far."""
         with self._log.lock:
             self._spoken_to = False
 
     def _ask_person(self) -> None:
-        """Ask the callback, if there is one; the log says meanwhile that an answer is awaited."""
+        """Call the callback, if there is one; meanwhile the log says that calls wait."""
         if self._approvals.callback is not None:
             with self._log.lock:
                 self._become(ConversationStatus.WAITING_FOR_CONFIRMATION)
@@ -345,7 +345,7 @@ class RunThread:
 
 
 def _status_after(error: BaseException, *, canceled: bool) -> tuple[ConversationStatus, BaseException | None]:
-    """The status, and the error where it is one: what a stop brought about is none."""
+    """Return the status after an error, and the error, unless it was caused by a stop."""
     from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - the model's package is loaded by now
 
     if isinstance(error, KeyboardInterrupt) or (canceled and isinstance(error, ModelCanceledError)):
@@ -354,7 +354,7 @@ def _status_after(error: BaseException, *, canceled: bool) -> tuple[Conversation
 
 
 def _error_event(error: BaseException) -> EventBody:
-    """The event that tells of it."""
+    """Return the event that reports an error."""
     if not isinstance(error, OhsandboxError):
         return events.error(code=type(error).__name__, message=f"{type(error).__name__}: {error}")
     code = error.code if isinstance(error, LimitReachedError) else type(error).__name__

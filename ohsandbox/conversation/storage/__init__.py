@@ -1,7 +1,7 @@
 """Conversations on disk.
 
 `catalog` finds, lists, reads and deletes them without opening them, `metadata` is the summary that is kept beside each
-log, and `autoresume` reopens a conversation by its id, or the newest.
+log, and `autoresume` reopens one by its id, or the newest.
 """
 
 from ohsandbox.conversation.storage.catalog import (

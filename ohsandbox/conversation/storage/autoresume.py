@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class ResumeOptions(TypedDict, total=False):
-    """Options of a resumed conversation; a new one takes the same."""
+    """Options of a resumed conversation, which are those of a new one."""
 
     agent: Agent | None
     runtime: Runtime | None
@@ -59,12 +59,12 @@ class class_or_instance(Generic[P, R]):  # noqa: N801 - a decorator, as classmet
 
 
 def adopt(log: ConversationLog, wanted: str | None) -> Path:
-    """Have a log that is not open be that of a stored conversation beside it; returns its directory.
+    """Make a log that is not open that of a stored conversation beside it; return its directory.
 
-    None is its own where it is on disk, else the one with the newest event.
+    None is its own conversation if that is stored, else the newest as for `find_conversation`.
 
     Raises:
-        UsageError: there is none, several begin so, or the log is open and another one is wanted.
+        UsageError: there is none, several begin so, or the log is open and another conversation is wanted.
     """
     is_stored = log.is_open or (log.directory / LOG_NAME).exists()
     if wanted == log.conversation_id or (wanted is None and is_stored):

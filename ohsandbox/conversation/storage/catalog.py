@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.inventory import Inventory
 
 LAST = "last"
-"""Stands for the newest conversation of this directory, else the newest of all, where none has this id."""
+"""Word for the newest conversation of this directory, else of all, unless a conversation has this id."""
 
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-"""Errors of an event whose checksum is right and whose fields are not ours: another program's log."""
+"""Errors of an event with a valid checksum and invalid fields: another program wrote the log."""
 
 _DELETED_PREFIX = ".deleted-"
 _SHOWN_IDS = 5
@@ -48,13 +48,13 @@ class StoredConversation(NamedTuple):
     directory: Path
     metadata: ConversationMetadata
     holder: str | None
-    """The process that has it open; None where none has."""
+    """The process that has it open; None if there is none."""
     fault: str | None
-    """Why its log cannot be read; the metadata is then what was last known."""
+    """Why its log cannot be read; the metadata is then what was known last."""
 
     @property
     def id(self) -> str:
-        """The directory's name."""
+        """The conversation's id, which is the directory's name."""
         return self.directory.name
 
     @property
@@ -64,9 +64,9 @@ class StoredConversation(NamedTuple):
 
 
 def list_stored(root: Path) -> list[StoredConversation]:
-    """Every conversation in root, the one with the newest event first; those without a readable log, too.
+    """Return all conversations in root, also those without a readable log, by their last event, newest first.
 
-    What `metadata.json` does not say, or says of a shorter log, is read from the log, and saved.
+    If `metadata.json` is missing or older than the log, the log is read, and the metadata saved.
 
     Raises:
         UsageError: root cannot be read.
@@ -76,10 +76,10 @@ def list_stored(root: Path) -> list[StoredConversation]:
 
 
 def find_stored(root: Path, wanted: str) -> Path:
-    """The directory of a conversation by its id, the only one that begins so, or "last"; `ID/NAME` is its sub-agent.
+    """Return the directory of a conversation by its id, its beginning, or "last"; `ID/NAME` is a sub-agent.
 
-    "last" is the newest that was run in the working directory, or works on it; else the newest of all. One in which
-    nothing was said is never it.
+    "last" is the newest that was run in the working directory, or works on it, else the newest of all; one in which
+    nothing was said does not count.
 
     Raises:
         UsageError: there is none, or several begin so; the message names them.
@@ -90,7 +90,7 @@ def find_stored(root: Path, wanted: str) -> Path:
 
 
 def find_conversation(root: Path, wanted: str | None) -> str:
-    """The id of a conversation: this one, the only one that begins so, or, for None, the last as `find_stored` has it.
+    """Return the id of a conversation by its id or its beginning; None is "last", as for `find_stored`.
 
     Raises:
         UsageError: there is none, or several begin so.
@@ -107,7 +107,7 @@ def find_conversation(root: Path, wanted: str | None) -> str:
 
 
 def read_stored(directory: Path, *, saves: bool = True) -> StoredConversation:
-    """What a directory holds; saves keeps what had to be read from the log."""
+    """Return the conversation in a directory; saves keeps metadata that had to be read from the log."""
     holder, fault = holder_of(directory), None
     metadata = FileConversationStore(directory.parent).load(directory.name)
     try:
@@ -118,7 +118,7 @@ def read_stored(directory: Path, *, saves: bool = True) -> StoredConversation:
         known = metadata
         metadata, fault = _read_metadata(directory)
         if fault is None and saves:
-            with contextlib.suppress(OSError, ValueError):  # a read-only disk, or just deleted: the next look reads it
+            with contextlib.suppress(OSError, ValueError):  # a read-only disk, or it was deleted meanwhile
                 write_metadata(directory, metadata)
         elif fault is not None and known is not None:
             metadata = known
@@ -126,9 +126,9 @@ def read_stored(directory: Path, *, saves: bool = True) -> StoredConversation:
 
 
 def delete_stored(directory: Path) -> int:
-    """Remove a conversation's directory; returns the bytes of its files.
+    """Remove a conversation's directory; return the number of bytes of its files.
 
-    It vanishes at once, by one rename; what a crash leaves of it after that, the next deletion removes.
+    It disappears by one rename; if a crash leaves files after that, the next deletion removes them.
 
     Raises:
         ConversationOpenError: a process has it open.
@@ -147,7 +147,7 @@ def delete_stored(directory: Path) -> int:
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of all files in a directory; links are not followed."""
+    """Return the number of bytes of all files in a directory, without following links."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
@@ -174,25 +174,25 @@ def _find(root: Path, wanted: str) -> Path:
 
 
 def _newest(root: Path) -> Path | None:
-    """The one with the newest event, of those in which something was said; None where there is none."""
+    """Return the newest conversation in which something was said, preferring the working directory; None if none."""
     found = nearest_first([one for one in list_stored(root) if not one.metadata.is_empty])
     return found[0].directory if found else None
 
 
 def nearest_first(found: Sequence[StoredConversation]) -> list[StoredConversation]:
-    """Those that were run in the working directory, or work on it, before the others; otherwise in the given order."""
+    """Sort those first that were run in the working directory, or work on it; otherwise keep the order."""
     try:
         here = str(Path.cwd())
-    except OSError:  # somebody has removed it
+    except OSError:  # the working directory was removed
         return [*found]
     return sorted(found, key=lambda one: not one.metadata.is_of(here))
 
 
 def _conversations_in(root: Path) -> list[Path]:
-    """Directories that hold a log, or did.
+    """Return the directories in root that have a log or metadata; [] if root does not exist.
 
     Raises:
-        UsageError: root is there and cannot be read.
+        UsageError: root cannot be read.
     """
     try:
         with os.scandir(root) as found:
@@ -210,7 +210,7 @@ def _conversations_in(root: Path) -> list[Path]:
 
 
 def _read_metadata(directory: Path) -> tuple[ConversationMetadata, str | None]:
-    """The metadata by the log as far as it can be read, and the reason where it cannot."""
+    """Return the metadata from the log, as far as it can be read, and the reason if it cannot."""
     tally, end_offset, fault = MetadataProjection(), 0, None
     try:
         try:
@@ -223,30 +223,30 @@ def _read_metadata(directory: Path) -> tuple[ConversationMetadata, str | None]:
         return MetadataProjection().metadata(directory.name, log_bytes=0), fault
 
 
-# --- with what the engine has of them ---------------------------------------------------------------
+# --- with their containers and checkpoints ------------------------------------------------------------
 
 
 class _Deletion(NamedTuple):
-    """What was removed of one conversation, and what was not."""
+    """The result of deleting one conversation."""
 
     freed_bytes: int
-    """Of files on this machine; images and containers are not counted."""
+    """Bytes of files on this machine, without images and containers."""
     removed: tuple[str, ...]
-    """Names of its container and its checkpoints."""
+    """Names of its container and its checkpoints that were removed."""
     left: tuple[str, ...]
-    """A sentence for each thing that stays with the engine, with the reason."""
+    """A sentence about each thing that the engine still has, with the reason."""
 
 
 class ConversationDeleter:
-    """A `with` block that deletes conversations; connects to the engine once, and only where that may hold something.
+    """A `with` block that deletes conversations; it connects to the engine once, and only if that may have something.
 
-    Another conversation's is never touched: a container goes where the conversation's own directory notes it, its lease
-    is in our state directory, names this very container and this conversation, it was not to be kept, and nobody works
-    in it; a checkpoint by its record's owner. What a fork keeps as well stays for the fork.
+    It never touches what belongs to another conversation. A container is removed if the conversation's directory notes
+    it, and its lease in our state directory names this container and this conversation, does not keep it, and nobody
+    works in it; a checkpoint, if its record names the conversation as owner. What a fork also owns stays.
     """
 
     def __init__(self, inventory: Inventory | None = None) -> None:
-        """None opens the default one of this machine, where it is needed."""
+        """Use an inventory; None opens this machine's when it is needed."""
         self._inventory = inventory
         self._is_ours = inventory is None
         self._fault: str | None = None
@@ -260,7 +260,7 @@ class ConversationDeleter:
             self._inventory = None
 
     def delete(self, directory: Path) -> _Deletion:
-        """Delete a conversation: its directory first, so that a crash leaves nothing that could be resumed in part.
+        """Delete a conversation, its directory first, so that a crash leaves nothing that could be resumed in part.
 
         Raises:
             ConversationOpenError: a process has it open; nothing was removed.
@@ -272,9 +272,9 @@ class ConversationDeleter:
         return _Deletion(freed, *self.clear(directory, container))
 
     def clear(self, directory: Path, container: str | None) -> Removal:
-        """Remove what a deleted conversation left with the engine; returns what was removed and what is left, and why.
+        """Remove the container and checkpoints of a deleted conversation; return what was removed, and what was not.
 
-        Twice is fine, and so is that all of it is gone. What an engine that fails leaves, `gc` removes.
+        Idempotent. If the engine fails, `gc` removes them later.
         """
         done = Removal()
         try:
@@ -289,10 +289,10 @@ class ConversationDeleter:
         return done
 
     def _open(self, container: str | None) -> Inventory | None:
-        """None where it holds nothing of a conversation.
+        """Return the inventory; None if the engine has nothing of a conversation.
 
         Raises:
-            SandboxUnavailable: no engine answers, now or when it was last asked.
+            SandboxUnavailable: the engine does not answer, now or at an earlier call.
         """
         if self._inventory is None:
             if container is None and next(subdirectory("checkpoints").iterdir(), None) is None:
@@ -308,7 +308,7 @@ class ConversationDeleter:
 
 
 def _remove_network_log(directory: Path) -> None:
-    """What its sandbox asked the network for. That of a conversation of the same id in another place stays."""
+    """Remove the log of its network decisions, unless it belongs to a conversation of the same id in another place."""
     if directory.parent.resolve() != conversations_dir().resolve():
         return
     from ohsandbox.network.audit import remove_audit_log  # noqa: PLC0415 - what it needs is slow to import
@@ -320,9 +320,8 @@ def _remove_network_log(directory: Path) -> None:
 def note_container(directory: Path, sandbox_id: str) -> None:
     """Note the conversation's container in its directory, so that it can be removed with the conversation.
 
-    The container's own label holds the conversation's id alone, and a conversation of the same id may lie elsewhere: a
-    copy, or one in another directory. The note holds for the directory that it names and for no copy of it. Where it
-    cannot be written, the container is left to `gc`.
+    The container's label has only the conversation's id, and a copy in another directory has the same id. So the note
+    names the directory, and does not hold in a copy. If it cannot be written, the container is left to `gc`.
     """
     if not _CONTAINER_ID.fullmatch(sandbox_id) or noted_container(directory) == sandbox_id:
         return
@@ -334,7 +333,7 @@ def note_container(directory: Path, sandbox_id: str) -> None:
 
 
 def noted_container(directory: Path) -> str | None:
-    """The id of the container; None where none is noted for a conversation in this directory."""
+    """Return the id of the container that is noted for a conversation in this directory; None if there is none."""
     try:
         with os.fdopen(open_regular(directory / CONTAINER_NOTE_NAME, os.O_RDONLY, name="Note"), "rb") as file:
             note = json.loads(file.read(_MAX_NOTE_BYTES))

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TITLE_CHARS = 80
-"""Longest title: one line of a list."""
+"""Maximum length of a title: one line of a list."""
 
 MODEL_CHANGED = "ModelChanged"
-"""The code of the notice that the conversation goes on with another model; its `model` names it."""
+"""Code of the notice that the conversation continues with another model, named in its field `model`."""
 
 _MAX_METADATA_BYTES = 64 * 1024
 
 
 class ConversationMetadata(BaseModel):
-    """What a list of conversations shows."""
+    """The summary of a conversation for lists."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -42,33 +42,33 @@ class ConversationMetadata(BaseModel):
     """The first characters of the first message."""
     created_at: AwareDatetime
     updated_at: AwareDatetime = Field(default_factory=lambda data: data["created_at"])
-    """Of the last event."""
+    """Time of the last event."""
     user_id: str | None = None
     model: str | None = None
-    """Name of the model of the last request, or of the one that was chosen since."""
+    """Name of the model of the last request, or of the one that was chosen later."""
     directory: str | None = None
-    """Where the process worked that ran it last."""
+    """Working directory of the process that ran it last."""
     workspace: str | None = None
-    """The directory of this machine that its sandbox has, or has a copy of."""
+    """The directory of this machine that is in its sandbox, or whose copy is."""
     secrets: tuple[str, ...] = ()
     """Names of the secrets that its commands had."""
     status: ConversationStatus = ConversationStatus.IDLE
     steps: int = Field(default=0, ge=0)
-    """Answers of the model."""
+    """Number of the model's answers."""
     calls: int = Field(default=0, ge=0)
-    """Tool calls."""
+    """Number of tool calls."""
     events: int = Field(default=0, ge=0)
     prompt_tokens: int = Field(default=0, ge=0)
-    """With those of sub-agents; so are the next two."""
+    """Tokens of all prompts, including those of sub-agents; so do completion_tokens and cost_usd."""
     completion_tokens: int = Field(default=0, ge=0)
     cost_usd: float | None = Field(default=None, allow_inf_nan=False)
-    """None where no answer had a price."""
+    """Cost in US dollars; None if no answer had a price."""
     log_bytes: int = Field(default=0, ge=0)
-    """Length of the log in bytes when this was true; a log of another length must be read again."""
+    """Length of the log in bytes to which this belongs; if the log has another length, it must be read again."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was said in it that could be gone on with."""
+        """Whether it has neither a message of the user nor an answer of the model."""
         return self.title is None and not self.steps
 
     def is_of(self, directory: str) -> bool:
@@ -77,7 +77,7 @@ class ConversationMetadata(BaseModel):
 
 
 class MetadataProjection:
-    """The fields of `ConversationMetadata`, by the same names, updated by each event."""
+    """The fields of `ConversationMetadata`, updated by each event."""
 
     def __init__(self) -> None:
         self.title: str | None = None
@@ -95,7 +95,7 @@ class MetadataProjection:
         self.cost_usd: float | None = None
 
     def add(self, event: SDKEvent) -> None:
-        """Follow the next event."""
+        """Update the fields with the next event."""
         data = event.data
         self.created_at = self.created_at or event.ts
         self.updated_at = event.ts
@@ -116,7 +116,7 @@ class MetadataProjection:
         if event.type not in KNOWN_TYPES:
             return
         response = data.get("response_id")
-        if response is not None and response != self._response:  # the calls of one response stand together
+        if response is not None and response != self._response:  # a response's calls follow each other
             self._response = response
             self.steps += 1
         usage = data.get("usage") or {}
@@ -126,7 +126,7 @@ class MetadataProjection:
             self.cost_usd = (self.cost_usd or 0.0) + data["cost_usd"]
 
     def metadata(self, conversation_id: str, *, log_bytes: int) -> ConversationMetadata:
-        """The metadata after the events so far; log_bytes is the log's length in bytes after the last of them."""
+        """Return the metadata after the events so far; log_bytes is the length of the log in bytes."""
         now = datetime.now(UTC)
         times = {"created_at": self.created_at or now, "updated_at": self.updated_at or now}
         known = vars(self) | times | {"conversation_id": conversation_id, "log_bytes": log_bytes}
@@ -134,20 +134,20 @@ class MetadataProjection:
 
 
 class ConversationStore(Protocol):
-    """Keeps metadata."""
+    """Stores metadata."""
 
     def save(self, metadata: ConversationMetadata) -> None:
-        """Store it, replacing what was stored for the conversation."""
+        """Store the metadata, replacing what was stored for the conversation."""
 
     def load(self, conversation_id: str) -> ConversationMetadata | None:
-        """The stored metadata; None where there is none, or none that can be read."""
+        """Return the stored metadata; None if there is none, or it cannot be read."""
 
 
 def root_of(name: str, given: Path | str | None) -> Path:
-    """The directory of all conversations that an argument of that name gives; None is `paths.conversations_dir()`.
+    """Return the directory of all conversations, given by the argument of that name; None is the default one.
 
     Raises:
-        UsageError: it is not a path; or it is None and there is no state directory.
+        UsageError: it is not a path, or it is None and there is no state directory.
     """
     expect_path(name, given)
     return conversations_dir() if given is None else Path(given)
@@ -165,7 +165,7 @@ class FileConversationStore:
         self.root = root_of("root", root)
 
     def save(self, metadata: ConversationMetadata) -> None:
-        """Write it.
+        """Write the metadata.
 
         Raises:
             UsageError: the directory cannot be used.
@@ -180,7 +180,7 @@ class FileConversationStore:
             ) from error
 
     def load(self, conversation_id: str) -> ConversationMetadata | None:
-        """Read it; None where it is damaged or another conversation's: the log holds what matters."""
+        """Read the metadata; None if it is missing, damaged or another conversation's: it can be read from the log."""
         path = self.root / check_id(conversation_id) / METADATA_NAME
         try:
             with os.fdopen(open_regular(path, os.O_RDONLY, name="Metadata"), "rb") as file:
@@ -191,24 +191,24 @@ class FileConversationStore:
 
 
 def write_metadata(directory: Path, metadata: ConversationMetadata) -> None:
-    """Write it into a directory that is there.
+    """Write the metadata into an existing directory.
 
     Raises:
-        OSError: the directory is not there or cannot be written.
+        OSError: the directory does not exist or cannot be written.
     """
     write_atomically(directory / METADATA_NAME, metadata.model_dump_json(indent=2).encode() + b"\n")
 
 
 def keep_metadata(store: ConversationStore, metadata: ConversationMetadata) -> None:
-    """Save it. A failure is a warning: everything in it can be read from the log."""
+    """Save the metadata; a failure is only logged, since the log has everything."""
     try:
         store.save(metadata)
     except OhsandboxError as error:
         _log.warning("The metadata of conversation %r could not be saved: %s", metadata.conversation_id, error)
-    except Exception:  # noqa: BLE001 - a store is whatever the caller gave us
+    except Exception:  # noqa: BLE001 - the caller's store may raise anything
         _log.warning("The metadata of conversation %r could not be saved.", metadata.conversation_id, exc_info=True)
 
 
 def title_of(text: str) -> str | None:
-    """The first characters of a message on one line; None where none is visible."""
+    """Return the first characters of a message on one line; None if none is visible."""
     return " ".join(encodable(text[: 4 * _TITLE_CHARS]).split())[:_TITLE_CHARS] or None
