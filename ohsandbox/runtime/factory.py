@@ -15,6 +15,7 @@ from ohsandbox.runtime.results import PullProgress
 from ohsandbox.runtime.runtime_settings import (
     CONTAINER_OPTIONS,
     DEFAULT_BACKEND,
+    HOST_BACKEND,
     NETWORK_OPTIONS,
     RESOURCE_LIMITS,
     RuntimeSettings,
@@ -42,6 +43,10 @@ class BackendInfo(NamedTuple):
     """The fields of `RuntimeSettings` that it supports in addition to `workspace`."""
     users: bool = True
     """Whether commands can run as another user."""
+    engine_elsewhere: Callable[[], str | None] = lambda: None
+    """Returns the address of the engine that makes the sandboxes if it is on another machine, so that nothing of this
+    one can be bound; else None. The engine is not contacted. Raises UsageError for a malformed address or an unknown
+    context."""
 
 
 def _build(settings: RuntimeSettings) -> Any:
@@ -89,6 +94,13 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
     )
 
 
+def _docker_elsewhere() -> str | None:
+    from ohsandbox.runtime.docker.engine.connection import find  # noqa: PLC0415 - only who uses docker imports it
+
+    address = find(os.environ)
+    return None if address.is_local else address.url
+
+
 def container_of(image: str | None, options: Mapping[str, Any]) -> Runtime:
     """Return a `DockerRuntime` with these arguments, not started. Raises as its constructor."""
     from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - as above
@@ -115,6 +127,7 @@ BACKENDS: dict[str, BackendInfo] = {
     "docker": BackendInfo(
         _create_docker,
         isolated=True,
+        engine_elsewhere=_docker_elsewhere,
         options=frozenset(
             {
                 *("image", "build", "build_options", "git", "keep", "attach", "ca_bundle", "copy"),
@@ -125,7 +138,7 @@ BACKENDS: dict[str, BackendInfo] = {
             }
         ),
     ),
-    "cli": BackendInfo(_create_local, isolated=False, users=False),
+    HOST_BACKEND: BackendInfo(_create_local, isolated=False, users=False),
 }
 
 
@@ -176,20 +189,6 @@ def default_limits() -> dict[str, Any]:
 
     found = {name: SandboxLimits.model_fields[limit].default for name, limit in RESOURCE_LIMITS.items()}
     return found | {"cpus": DEFAULT_CPUS}
-
-
-def engine_elsewhere(name: str | None) -> str | None:
-    """Return the address of the backend's engine where that is on another machine; else None. It is not contacted.
-
-    Raises:
-        UsageError: the address is malformed, or its context does not exist.
-    """
-    if (name or DEFAULT_BACKEND) != "docker":
-        return None
-    from ohsandbox.runtime.docker.engine.connection import find  # noqa: PLC0415 - only who uses docker imports it
-
-    address = find(os.environ)
-    return None if address.is_local else address.url
 
 
 def build_digest(directory: Any) -> str:

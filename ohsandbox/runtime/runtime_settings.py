@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 DEFAULT_BACKEND = "docker"
+HOST_BACKEND: Final = "cli"
+"""The backend that works on this machine, without isolation; a person may choose it where no engine answers."""
 DEFAULT_IMAGE = "python:3.12"
 """The default image: most tasks are Python or need it; any image with a POSIX `sh` works."""
 

@@ -15,7 +15,7 @@ from ohsandbox.cli.sandbox.setup_checkpoints import set_up, setup_key
 from ohsandbox.cli.settings.model import read_settings
 from ohsandbox.cli.settings.project import use_project
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
-from ohsandbox.runtime.factory import engine_elsewhere, open_inventory, runtime_from
+from ohsandbox.runtime.factory import open_inventory, runtime_from
 from ohsandbox.runtime.runtime_settings import RuntimeSettings
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> Sandbo
 def _bound_elsewhere(options: SandboxOptions) -> str | None:
     """Return the address of the engine if it is on another machine and would have to bind a directory of this one."""
     is_bound = not options.copies and options.attach is None and options.backend.isolated
-    return engine_elsewhere(options.runtime) if is_bound else None
+    return options.backend.engine_elsewhere() if is_bound else None
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
-from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS
+from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, DEFAULT_BACKEND, RESOURCE_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
 
 def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> None:
     """Save the options for a later resume. If the disk is full, the log reports it, and the old file stays."""
-    fields = _stored(full) | {"runtime": full.runtime or "docker"}
+    fields = _stored(full) | {"runtime": full.runtime or DEFAULT_BACKEND}
     if not full.backend.isolated:
         fields["host_workdir"] = runtime.workdir
     for name in {"image", "network", "git"} - full.backend.options:

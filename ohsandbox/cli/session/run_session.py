@@ -29,7 +29,6 @@ from ohsandbox.errors import OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import open_model
 from ohsandbox.paths import check_apart, new_id
-from ohsandbox.runtime.factory import engine_elsewhere
 from ohsandbox.secrets import Secrets
 from ohsandbox.tool_flags import ToolFlags
 
@@ -433,7 +432,7 @@ class RunSession:
             tell, conversation_id = self.view.info, self.conversation.id
             tell(f"It worked on a copy. See what it changed: ohsandbox diff {conversation_id}")
             tell(f"Bring that to {Path(where.workspace or '.').resolve()}: ohsandbox apply {conversation_id}")
-            if self.person and engine_elsewhere(where.runtime):
+            if self.person and where.backend.engine_elsewhere():
                 self.unapplied.append(conversation_id)
 
     # --- talking ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ohsandbox.cli.sandbox.runtime import make_runtime, place_of, started_runtim
 from ohsandbox.cli.session.resume import save_options
 from ohsandbox.cli.settings.run_settings import hide_secrets
 from ohsandbox.errors import EngineUnavailable, UsageError
+from ohsandbox.runtime.runtime_settings import HOST_BACKEND
 
 if TYPE_CHECKING:
     import contextlib
@@ -131,9 +132,9 @@ def enter_sandbox(
             raise
         if not ask_yes_no("No Docker engine answers. Work on THIS HOST instead, with no container around the agent?"):
             raise
-        host = SandboxOptions(runtime="cli", workspace=where.workspace, host_workdir=where.host_workdir)
+        host = SandboxOptions(runtime=HOST_BACKEND, workspace=where.workspace, host_workdir=where.host_workdir)
         runtime = stack.enter_context(started_runtime(make_runtime(host), warn=view.warn))
-        full = replace(full, runtime="cli")
+        full = replace(full, runtime=HOST_BACKEND)
     finally:
         view.status("")
     view.info(f"{place_of(runtime, full)}, ready in {time.monotonic() - began:.1f} s")
