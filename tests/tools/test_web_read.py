@@ -33,7 +33,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.partition("?")[0]
         if path.startswith("/hop"):
-            return self.send(302, b"moved", Location="/hop%d" % (int(path[4:]) - 1) if path != "/hop0" else "/docs/end")
+            self.send(302, b"moved", Location="/hop%d" % (int(path[4:]) - 1) if path != "/hop0" else "/docs/end")
+            return time.sleep(0.2)  # the connection closes late: a client must not send its next request on it
         if path == "/away":
             return self.send(302, b"", Location="file:///etc/passwd")
         if path == "/docs/end":

@@ -41,7 +41,10 @@ except Exception as error:
 ' "$1" "$2" "$3" "$4" "$accept"
 elif wget --version 2>/dev/null | grep -q GNU; then
   echo 'fetched with: wget' >&2
+  # wget 1.21 takes the connection of an HTTP/1.0 answer for a kept one. If it follows a redirect before the server has
+  # closed that connection, it gives up: "No data received".
   exec wget --quiet --server-response --output-document=- --max-redirect="$3" --tries=1 --timeout="$2" \
+    --no-http-keep-alive \
     ${SSL_CERT_FILE:+"--ca-certificate=$SSL_CERT_FILE"} --user-agent="$4" --header="$accept" --content-on-error -- "$1"
 elif command -v wget >/dev/null 2>&1; then
   echo 'fetched with: busybox' >&2
