@@ -70,6 +70,15 @@ ohs_probe() {
 # ohs_tidy TTY: restore the terminal mode of terminal.sh, after a program that may have left it raw.
 ohs_tidy() { stty sane -opost -echo <"$1"; }
 
+# ohs_ask KEEPER DIRECTORY RECORD: have the session's keeper pass on the record, behind all that the shell has reported,
+# and print asked; print alive or gone, what the keeper is. `<>` opens a FIFO that has no reader, too.
+ohs_ask() {
+  ohs_c=
+  [ ! -p "$2/out" ] || { printf '%s\000' "$3" 1<>"$2/out"; echo asked; }
+  read -r ohs_c <"/proc/$1/cmdline"
+  case $ohs_c in *"$2"*) echo alive ;; *) [ ! -d /proc/self ] || echo gone ;; esac
+} 2>/dev/null
+
 # ohs_signal SIGNAL SHELL: signal the terminal's foreground process group.
 ohs_signal() {
   ohs_stat "$2" || return

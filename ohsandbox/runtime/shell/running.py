@@ -1,21 +1,25 @@
-"""A command that runs in a shell, and its processes: querying their state, and sending them signals."""
+"""A command of a shell: its state and report, and its processes, which are queried and signalled."""
 
 from __future__ import annotations
 
+import re
+import secrets
 import time
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.process.cancellation import ProcessTree
-from ohsandbox.runtime.process.invocation import quote
+from ohsandbox.runtime.process.invocation import limit_mark, quote
+from ohsandbox.runtime.shell.output import Capture
 from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ohsandbox.runtime.process.worker import CallResult
-    from ohsandbox.runtime.shell.session import ShellCommand, ShellSession
+    from ohsandbox.runtime.shell.session import ShellSession
 
 RUNG_S = 2.0
 """Seconds for a command to end after each rung of the kill ladder."""
@@ -29,6 +33,51 @@ interrupted."""
 _BEGIN_PERIOD_S = 0.02
 _INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
+_NUMBER = re.compile(r"\d{1,10}")
+
+
+@dataclass
+class ShellCommand:
+    """One command sent to the shell, and its state."""
+
+    command: str
+    text: str = ""
+    """What the shell executes instead of the command; empty if it executes the command itself."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables that the shell exports before the command."""
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    limit_kib: int = field(default_factory=limit_mark)
+    capture: Capture = field(default_factory=Capture)
+    began: bool = False
+    ended: bool = False
+    """Whether the end mark has arrived on the terminal."""
+    report: CommandReport | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the end mark and the report have arrived."""
+        return self.ended and self.report is not None
+
+
+class CommandReport(NamedTuple):
+    """The shell's report about a command that has ended."""
+
+    nonce: str
+    exit_code: int
+    how: str
+    """'kept'; 'lost' if the old directory was gone before the command; 'left' if the shell exits."""
+    background_pid: int
+    """`$!`, or 0; in the greeting, the shell's own process id."""
+    bash: bool
+    cwd: str
+
+    @classmethod
+    def parse(cls, record: bytes) -> CommandReport | None:
+        """Parse a record of the `out` FIFO; return None for a record that is not ours."""
+        parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
+        if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
+            return None
+        return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4] != "none", parts[5])
 
 
 class RunningCommand(ProcessTree):

@@ -14,22 +14,24 @@ import secrets
 import select
 import threading
 from collections import deque
-from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.aio import AT_ONCE_BYTES, Signal
 from ohsandbox.runtime.channel import KILLED, POLL_MS
-from ohsandbox.runtime.process.invocation import NEWLINE, exports, limit_mark, quote, script_on_stdin
+from ohsandbox.runtime.process.invocation import NEWLINE, exports, quote, script_on_stdin
 from ohsandbox.runtime.shell.output import FAREWELL, Capture
+from ohsandbox.runtime.shell.running import CommandReport
 from ohsandbox.runtime.shell.terminal import Mark, MarkSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.channel import Channel
+    from ohsandbox.runtime.process.worker import CallResult
     from ohsandbox.runtime.shell.output import OutputRelay
+    from ohsandbox.runtime.shell.running import ShellCommand
     from ohsandbox.secrets import Masker
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
@@ -40,8 +42,9 @@ SESSION = _SCRIPTS.joinpath("session.sh").read_text("utf-8")
 _BACKGROUND_BYTES = 64 * 1024
 """Bytes of background jobs' output between two commands that are kept."""
 
-_LAST_REPORT_S = 0.2
-"""Seconds to wait for the report of a shell whose terminal has closed; a shell killed by SIGKILL sends none."""
+_SETTLE_S = 10.0
+"""Seconds to wait for the keeper's answer or end, by which it is certain how a shell ended: 3 ms, and on a machine with
+six runnable processes per processor the end of a stream took over 200 ms."""
 
 START_S = 10.0
 """Seconds to wait for a shell's greeting, which comes within 10 ms of its exec; a /bin/sh that is no shell never sends
@@ -49,7 +52,6 @@ one."""
 REAP_S = 1.0
 """Seconds until the engine knows the exit code of a process that has ended."""
 
-_NUMBER = re.compile(r"\d{1,10}")
 _JOB_STARTED = re.compile(r"(?m)^\[\d+\] (\d{1,10})\n")
 _JOB_ENDED = re.compile(r"(?m)^\[\d+\][+-]? +(?:Done|Exit \d+|Terminated|Killed|Hangup)(?:\(\d+\))? +(\S.*)\n")
 _LAYOUT = re.compile(r"[\s;&]")
@@ -70,50 +72,6 @@ _LATE = 'command eval "$ohs_late"'
 missing report. bash reads a pipe byte by byte, so it gets this line directly after each command. dash and ash read
 ahead: dash discards it at an interrupt, and busybox's applets, forked without exec, would read it as their own stdin.
 For those shells `recover` sends it."""
-
-
-@dataclass
-class ShellCommand:
-    """One command sent to the shell, and its state."""
-
-    command: str
-    text: str = ""
-    """What the shell executes instead of the command; empty if it executes the command itself."""
-    env: dict[str, str] = field(default_factory=dict)
-    """Variables that the shell exports before the command."""
-    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
-    limit_kib: int = field(default_factory=limit_mark)
-    capture: Capture = field(default_factory=Capture)
-    began: bool = False
-    ended: bool = False
-    """Whether the end mark has arrived on the terminal."""
-    report: _CommandReport | None = None
-
-    @property
-    def finished(self) -> bool:
-        """Whether the end mark and the report have arrived."""
-        return self.ended and self.report is not None
-
-
-class _CommandReport(NamedTuple):
-    """The shell's report about a command that has ended."""
-
-    nonce: str
-    exit_code: int
-    how: str
-    """'kept'; 'lost' if the old directory was gone before the command; 'left' if the shell exits."""
-    background_pid: int
-    """`$!`, or 0; in the greeting, the shell's own process id."""
-    bash: bool
-    cwd: str
-
-    @classmethod
-    def parse(cls, record: bytes) -> _CommandReport | None:
-        """Parse a record of the `out` FIFO; return None for a record that is not ours."""
-        parts = record.decode("utf-8", "surrogateescape").split(" ", 5)
-        if len(parts) != 6 or not all(_NUMBER.fullmatch(parts[at]) for at in (1, 3)):  # noqa: PLR2004 - of ohs_tell
-            return None
-        return cls(parts[0], int(parts[1]), parts[2], int(parts[3]), parts[4] != "none", parts[5])
 
 
 class ShellUnusable(SandboxUnavailable):
@@ -177,7 +135,9 @@ class ShellSession:
         self._keeper_ended = self._terminal_ended = self._closed = False
         self._keeper_failure: Exception | None = None
         self._keeper, self.terminal = self._open(open_channel, {**env, "OHSANDBOX_SESSION": mark})
-        self._greeting = secrets.token_hex(16)
+        self._greeting, self._question = secrets.token_hex(16), secrets.token_hex(16)
+        self._answered = False
+        """Whether the keeper has passed on our question, before which it passes on every report of the shell."""
         self._begin(self._setup(workdir, home, restored, unsaved))
 
     def _begin(self, setup: bytes) -> None:
@@ -326,6 +286,28 @@ class ShellSession:
         with contextlib.suppress(TimeoutError):
             self._end(self.terminal.wait(REAP_S), None)
 
+    def last_exit_code(self, snippet: Callable[[bytes], CallResult]) -> int | None:
+        """Return the exit code of a shell that has ended, once its last report has arrived or cannot; None: unknown.
+
+        A shell whose keeper is gone has read end of file, and exited with 0: it counts as KILLED. snippet runs a line
+        of shell in the sandbox.
+        """
+        said: list[bytes] = []
+        if self.exit_code != KILLED and not self._is_settled():
+            record = quote(f"{self._question} 0 kept 0 none /")
+            with contextlib.suppress(SandboxUnavailable):
+                body = b"ohs_ask %d %s %s" % (self._keeper.pid, quote(self.directory), record)
+                said = snippet(body).stdout.split()
+            if said != [b"alive"]:  # else its FIFO was removed, and nothing can arrive
+                with self.changed:
+                    self.changed.wait_for(self._is_settled, _SETTLE_S)
+        with self.changed:
+            if self.exit_code == KILLED or (self.call is not None and self.call.report is not None):
+                return self.exit_code
+            if self._keeper_ended or b"gone" in said:
+                return KILLED
+            return self.exit_code if self._answered or b"alive" in said else None
+
     def own_output(self, text: str, call: ShellCommand) -> str:
         """Return text without what an interactive bash adds: '[1] 4711' and 'Done' of background jobs, its 'exit'."""
         if not self._bash:
@@ -360,8 +342,9 @@ class ShellSession:
     # --- the reading thread ---
 
     def _read(self) -> None:
+        in_threads = self.terminal.filenos() is None or self._keeper.filenos() is None
         try:
-            if self.terminal.filenos() is None or self._keeper.filenos() is None:
+            if in_threads:
                 self._read_in_threads()
             else:
                 self._poll()
@@ -370,6 +353,9 @@ class ShellSession:
             self._end(None, error)
         except (OSError, ValueError) as error:  # closed by close() in another thread
             self._end(None, SandboxUnavailable(f"The shell's connection was closed: {error}"))
+        if not in_threads:
+            with contextlib.suppress(SandboxUnavailable, OSError, ValueError):
+                self._poll_keeper()
 
     def _poll(self) -> None:
         """Read both channels in this thread until the terminal ends."""
@@ -383,10 +369,14 @@ class ShellSession:
                     poll.unregister(fd)
                     if by_fd[fd] is self._keeper and not self._keeper.filenos():
                         self._note_keeper_end()
-        # the EXIT trap's report may come after the terminal's end, since the connections differ
-        while self._misses_report() and not self._keeper_ended and poll.poll(_LAST_REPORT_S * 1000):
-            self._take(self._keeper, 0)
-            self._keeper_ended = not self._keeper.filenos()
+        self._terminal_ended = True
+
+    def _poll_keeper(self) -> None:
+        """Read on until it is certain whether a shell that has ended has sent a report: the connections differ."""
+        while not (self._closed or self._is_settled()):
+            if not self._take(self._keeper, POLL_MS / 1000):
+                self._note_keeper_end()
+                return
 
     def _read_in_threads(self) -> None:
         """Read channels without descriptors: the terminal in this thread, the keeper in another one."""
@@ -394,8 +384,6 @@ class ShellSession:
         while self._take(self.terminal, None):
             pass
         self._terminal_ended = True
-        with self.changed:
-            self.changed.wait_for(lambda: self._keeper_ended or not self._misses_report(), _LAST_REPORT_S)
         if self._keeper_failure is not None:
             raise self._keeper_failure
 
@@ -407,17 +395,19 @@ class ShellSession:
             self._keeper_failure = error
         with contextlib.suppress(SandboxUnavailable, OSError):
             self._note_keeper_end()
-        with self.changed:
-            self.changed.notify_all()
 
     def _note_keeper_end(self) -> None:
         """Kill the shell: if its keeper is gone, as after `kill -9 -1`, it can neither take commands nor report."""
-        self._keeper_ended = True
+        with self.changed:
+            self._keeper_ended = True
+            self.changed.notify_all()
         if not (self._terminal_ended or self._closed):
             self.terminal.kill()
 
-    def _misses_report(self) -> bool:
-        return self.call is not None and self.call.report is None
+    def _is_settled(self) -> bool:
+        """Whether no further report can arrive of a shell that has ended, or none is missing."""
+        has_all = self.call is None or self.call.report is not None
+        return has_all or self._answered or self._keeper_ended or self.failure is not None
 
     def _exit_code(self) -> int:
         """Return the exit code of the shell whose terminal has closed; one that still runs is useless and is killed.
@@ -464,9 +454,12 @@ class ShellSession:
     def _take_records(self, data: bytes) -> None:
         *records, self._records = (self._records + data).split(b"\0")
         for record in records:
-            report = _CommandReport.parse(record)
+            report = CommandReport.parse(record)
             if report and report.nonce == self._greeting:
                 self.pid, self._bash, self.cwd = report.background_pid, report.bash, report.cwd
+                self.changed.notify_all()
+            elif report and report.nonce == self._question:
+                self._answered = True
                 self.changed.notify_all()
             elif report and self.call and report.nonce == self.call.nonce and self.call.report is None:
                 self.call.report = report

@@ -20,8 +20,8 @@ from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S, ProcessTree
 from ohsandbox.runtime.process.invocation import quote
 from ohsandbox.runtime.results import CommandObservation
 from ohsandbox.runtime.shell.output import ListenerFailed, OutputRelay, OverflowFile
-from ohsandbox.runtime.shell.running import RunningCommand
-from ohsandbox.runtime.shell.session import ShellCommand, ShellSession, ShellUnusable
+from ohsandbox.runtime.shell.running import RunningCommand, ShellCommand
+from ohsandbox.runtime.shell.session import ShellSession, ShellUnusable
 from ohsandbox.runtime.shell.terminal import clean, keystrokes
 from ohsandbox.runtime.shell.wait import CommandWait, WaitOptions, WaitOutcome
 
@@ -341,22 +341,15 @@ class Shell:
     # --- results ---
 
     def _observe(self, running: RunningCommand, outcome: WaitOutcome) -> CommandObservation:
-        session, call, report = running.session, running.call, running.call.report
+        session, call = running.session, running.call
         runs_on = outcome in _RUNS_ON
-        exit_code = report.exit_code if report else None
+        exit_code = call.report.exit_code if call.report else None
         if outcome is WaitOutcome.LOST or (outcome in _ENDED_BY_US and not call.finished):
             self._restart(session, "The shell did not come back from this command and was restarted")
             exit_code = None
         elif outcome is WaitOutcome.LEFT:
-            exit_code = session.exit_code
-            # it was killed, and another thread revived the sandbox before the engine was asked for the cause
-            killed = exit_code == KILLED and self._generation != self._host.generation
-            failure = session.failure or (SandboxUnavailable("The shell ended with the sandbox.") if killed else None)
-            if failure is not None:
-                self._notices.append(self._host.recover(failure, self._generation))
-                exit_code = None
-            self._restart(session, "The shell ended" + ("" if exit_code is None else f" with code {exit_code}"))
-        elif report and report.how == "lost":
+            exit_code = self._left(session, call)
+        elif call.report and call.report.how == "lost":
             self._notices.append(f"The working directory was gone; the command ran in {self._host.workdir}")
         if exit_code == KILLED and self._host.ran_out_of_memory():
             self._notices.append("The sandbox ran out of memory and the kernel killed the largest process")
@@ -384,6 +377,21 @@ class Shell:
             output_path=output_path if captured.omitted_bytes else None,
             background_output=background,
         )
+
+    def _left(self, session: ShellSession, call: ShellCommand) -> int | None:
+        """Discard a shell that has ended; return the exit code of the command that it ran, None if that is unknown."""
+        exit_code = session.last_exit_code(self._snippet)
+        # it was killed with the sandbox, which another thread or another party has started again
+        lost = exit_code == KILLED and (self._generation != self._host.generation or not self._host.is_alive())
+        failure = session.failure or (SandboxUnavailable("The shell ended with the sandbox.") if lost else None)
+        if failure is not None:
+            self._notices.append(self._host.recover(failure, self._generation))
+            exit_code = None
+        self._restart(session, "The shell ended" + ("" if exit_code is None else f" with code {exit_code}"))
+        if exit_code is None or call.began:  # the command may have ended before its shell
+            return call.report.exit_code if call.finished and call.report else exit_code
+        self._notices.append("The command was not seen to begin")
+        return None
 
     def _told(self, command: str, notice: str | None, **facts: Any) -> CommandObservation:
         facts = {"output": "", "exit_code": None, **facts}

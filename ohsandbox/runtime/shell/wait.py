@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import regex
 
     from ohsandbox.runtime.shell.output import OutputRelay
-    from ohsandbox.runtime.shell.session import ShellCommand, ShellSession
+    from ohsandbox.runtime.shell.running import ShellCommand
+    from ohsandbox.runtime.shell.session import ShellSession
 
 FIRST_PROBE_S = 0.1
 """Silence before the processes are probed: most commands end sooner and are never probed."""

@@ -221,6 +221,25 @@ def test_the_parent_of_the_control_groups_takes_no_files(sandbox: Any) -> None:
     assert b"Read-only file system" in said.stderr
 
 
+NOBODY_READS_ON = r"""
+keeper=$(cd /proc; grep -ls OHSANDBOX_KEEPER=1 [0-9]*/environ | head -n 1); keeper=/proc/${keeper%/*}
+setsid sleep 3 <>"$(echo /run/ohs/*/out)" >$keeper/fd/1 2>/dev/null &
+sleep 0.5
+kill -9 $(cd /proc; grep -ls OHSANDBOX_KEEPER=1 [0-9]*/environ | cut -d/ -f1)
+"""
+"""Ends the processes that bring a shell its commands and take its reports, as `kill -9 -1` does on a busy machine: the
+shell goes on, reads the end of its input, and exits with 0, long before the end of their stream is seen outside."""
+
+
+def test_a_shell_that_is_left_alone_is_told_as_killed_and_never_as_a_success(sandbox: Any) -> None:
+    place = sandbox()
+    place.execute("cd /tmp")
+    result = place.execute(NOBODY_READS_ON, timeout_s=60)
+    assert (result.exit_code, result.timed_out) == (137, False)
+    assert "The shell ended with code 137" in str(result.notice)
+    assert place.execute("pwd").output == "/tmp\n"
+
+
 _NONCE = '"$(echo "$2" | grep -o "[0-9a-f]\\{16\\}" | sed q)"'
 
 
