@@ -60,7 +60,7 @@ REAP_S = 5.0
 engine a second.
 """
 LOSS_SETTLES_S = 0.3
-"""Engine 20.10 shows a killed container as running for some 10 ms after its execs have ended."""
+"""How long `_loss` is polled after a failure that a loss may have caused."""
 
 
 class RecoveringBackend(Backend):
@@ -201,7 +201,7 @@ class RecoveringBackend(Backend):
         with self._lock:
             if generation is not None and generation != self.generation:  # another thread has brought it back
                 return "The sandbox was restarted: files are kept; processes, variables and /run are lost."
-            if self._loss() is None:
+            if self._loss_soon() is None:
                 raise failure
             notice = self._revive()
             self._forget()
@@ -226,7 +226,7 @@ class RecoveringBackend(Backend):
             raise loss
 
     def _loss_soon(self) -> SandboxUnavailable | None:
-        """`_loss`, polled for LOSS_SETTLES_S: a container's processes end before the engine reports that it ended."""
+        """`_loss`, where it is not seen at once; a backend that can be certain sooner overrides this."""
         deadline = time.monotonic() + LOSS_SETTLES_S
         while (loss := self._loss()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -296,11 +296,11 @@ class RecoveringBackend(Backend):
             self._kill_call(exchange)
             raise
         except CallInterrupted as died:
-            if loss := self._loss_soon():
+            if loss := self._loss():
                 raise loss from None
             self._check_not_ended(worker)
             if (code := self._exit_code(exchange)) < FIRST_SIGNAL_CODE:  # else it was killed
-                raise worker.not_served(code, died.outcome) from None
+                raise self._loss_soon() or worker.not_served(code, died.outcome) from None
             return died.outcome._replace(status=str(code))
         except SandboxUnavailable as failure:
             worker.retired = True

@@ -20,7 +20,6 @@ from ohsandbox.errors import OhsandboxError, SandboxUnavailable, ToolError, Usag
 from ohsandbox.runtime.channel import KILLED, Chunk, Stream
 from ohsandbox.runtime.process.cancellation import SWEEPS, ProcessTree
 from ohsandbox.runtime.process.invocation import quote
-from ohsandbox.runtime.recovery import LOSS_SETTLES_S
 from ohsandbox.runtime.shell.terminal import clean
 
 if TYPE_CHECKING:
@@ -391,12 +390,7 @@ class _Process:
             self._changed.wait_for(lambda: not self.alive, grace_s)
 
     def fell_with_sandbox(self) -> bool:
-        """Whether the sandbox itself ended. Call this first: any other request to the sandbox restarts it."""
-        deadline = time.monotonic() + LOSS_SETTLES_S
-        while self.status == KILLED and time.monotonic() < deadline:
-            if not self._runtime.is_alive():
-                return True
-            time.sleep(TICK_S / 20)
+        """Whether the sandbox itself ended, which its channel tells at the end of the program."""
         return self._failure is not None
 
     def end(self) -> None:

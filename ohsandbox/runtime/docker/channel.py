@@ -210,7 +210,7 @@ class DockerChannel(Channel):
             if found.get("Running") or not isinstance(code, int):
                 return None
             # the engine also reports 137 for every exec of a container that it removed or killed
-            if code == KILLED and (loss := self._container.loss()) is not None:
+            if code == KILLED and (loss := self._container.loss_soon()) is not None:
                 raise loss
             self._code = code
         return self._code

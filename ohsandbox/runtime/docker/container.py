@@ -37,6 +37,10 @@ RECONNECT_S = 30.0
 _USER_FILES = ("/etc/passwd", "/etc/group")
 """Engine 20.10 opens them on each start while it holds the container's lock: if one is a FIFO, neither inspect nor
 remove of that container ever returns."""
+_LOSS_SHOWS_S = 2.0
+"""Seconds within which an engine shows a killed container as such: some 10 ms after its execs have ended, and over
+300 ms on a busy machine."""
+_LOSS_PERIOD_S = 0.02
 _STAT = "X-Docker-Container-Path-Stat"
 """Header of the answer to HEAD /containers/ID/archive: base64 of JSON, with a mode in Go's bits (os.FileMode)."""
 _GO_LINK = 1 << 27
@@ -144,6 +148,24 @@ class Container:
                 f"Sandbox {self.name!r} was restarted from outside. Remedy: open its shells again."
             )
         return None
+
+    def loss_soon(self) -> SandboxUnavailable | None:
+        """Return `loss`, asked after the end of one of its processes, which may have been killed with the container.
+
+        The engine may still show a killed container as running; one in which a process starts after that end runs on,
+        or runs again, which its start time tells.
+        """
+        deadline = time.monotonic() + _LOSS_SHOWS_S
+        while (loss := self.loss()) is None and not self._starts_a_process() and time.monotonic() < deadline:
+            time.sleep(_LOSS_PERIOD_S)
+        return loss or self.loss()
+
+    def _starts_a_process(self) -> bool:
+        with contextlib.suppress(OhsandboxError), self.starting(), engine_errors(f"checking sandbox {self.name!r}"):
+            made = self.engine.api.exec_create(self.id, ["/bin/sh", "-c", ":"], stdout=False, stderr=False, workdir="/")
+            self.engine.api.exec_start(made["Id"], detach=True)
+            return True
+        return False
 
     def start(self, *, image_id: str | None = None) -> None:
         """Start the container; raise SandboxUnavailable if the engine or the image cannot start it.

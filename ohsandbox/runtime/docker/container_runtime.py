@@ -371,6 +371,9 @@ class ContainerRuntime(Runtime):
     def _loss(self) -> SandboxUnavailable | None:
         return self._sandbox.container.loss() if self._sandbox else _closed()
 
+    def _loss_soon(self) -> SandboxUnavailable | None:
+        return self._sandbox.container.loss_soon() if self._sandbox else _closed()
+
     def _revive(self) -> str:
         target = self._the_sandbox()
         notice = provision.revive(target)
