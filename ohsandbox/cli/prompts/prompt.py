@@ -193,12 +193,11 @@ def _discard(terminal: int) -> bool:
         discarded = int.from_bytes(waiting, sys.byteorder) > 0
         termios.tcflush(terminal, termios.TCIFLUSH)
         quiet_at = time.monotonic() + QUIET_S
-        while (left_s := quiet_at - time.monotonic()) > 0:
-            if select.select([terminal], [], [], left_s)[0]:
-                if not _read(terminal):
-                    break
-                discarded = True
-                quiet_at = time.monotonic() + QUIET_S
+        while select.select([terminal], [], [], max(0.0, quiet_at - time.monotonic()))[0]:
+            if not _read(terminal):
+                break
+            discarded = True
+            quiet_at = time.monotonic() + QUIET_S
     return discarded
 
 
