@@ -78,7 +78,10 @@ def importing() -> Iterator[None]:
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP arrived. It is a BaseException, like KeyboardInterrupt: no error handler may swallow it."""
+    """SIGTERM or SIGHUP arrived, or a command ended by SIGINT.
+
+    It is a BaseException, like KeyboardInterrupt: no error handler may swallow it.
+    """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
@@ -157,7 +160,7 @@ def _sentences(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "Interrupted."
     if isinstance(error, Terminated):
-        return "Terminated."
+        return "Interrupted." if error.exit_code == INTERRUPTED else "Terminated."
     if isinstance(error, OhsandboxError | SystemExit):
         return str(error)
     if hasattr(error, "format_message"):  # typer's usage errors; their class is private to it

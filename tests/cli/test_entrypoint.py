@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from ohsandbox import errors
@@ -68,3 +73,20 @@ def test_an_unknown_command_is_a_usage_error(invoke: Invoke) -> None:
 def test_the_result_of_a_command_is_its_exit_code() -> None:
     assert exit_code_of(lambda: 7) == 7
     assert exit_code_of(lambda: None) == 0
+
+
+def test_ctrl_c_is_said_whatever_the_command_was_doing(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ohsandbox.cli.commands.run.begin_early", interrupted)
+    ended = invoke("run", "x", "--model", "scripted:demo", "--runtime", "cli", "--no-tui")
+    assert (ended.code, ended.err.splitlines()[-1]) == (130, "ohsandbox: Interrupted.")
+
+
+def test_ctrl_c_while_the_command_is_imported_is_said(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ['PYTHONPATH']}"}
+    command = [sys.executable, "-m", "ohsandbox", "run", "x"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "ohsandbox: Interrupted.\n")

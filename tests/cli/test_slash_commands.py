@@ -312,9 +312,11 @@ def test_a_resumed_conversation_names_the_secrets_that_are_missing(
 
 
 def test_what_needs_checkpoints_says_so_on_a_host(talk: Talk, write_script: WriteScript) -> None:
-    ended = talk("/undo", "/redo", "hi", "/undo", "/diff", "/fork", "/net open", model=write_script(("x", None)))
+    words = ("/undo", "/redo", "/diff", "hi", "/undo", "/diff", "/fork", "/net open")
+    ended = talk(*words, model=write_script(("x", None)))
     said = ended.out + ended.err
     assert said.count("there is nothing to go back to") == 2
+    assert said.count("Nothing has run in this conversation yet, so nothing was changed.") == 1
     assert "so this cannot be undone: no files were changed, or they are off" in said
     assert "has no checkpoints" in said
     assert ended.code == 0

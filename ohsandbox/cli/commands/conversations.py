@@ -14,6 +14,9 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import typer
+
+from ohsandbox.cli.entrypoint import INTERRUPTED
 from ohsandbox.cli.prompts.prompt import is_agreed, person_present
 from ohsandbox.cli.rendering.cost import cost_fields, cost_table
 from ohsandbox.cli.rendering.headless import json_line, line_schema, open_view
@@ -175,15 +178,18 @@ def _read(directory: Path, take: Callable[[SDKEvent], None], *, follow: bool) ->
     if not follow:
         stream_events(directory, take)
         return
-    with LogFollower(directory) as log:
-        is_open = True
-        while is_open:
-            is_open = holder_of(directory) is not None  # asked before the reading: so nothing is missed at the end
-            for event in log.new():
-                take(event)
-            sys.stdout.flush()
-            if is_open:
-                time.sleep(POLL_S)
+    is_open = True
+    try:
+        with LogFollower(directory) as log:
+            while is_open:
+                is_open = holder_of(directory) is not None  # asked before the reading: so nothing is missed at the end
+                for event in log.new():
+                    take(event)
+                sys.stdout.flush()
+                if is_open:
+                    time.sleep(POLL_S)
+    except KeyboardInterrupt:  # the way to leave it
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def print_schema() -> int:

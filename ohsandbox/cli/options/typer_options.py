@@ -7,6 +7,7 @@ import functools
 import inspect
 import re
 import shutil
+import signal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
@@ -16,7 +17,7 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ParameterInfo
 
-from ohsandbox.cli.entrypoint import set_debug
+from ohsandbox.cli.entrypoint import Terminated, set_debug
 from ohsandbox.errors import UsageError
 from ohsandbox.text import MAX_BYTES, byte_size
 
@@ -159,6 +160,13 @@ class _Command(TyperCommand):
             if at == len(args) or args[at].startswith("-"):
                 args = [*args[:at], CHOOSE, *args[at:]]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; typer would make a bare exit code of Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Terminated(signal.SIGINT) from error
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _fit(formatter)

@@ -56,7 +56,9 @@ def show_diff(context: CommandContext, arguments: Sequence[str]) -> None:
     words = [one for one in arguments if one != "--stat"]
     if len(words) > 1:
         raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: /diff [last|N] [--stat]")
-    _check_begun(session)
+    if not session.has_begun:
+        context.show("Nothing has run in this conversation yet, so nothing was changed.")
+        return
     directory = session.conversation.directory
     since = None
     if words:
