@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.conversation.storage.metadata import title_of
 from ohsandbox.persistence import stream_events
-from ohsandbox.timetravel.fork import Turns
+from ohsandbox.timetravel.turns import Turns
 
 if TYPE_CHECKING:
     from datetime import datetime

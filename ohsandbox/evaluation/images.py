@@ -18,7 +18,7 @@ from ohsandbox.evaluation.processors import of_this_machine
 from ohsandbox.runtime.docker.config import options
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.images import build, engine_images
+from ohsandbox.runtime.docker.images import build, build_options, engine_images
 from ohsandbox.runtime.docker.network.network_pool import NetworkPool
 from ohsandbox.runtime.process import invocation
 
@@ -157,8 +157,8 @@ class Images:
         try:
             told = list[str]()
             if (name := environment.image) is None:
-                asked = build.checked(
-                    build.Build(
+                asked = build_options.checked(
+                    build_options.Build(
                         str(environment.build), environment.dockerfile, environment.build_args, environment.build_target
                     )
                 )

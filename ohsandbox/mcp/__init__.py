@@ -6,31 +6,28 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.mcp.config import MCPConfig, ServerConfig, Timeouts
-from ohsandbox.mcp.content import MCPToolObservation
-from ohsandbox.mcp.definition import MCPAction, MCPToolAction, MCPToolDefinition, MCPToolExecutor
-from ohsandbox.mcp.errors import (
-    MCPConfigError,
-    MCPError,
-    MCPProtocolError,
-    MCPRefusedError,
-    MCPServerGoneError,
-    MCPTimeoutError,
-    MCPToolWithheldError,
-)
-from ohsandbox.mcp.server import MCPEvent, ServerState, ServerStatus
-from ohsandbox.mcp.servers import MCPServers, create_mcp_tools, read_mcp_config
-from ohsandbox.mcp.tool_pinning import Pins
-
 if TYPE_CHECKING:
     from ohsandbox.mcp.client import MCPClient
+    from ohsandbox.mcp.config import MCPConfig, ServerConfig, Timeouts
+    from ohsandbox.mcp.content import MCPToolObservation
+    from ohsandbox.mcp.definition import MCPAction, MCPToolAction, MCPToolDefinition, MCPToolExecutor
+    from ohsandbox.mcp.errors import (
+        MCPConfigError,
+        MCPError,
+        MCPProtocolError,
+        MCPRefusedError,
+        MCPServerGoneError,
+        MCPTimeoutError,
+        MCPToolWithheldError,
+    )
     from ohsandbox.mcp.process import Command, SandboxTransport
+    from ohsandbox.mcp.server import MCPEvent, ServerState, ServerStatus
+    from ohsandbox.mcp.servers import MCPServers, create_mcp_tools, read_mcp_config
+    from ohsandbox.mcp.tool_pinning import Pins
 
 os.environ.setdefault(
     "FASTMCP_ENV_FILE", os.devnull
 )  # otherwise fastmcp reads settings from `.env` in the working directory
-
-_SLOW = {"MCPClient": "client", "SandboxTransport": "process", "Command": "process"}
 
 __all__ = [
     "Command",
@@ -60,8 +57,25 @@ __all__ = [
     "read_mcp_config",
 ]
 
+_HOMES = {
+    "client": "MCPClient",
+    "config": "MCPConfig ServerConfig Timeouts",
+    "content": "MCPToolObservation",
+    "definition": "MCPAction MCPToolAction MCPToolDefinition MCPToolExecutor",
+    "errors": "MCPConfigError MCPError MCPProtocolError MCPRefusedError MCPServerGoneError MCPTimeoutError "
+    "MCPToolWithheldError",
+    "process": "Command SandboxTransport",
+    "server": "MCPEvent ServerState ServerStatus",
+    "servers": "MCPServers create_mcp_tools read_mcp_config",
+    "tool_pinning": "Pins",
+}
+"""The public names of each module, which is imported with the first of them: most conversations have no server."""
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _SLOW:
+    """Import and return the public object of that name."""
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_SLOW[name]}"), name)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return found

@@ -50,7 +50,7 @@ class BackendInfo(NamedTuple):
 
 
 def _build(settings: RuntimeSettings) -> Any:
-    from ohsandbox.runtime.docker.images.build import Build  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.images.build_options import Build  # noqa: PLC0415 - only who uses docker imports it
 
     options = settings.build_options
     return Build(settings.build, **options) if settings.build is not None and options else settings.build
@@ -198,11 +198,8 @@ def build_digest(directory: Any) -> str:
         UsageError: there is no Dockerfile, or the files cannot be a build's.
         OSError: one cannot be read.
     """
-    from ohsandbox.runtime.docker.images.build import (  # noqa: PLC0415 - only who uses docker imports it
-        Build,
-        checked,
-        digest_to_trust,
-    )
+    from ohsandbox.runtime.docker.images.build import digest_to_trust  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.images.build_options import Build, checked  # noqa: PLC0415 - as above
 
     if isinstance(directory, list):
         build = Build(*directory)

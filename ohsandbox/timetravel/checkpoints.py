@@ -120,6 +120,28 @@ class CheckpointIndex:
             self.kept = [kept if kept.last is not None else kept._replace(last=seq - 1) for kept in self.kept]
 
 
+def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
+    """Return the checkpoint with the files of a conversation after event `at`.
+
+    Raises:
+        UsageError: there is no such event, or its files were not kept; the message names events with kept files.
+    """
+    files = CheckpointIndex.of(directory)
+    if not 0 <= at <= files.last_seq:
+        told = f"Invalid event {at} of conversation {directory.name!r}: its last is {files.last_seq}."
+        raise UsageError(f"{told} Take that or an earlier one.")
+    kept = files.at(at)
+    if kept is None:
+        ranges = [f"{one.first}-{'' if one.last is None else one.last}" for one in files.kept[-10:]]
+        places = (
+            "There are none: checkpoints are off (in Python, Conversation(checkpoints=True) turns them on), or this "
+            "kind of sandbox keeps none."
+        )
+        places = f"They were kept for events {', '.join(ranges)}." if ranges else places
+        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {places}")
+    return kept
+
+
 class CheckpointLog(Protocol):
     """The parts of a conversation's log that a recorder uses."""
 

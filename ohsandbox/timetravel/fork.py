@@ -19,7 +19,8 @@ from ohsandbox.persistence.blobs import Blobs
 from ohsandbox.persistence.layout import AGENTS_NAME, SNAPSHOTS_NAME
 from ohsandbox.private_files import NEW_FILE, make_private_dir
 from ohsandbox.runtime.factory import open_inventory
-from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, CheckpointRange
+from ohsandbox.timetravel import FORKED
+from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointRange, find_checkpoint
 from ohsandbox.timetravel.snapshots.manifest import changes_between, worst_first
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
 
     from ohsandbox.events import SDKEvent
     from ohsandbox.timetravel.snapshots.restore import UnappliedChange
-
-_FROM_US = "[From ohsandbox, not the user:"
-"""Beginning of a message that no person wrote; it does not begin a turn."""
-
-_RUNNING = events.ConversationStatus.RUNNING.value
-
-FORKED = "Forked"
-"""Code of the notice in a fork that says from which conversation it was made."""
 
 NOT_KEPT = "NotKept"
 """Code of the notice in a fork that names files missing from its snapshot."""
@@ -59,82 +52,6 @@ class Fork(NamedTuple):
     """The checkpoint with the fork's files."""
     workspace: Workspaces | None = None
     """The directories for the files of bound workspaces."""
-
-
-def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
-    """Return the checkpoint with the files of a conversation after event `at`.
-
-    Raises:
-        UsageError: there is no such event, or its files were not kept; the message names events with kept files.
-    """
-    files = CheckpointIndex.of(directory)
-    if not 0 <= at <= files.last_seq:
-        told = f"Invalid event {at} of conversation {directory.name!r}: its last is {files.last_seq}."
-        raise UsageError(f"{told} Take that or an earlier one.")
-    kept = files.at(at)
-    if kept is None:
-        ranges = [f"{one.first}-{'' if one.last is None else one.last}" for one in files.kept[-10:]]
-        places = (
-            "There are none: checkpoints are off (in Python, Conversation(checkpoints=True) turns them on), or this "
-            "kind of sandbox keeps none."
-        )
-        places = f"They were kept for events {', '.join(ranges)}." if ranges else places
-        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {places}")
-    return kept
-
-
-def is_turn(event: SDKEvent) -> bool:
-    """Whether a person wrote this message to the agent; if no run is active, it begins a turn."""
-    if event.type != "user_message":
-        return False
-    said = str(event.data["content"])
-    return not said.startswith(_FROM_US) and said.strip() != events.EXIT
-
-
-class Turns:
-    """Finds the messages with which turns begin.
-
-    One that a person sends during a run begins a turn only if the run is interrupted before the agent has read it.
-    """
-
-    def __init__(self) -> None:
-        self._is_running = False
-        self._unheard: SDKEvent | None = None
-
-    def begun_by(self, event: SDKEvent) -> SDKEvent | None:
-        """Take the next event; return the message that thereby has begun a turn, or None."""
-        begun = None
-        if event.type == "status_update":
-            was_running, self._is_running = self._is_running, event.data["status"] == _RUNNING
-            if was_running and self._is_running:  # that run was interrupted: the next one reads the message
-                begun = self._unheard
-        elif is_turn(event):
-            if not self._is_running:
-                return event
-            self._unheard = self._unheard or event
-            return None
-        if event.type in {"status_update", "assistant_message", "tool_call", "tool_result"}:
-            self._unheard = None
-        return begun
-
-
-def seq_before_turns(directory: Path, turns: int) -> int:
-    """Return the seq of the event before the last `turns` turns; -1 if there is none.
-
-    Raises:
-        UsageError: there are fewer turns, or turns is below 1.
-    """
-    said: list[int] = []
-    counted = Turns()
-
-    def note(event: SDKEvent) -> None:
-        if (begun := counted.begun_by(event)) is not None:
-            said.append(begun.seq)
-
-    stream_events(directory, note)
-    if not 1 <= turns <= len(said):
-        raise UsageError(f"{turns} turns cannot be undone in {directory.name!r}: it has {len(said)}. Ask for fewer.")
-    return said[-turns] - 1
 
 
 def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fork:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.persistence import stream_events
 from ohsandbox.persistence.layout import SNAPSHOTS_NAME
+from ohsandbox.timetravel import FORKED, REDONE
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
-from ohsandbox.timetravel.fork import FORKED, MAX_NAMED, append_notice, fork, seq_before_turns
+from ohsandbox.timetravel.fork import MAX_NAMED, append_notice, fork
 from ohsandbox.timetravel.snapshots.manifest import changes_between, worst_first
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.timetravel.snapshots.three_way_merge import revert_changes
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
+from ohsandbox.timetravel.turns import seq_before_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +34,6 @@ _UNDONE = "Undone"
 """Code of the notice in a fork that says which conversation was undone."""
 _LEFT_ALONE = "LeftAlone"
 """Code of the notice in a fork that names the changes that were not reverted, and why."""
-REDONE = "Redone"
-"""Code of the notice in the undone conversation that its files were restored."""
 
 
 class UndoPlan(NamedTuple):

@@ -17,8 +17,7 @@ from ohsandbox.runtime.files.transfer import TransferLimits
 from ohsandbox.runtime.files.unpack import too_large
 from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, RuntimeSettings
 from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
-from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex
-from ohsandbox.timetravel.fork import find_checkpoint
+from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, find_checkpoint
 from ohsandbox.timetravel.snapshots import manifest
 from ohsandbox.timetravel.snapshots.manifest import (
     FileChange,

@@ -16,7 +16,9 @@ from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.results import Checkpoint
 from ohsandbox.secrets import Secrets
 from ohsandbox.timetravel import fork as forks
-from ohsandbox.timetravel.fork import find_checkpoint, fork, seq_before_turns
+from ohsandbox.timetravel.checkpoints import find_checkpoint
+from ohsandbox.timetravel.fork import fork
+from ohsandbox.timetravel.turns import seq_before_turns
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from ohsandbox.conversation.storage import read_stored
 from ohsandbox.persistence import read_events
 from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME
 from ohsandbox.timetravel import fork as forks
-from ohsandbox.timetravel.fork import TOOLS_UNKNOWN, fork, seq_before_turns
+from ohsandbox.timetravel.fork import TOOLS_UNKNOWN, fork
+from ohsandbox.timetravel.turns import seq_before_turns
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 from tests.timetravel.test_fork import KeepingRuntime, bash
 

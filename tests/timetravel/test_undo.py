@@ -14,8 +14,8 @@ from ohsandbox.errors import ConversationOpenError, UsageError
 from ohsandbox.persistence import DirectoryLock, EventLog, read_events
 from ohsandbox.runtime import disk_space
 from ohsandbox.timetravel import fork as forks
-from ohsandbox.timetravel.fork import seq_before_turns
 from ohsandbox.timetravel.snapshots import manifest
+from ohsandbox.timetravel.turns import seq_before_turns
 from ohsandbox.timetravel.undo import plan_redo, plan_undo, redo, undo
 from ohsandbox.timetravel.workspace_diff import copied_workspace, diff_workspace
 from tests.fakes import FakeModel, answer, call

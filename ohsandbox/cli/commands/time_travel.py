@@ -26,7 +26,8 @@ from ohsandbox.persistence import holder_of, stream_events
 from ohsandbox.runtime.workspace.changes import compare, scan
 from ohsandbox.text import counted
 from ohsandbox.timetravel import undo
-from ohsandbox.timetravel.fork import empty_directory, find_checkpoint, fork, not_kept, restore_workspace
+from ohsandbox.timetravel.checkpoints import find_checkpoint
+from ohsandbox.timetravel.fork import empty_directory, fork, not_kept, restore_workspace
 from ohsandbox.timetravel.snapshots.manifest import is_git, is_over_limit, is_too_large
 from ohsandbox.timetravel.snapshots.patch import patch_of
 from ohsandbox.timetravel.snapshots.restore import write_changes

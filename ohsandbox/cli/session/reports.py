@@ -25,7 +25,7 @@ from ohsandbox.persistence import stream_events
 from ohsandbox.review_text import on_one_line
 from ohsandbox.text import counted
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
-from ohsandbox.timetravel.fork import is_turn
+from ohsandbox.timetravel.turns import is_turn
 from ohsandbox.timetravel.workspace_diff import diff_workspace
 
 if TYPE_CHECKING:

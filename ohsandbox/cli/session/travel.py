@@ -31,7 +31,7 @@ from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import holder_of
 from ohsandbox.text import counted
 from ohsandbox.timetravel import undo
-from ohsandbox.timetravel.fork import seq_before_turns
+from ohsandbox.timetravel.turns import seq_before_turns
 from ohsandbox.timetravel.workspace_diff import diff_workspace
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from ohsandbox.conversation.approvals.analysis import (
     default_analyzer,
     level,
 )
-from ohsandbox.conversation.approvals.rules.looking import only_looks
 from ohsandbox.conversation.approvals.scopes import PendingCall
 from ohsandbox.errors import UsageError
 from ohsandbox.text import did_you_mean
@@ -98,6 +97,8 @@ class PlanMode(ConfirmRisky):
         if call.tool is None or only_reads(call.tool, call.action) or call.hint.kind in _HARMLESS:
             return None
         if call.hint.kind == "command":
+            from ohsandbox.conversation.approvals.rules.looking import only_looks  # noqa: PLC0415 - as in `default_analyzer`
+
             text = str(json.loads(call.arguments).get(call.hint.subject, ""))
             if only_looks(text, workdir=workdir or DEFAULT_WORKDIR):
                 return None

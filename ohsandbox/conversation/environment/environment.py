@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.arguments import expect
 from ohsandbox.conversation.config import default_runtime
-from ohsandbox.conversation.environment.mcp_servers import ConversationServers
 from ohsandbox.conversation.environment.skill_servers import SkillServersGate
 from ohsandbox.conversation.storage import note_container
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.paths import check_apart
 from ohsandbox.runtime.base import Runtime
-from ohsandbox.timetravel.fork import FORKED
-from ohsandbox.timetravel.undo import REDONE
+from ohsandbox.timetravel import FORKED, REDONE
 from ohsandbox.tool import list_registered_tools
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.config import ConversationConfig
+    from ohsandbox.conversation.environment.mcp_servers import ConversationServers
     from ohsandbox.conversation.environment.skill_servers import ProposedServers
     from ohsandbox.conversation.log import ConversationLog, Listeners
     from ohsandbox.events import EventBody, SDKEvent
@@ -121,13 +120,17 @@ class Environment:
         """The model's tools by name; empty before `prepare`."""
         return dict(self._tools or {})
 
-    def read_servers(self) -> ConversationServers:
+    def read_servers(self) -> ConversationServers | None:
         """Read the agent's MCP configuration, once; no server is started.
+
+        Returns: the servers; None if the agent has no configuration and no server of a skill may start.
 
         Raises:
             MCPConfigError: the configuration is invalid.
         """
-        if self._mcp is None:
+        if self._mcp is None and (self._config.agent.mcp_config is not None or self._skill_servers.approved):
+            from ohsandbox.conversation.environment.mcp_servers import ConversationServers  # noqa: PLC0415 - most conversations have none
+
             self._mcp = ConversationServers(
                 self._config.agent.mcp_config, self._log, self._statuses, self._config.output
             )
@@ -140,24 +143,31 @@ class Environment:
             MCPConfigError: the configuration is invalid, or a variable is not set.
         """
         servers = self.read_servers()
-        if self._has_looked and not (servers.to_begin or self._skill_servers.approved):
+        if self._has_looked and not ((servers is not None and servers.to_begin) or self._skill_servers.approved):
             return
         if self._tools is None and self.runtime is not None and self.runtime.is_alive():
-            self._look_at_skills(self.runtime, servers)
-            approved = self._skill_servers.approved
-            if self._skill_servers.waiting is None and (servers.to_begin or approved):
-                servers.begin(self.runtime, approved)
+            self._look_at_skills(self.runtime)
+            to_begin = self._skill_servers.approved or (servers is not None and servers.to_begin)
+            if self._skill_servers.waiting is None and to_begin:
+                self._begin_servers(self.runtime)
 
     @property
     def pending_servers(self) -> ProposedServers | None:
         """The MCP servers of the workspace's skills that wait for a person's approval."""
         return self._skill_servers.waiting if self._config.skill_servers == "ask" else None
 
-    def _look_at_skills(self, runtime: Runtime, servers: ConversationServers) -> None:
+    def _look_at_skills(self, runtime: Runtime) -> None:
         """Find the MCP servers of the workspace's skills; a sub-agent uses those of its parent instead."""
         if self._config.depth == 0 and self._config.skill_servers != "never":
-            self._skill_servers.look(runtime, taken=[*servers.configured, *list_registered_tools()])
+            configured = () if (servers := self.read_servers()) is None else servers.configured
+            self._skill_servers.look(runtime, taken=[*configured, *list_registered_tools()])
         self._has_looked = True
+
+    def _begin_servers(self, runtime: Runtime) -> ConversationServers | None:
+        """Begin to start the configured servers and those of skills that a person has allowed."""
+        if (servers := self.read_servers()) is not None:
+            servers.begin(runtime, self._skill_servers.approved)
+        return servers
 
     def _stop_revoked(self) -> None:
         if self.servers is not None and (revoked := self._skill_servers.revoked):
@@ -178,17 +188,19 @@ class Environment:
             Exception: any error of a callback about servers of skills; the next call asks it again.
         """
         if self._tools is None:
-            runtime, servers = self._connect(), self.read_servers()
-            self._look_at_skills(runtime, servers)
-            if servers.is_lent:
+            runtime = self._connect()
+            self._look_at_skills(runtime)
+            if (servers := self.read_servers()) is not None and servers.is_lent:
                 self._skill_servers.refuse("the agent's servers run already and are their owner's. Configure them.")
             self._skill_servers.decide(self._config.skill_servers)
-            servers.begin(runtime, self._skill_servers.approved)
+            servers = self._begin_servers(runtime)
             self._stop_revoked()
             state = state_of(runtime)
             tools = self._config.agent.initialize(state)
-            servers.offer(tools, canceled=canceled)
-            system_message = self._config.agent.system_message(state, tools, note=servers.missing())
+            if servers is not None:
+                servers.offer(tools, canceled=canceled)
+            note = "" if servers is None else servers.missing()
+            system_message = self._config.agent.system_message(state, tools, note=note)
             if self._log.history.system_prompt != system_message.data:
                 self._log.emit(system_message)
             self._tools = tools
@@ -218,7 +230,8 @@ class Environment:
             self.runtime.hold()
         if self._tools is not None:
             self._stop_revoked()
-            self.read_servers().refresh(self._tools)
+            if self._mcp is not None:
+                self._mcp.refresh(self._tools)
 
     def tool(self, name: str) -> ToolDefinition[Any, Any] | None:
         """Return the tool of this name, or None, also before `prepare`. Thread-safe."""

@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.arguments import expect
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus, SDKEvent
-from ohsandbox.timetravel import undo as undoing
-from ohsandbox.timetravel.checkpoints import CheckpointIndex, keep_now
-from ohsandbox.timetravel.fork import find_checkpoint, fork_into
-from ohsandbox.timetravel.snapshots.patch import patch_of
+from ohsandbox.timetravel.checkpoints import CheckpointIndex, find_checkpoint, keep_now
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
-from ohsandbox.timetravel.workspace_diff import diff_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +52,8 @@ class TimeTravel(ABC):
                 fit.
             SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
         """
+        from ohsandbox.timetravel.fork import fork_into  # noqa: PLC0415 - a run that never goes back loads none of it
+
         if at is None:
             self._check_idle("Name an event (at=), or stop it first.")
         seq = keep_now(self._log, self.runtime) if at is None else _seq_of(at)
@@ -76,6 +74,8 @@ class TimeTravel(ABC):
             UsageError: there are fewer turns, their files were not kept, or a run is active.
             SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
         """
+        from ohsandbox.timetravel import undo as undoing  # noqa: PLC0415 - as in `fork`
+
         expect("turns", turns, int, optional=False)
         self._check_idle("Stop it first.")
         forked, _ = undoing.undo(undoing.plan_undo(self.directory, turns))
@@ -92,6 +92,8 @@ class TimeTravel(ABC):
             UsageError: `undo` did not make this one, that one was deleted, or a run is active.
             SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
         """
+        from ohsandbox.timetravel import undo as undoing  # noqa: PLC0415 - as in `fork`
+
         self._check_idle("Stop it first.")
         plan = undoing.plan_redo(self.directory)
         older, _ = undoing.redo(plan)
@@ -114,6 +116,9 @@ class TimeTravel(ABC):
             UsageError: the files at one of them were not kept, or git is not installed.
             SandboxUnavailable: the engine that has the files is unavailable.
         """
+        from ohsandbox.timetravel.snapshots.patch import patch_of  # noqa: PLC0415 - as in `fork`
+        from ohsandbox.timetravel.workspace_diff import diff_workspace  # noqa: PLC0415 - as in `fork`
+
         first, last = (None if event is None else _seq_of(event) for event in (since, until))
         with diff_workspace(self.directory, first, last) as work:
             return b"".join(part.text for part in patch_of(work.changes, work.store.content))

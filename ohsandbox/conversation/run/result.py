@@ -14,7 +14,6 @@ from ohsandbox.events import (
     ToolResultEvent,
 )
 from ohsandbox.persistence.reading import LogFollower
-from ohsandbox.timetravel.workspace_diff import changed_between
 from ohsandbox.tools import arguments_of, hint_of
 
 if TYPE_CHECKING:
@@ -92,6 +91,8 @@ class RunResult:
         checkpoints, they include all files that differ between the run's first and last checkpoint, also those that
         commands and sub-agents changed. Otherwise changes by commands are missing: see `ohsandbox diff`.
         """
+        from ohsandbox.timetravel.workspace_diff import changed_between  # noqa: PLC0415 - most runs are never asked
+
         bound = [event.data.workspace for event in self.events if isinstance(event, CheckpointEvent)]
         recorded = [workspace for workspace in bound if workspace]
         kept = changed_between(self._directory, recorded[0], recorded[-1]) if recorded else []

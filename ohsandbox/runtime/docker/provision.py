@@ -27,12 +27,10 @@ from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, MAPPED_H
 from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
 from ohsandbox.runtime.docker.config.profiles import is_root
 from ohsandbox.runtime.docker.config.resolve import resolve
-from ohsandbox.runtime.docker.images import build, engine_images
+from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.mounts import caches, guard, mounts
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
-from ohsandbox.runtime.docker.ownership.inventory import WORKSPACE_LABEL, DockerInventory, of_workspace, orphans_here
-from ohsandbox.runtime.docker.ownership.inventory import digest as workspace_digest
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.docker.services import service_images, service_inventory, services
 from ohsandbox.runtime.files import transfer
@@ -125,7 +123,9 @@ def create(
         UsageError: the name is taken, a limit is refused, or the workspace cannot be bound on this engine.
         CallCancelledError: cancel was set before the image was available.
     """
-    if orphans_here(engine):
+    if lease.orphans_here(engine):
+        from ohsandbox.runtime.docker.ownership.inventory import DockerInventory  # noqa: PLC0415 - rarely needed
+
         DockerInventory(engine).collect_garbage(keep_networks=True)
     checkpoint = checkpoint or options.checkpoint
     options, facts, setup = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
@@ -180,6 +180,8 @@ def _image(
     if checkpoint is not None:
         return options, checkpoints.facts(engine, checkpoint), None
     if options.build is not None:
+        from ohsandbox.runtime.docker.images import build  # noqa: PLC0415 - most images exist
+
         name = build.ensure(engine, options.build, progress=progress, cancel=cancel)
         options = options.model_copy(update={"image": name})
     facts = engine_images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
@@ -194,7 +196,7 @@ def _config(
     """Return the configuration of a new container, with our labels."""
     labels = {"ohsandbox": "1", lease.LEASE_LABEL: held.id}
     if options.writable:
-        labels[WORKSPACE_LABEL] = " ".join(map(workspace_digest, options.writable))
+        labels[lease.WORKSPACE_LABEL] = " ".join(map(lease.workspace_digest, options.writable))
     if options.conversation:
         labels[CONVERSATION_LABEL] = options.conversation
     name = held.record.container
@@ -277,7 +279,7 @@ def release_workspace(
     guarded = {} if config is None else {bind.source: [mount.path for mount in bind.guard] for bind in config.binds}
     for directory in options.writable if options.git == "guarded" else ():
         with contextlib.suppress(OhsandboxError):
-            if len(of_workspace(engine, directory)) <= (0 if gone else 1):
+            if len(lease.of_workspace(engine, directory)) <= (0 if gone else 1):
                 guard.release(directory, guarded.get(directory), gone=gone)
 
 

@@ -13,7 +13,7 @@ from ohsandbox.errors import (
     UsageError,
 )
 from ohsandbox.runtime.aio import waited
-from ohsandbox.runtime.docker import attach, provision, resume
+from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.checkpoints import checkpoints, setups
 from ohsandbox.runtime.docker.config import options
 from ohsandbox.runtime.docker.config.container_config import CONNECTOR_DIR
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.config.container_config import SandboxLimits
     from ohsandbox.runtime.docker.config.options import Profile
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.images.build import Build
+    from ohsandbox.runtime.docker.images.build_options import Build
     from ohsandbox.runtime.docker.mounts.guard import Git
     from ohsandbox.runtime.docker.network.network_pool import NetworkPool
     from ohsandbox.runtime.docker.sandbox import Sandbox
@@ -235,6 +235,8 @@ class DockerRuntime(ContainerRuntime):
 
         def join_or_make(engine: Engine) -> Sandbox:
             if self._options.attach:
+                from ohsandbox.runtime.docker import attach  # noqa: PLC0415 - most sandboxes are new
+
                 return attach.join(engine, self._options)
             return provision.create(
                 engine, self._options, progress=self._progress, cancel=self.start_cancel, networks=self._networks
@@ -254,6 +256,8 @@ class DockerRuntime(ContainerRuntime):
             return super().resume(checkpoints)
 
         def find_or_make(engine: Engine) -> Sandbox:
+            from ohsandbox.runtime.docker import resume  # noqa: PLC0415 - most sandboxes are new
+
             begun, self.resumed = resume.resume(engine, self._options, checkpoints, progress=self._progress)
             self._monitors.is_new = False
             return begun

@@ -17,8 +17,8 @@ from ohsandbox.runtime.docker.config.container_config import (
     Hardening,
     SandboxLimits,
 )
-from ohsandbox.runtime.docker.images.build import Build
-from ohsandbox.runtime.docker.images.build import checked as checked_build
+from ohsandbox.runtime.docker.images.build_options import Build
+from ohsandbox.runtime.docker.images.build_options import checked as checked_build
 from ohsandbox.runtime.docker.mounts import caches, mount_policy, mounts
 from ohsandbox.runtime.docker.mounts.guard import Git  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.docker.mounts.mounts import asked_mounts, asked_workspaces, copied_directory

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import EngineUnavailable, OhsandboxError, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.engine.error_mapping import NO_ENGINE_REMEDY, engine_errors, foreign_errors
 from ohsandbox.runtime.docker.engine.own_container import own_id
-from ohsandbox.runtime.docker.engine.ssh_tunnel import SshTunnel, tunnel_to
 from ohsandbox.runtime.process.cancellation import check_not_cancelled, once_cancelled
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ohsandbox.runtime.docker.engine.own_container import OwnMount
+    from ohsandbox.runtime.docker.engine.ssh_tunnel import SshTunnel
 
 CONNECT_TIMEOUT_S = 8.0
 """Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
@@ -184,6 +184,8 @@ def _engine(address: EngineAddress) -> Engine:
     with _usage_errors():
         url = parse_host(address.url, tls=bool(address.tls))
     if url.startswith("ssh://"):
+        from ohsandbox.runtime.docker.engine.ssh_tunnel import tunnel_to  # noqa: PLC0415 - most engines are local
+
         return _negotiated(address, tunnel_to(address.url))
     if url.startswith("http+unix://"):
         # a plain OSError says more than docker-py's, which also leaks the failed socket

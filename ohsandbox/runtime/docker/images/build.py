@@ -13,12 +13,10 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ohsandbox.arguments import expect, expect_texts_by_name, suggests_names
+from ohsandbox.arguments import suggests_names
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
@@ -27,6 +25,7 @@ from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import builders, engine_images
 from ohsandbox.runtime.docker.images.build_context import DIGEST_CHARS, BuildContext
+from ohsandbox.runtime.docker.images.build_options import Build, checked
 from ohsandbox.runtime.inventory import removal
 from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress
@@ -34,6 +33,7 @@ from ohsandbox.runtime.results import PullProgress
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
 
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.inventory import GcResult
@@ -46,68 +46,12 @@ UNUSED_S = 14 * 24 * 3600.0
 outlast a holiday."""
 
 
-class Build(NamedTuple):
-    """The inputs from which an image is built."""
-
-    context: str | os.PathLike[str]
-    """A directory of this machine; its `.dockerignore` is honoured."""
-    dockerfile: str = "Dockerfile"
-    """Path of the Dockerfile in the context."""
-    args: Mapping[str, str] = {}
-    """Values of the Dockerfile's ARG. They are recorded in the image's history, so do not put secrets in them."""
-    target: str | None = None
-    """The stage to build; None means the last one."""
-    secrets: Mapping[str, str] = {}
-    """Secrets for `RUN --mount=type=secret,id=...`: `env:NAME` or `file:PATH` by id. They need BuildKit and are stored
-    in no layer. They do not enter the image's tag, so the built files must not depend on their values.
-    """
-    base: str | Mapping[str, Any] | None = None
-    """An image, or the fields of another `Build`, which is pulled or built first. The Dockerfile's ARG `BASE` is then
-    its name, `BASE_ID` its id and `BASE_USER` its user.
-    """
-
-
 class BuiltImage(NamedTuple):
     """An image built from a Dockerfile, and the working directory of its commands."""
 
     name: str
     workdir: str
     """The image's WORKDIR; the root directory if it has none, because `COPY file .` then puts files there."""
-
-
-def checked(build: Build | str | os.PathLike[str]) -> Build:
-    """Return the build with its context as an absolute path.
-
-    Raises:
-        UsageError: the directory or its Dockerfile does not exist, or the Dockerfile is not in it.
-    """
-    given = build if isinstance(build, Build) else Build(build)
-    if not isinstance(given.context, str | os.PathLike) or not given.context:
-        raise UsageError(f"Invalid build {given.context!r}: give a directory with a Dockerfile, or a Build(...)")
-    expect_texts_by_name("Build(args=...)", given.args)
-    expect_texts_by_name("Build(secrets=...)", given.secrets)
-    for name, reference in given.secrets.items():
-        if not reference.startswith(("env:", "file:")):
-            raise UsageError(f"Invalid secret {name!r} of a build: expected env:NAME or file:PATH.")
-    expect("Build(dockerfile=...)", given.dockerfile, str, optional=False)
-    expect("Build(target=...)", given.target, str)
-    root = Path(given.context).expanduser().resolve()
-    if not isinstance(build, Build) and root.is_file():
-        given, root = Build(root.parent, root.name), root.parent
-    if not root.is_dir():
-        raise UsageError(f"The build's directory {str(root)!r} does not exist. Remedy: name one with a Dockerfile.")
-    name = os.path.normpath(given.dockerfile)
-    if name.startswith(("/", "..")):
-        raise UsageError(f"The Dockerfile {given.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there.")
-    if not (root / name).is_file():
-        raise UsageError(
-            f"There is no file {name!r} in {str(root)!r}. Remedy: name a directory that has one, or the file itself."
-        )
-    if isinstance(given.base, Mapping):
-        checked(Build(**given.base))
-    else:
-        expect("Build(base=...)", given.base, str)
-    return given._replace(context=str(root), dockerfile=name, args=dict(given.args), secrets=dict(given.secrets))
 
 
 _trusted: dict[str, str] = {}

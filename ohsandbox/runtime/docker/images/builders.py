@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.images.build import Build
+    from ohsandbox.runtime.docker.images.build_options import Build
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.checkpoints import checkpoints
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import build
-from ohsandbox.runtime.docker.images.build import Build
+from ohsandbox.runtime.docker.images.build_options import Build, checked
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.inventory import SHIPPED_IMAGES, StoredImage, removal
 
@@ -61,9 +61,7 @@ def build_shipped(
         SandboxUnavailable: the engine failed.
     """
     args = {} if base is None else {"BASE_IMAGE": base}
-    made = build.ensure(
-        engine, build.checked(Build(_directory_of(name), args=args, secrets=_secrets())), progress=progress
-    )
+    made = build.ensure(engine, checked(Build(_directory_of(name), args=args, secrets=_secrets())), progress=progress)
     with engine_errors(f"naming image {made}"):
         engine.api.tag(made, _tag_of(name))
     return _tag_of(name)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import state_dir
-from ohsandbox.runtime.workspace.branches import is_tree
 from ohsandbox.runtime.workspace.git_layout import LAYOUT, is_repository, looks_like_dotgit
 from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 
@@ -120,6 +119,8 @@ def check_path(
 
 
 def _forbidden(path: Path, *, copied: bool = False) -> str | None:
+    from ohsandbox.runtime.workspace.branches import is_tree  # noqa: PLC0415 - for a bound workspace alone
+
     if is_tree(path):
         return None
     if why := _of_the_system(path) or _of_a_home(path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import threading
 import time
 from collections import deque
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.ownership.lease import LeaseRecord
     from ohsandbox.runtime.inventory import SandboxUsage, StoredImage
     from ohsandbox.runtime.results import PullProgress
-
-WORKSPACE_LABEL = "ohsandbox.workspace"
 
 
 class DockerInventory(Inventory):
@@ -223,31 +219,6 @@ class DockerInventory(Inventory):
         return [tag for tag in tags if not tag.startswith(internal)]
 
 
-def digest(workspace: str) -> str:
-    """Return a directory's digest for WORKSPACE_LABEL, which lists one for each directory that is bound read-write."""
-    return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
-
-
-def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> list[dict[str, Any]]:
-    """Return all running containers that bind a directory, of any owner; with stopped, also those that do not run."""
-    with engine_errors("looking for other sandboxes of the workspace"):
-        filters = {"label": [WORKSPACE_LABEL]} | ({} if stopped else {"status": ["running"]})
-        listed = engine.api.containers(all=stopped, filters=filters)
-        words = {str(one["Id"]): str((one.get("Labels") or {}).get(WORKSPACE_LABEL)).split() for one in listed}
-        return [one for one in listed if digest(workspace) in words[str(one["Id"])]]
-
-
-def orphans_here(engine: Engine) -> bool:
-    """Whether a lease of this engine has a dead owner; reads only the state directory, 5 us per lease."""
-    for one in lease.all_ids():
-        record = lease.read(one)
-        if record is None or record.keep or lease.is_resumable(record) or record.engine != engine.address.url:
-            continue
-        if not lease.owner_alive(one):
-            return True
-    return False
-
-
 def own_record(found: dict[str, Any]) -> LeaseRecord | None:
     """Return the lease record that names this container; None if the label does not belong to it."""
     record = lease.read(_lease_id(found))
@@ -313,7 +284,7 @@ def _remove_idle(engine: Engine, record: LeaseRecord, container: str | None) -> 
 def _unlock(engine: Engine, workspace: str) -> None:
     """Release the guard so that the host's git can change the configuration, unless a sandbox uses the workspace."""
     with contextlib.suppress(SandboxUnavailable):
-        containers = of_workspace(engine, workspace, stopped=True)
+        containers = lease.of_workspace(engine, workspace, stopped=True)
         if any(found.get("State") == "running" for found in containers):
             return
         records = ((one, lease.read(one)) for one in lease.all_ids())

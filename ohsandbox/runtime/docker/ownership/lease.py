@@ -7,12 +7,13 @@ and is locked *before* its container is created, so that every container without
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import socket
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -20,12 +21,17 @@ from ohsandbox import private_files
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import create_locked, open_lock, open_locked
+from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from ohsandbox.runtime.docker.engine.connection import Engine
+
 LEASE_LABEL = "ohsandbox.lease"
+WORKSPACE_LABEL = "ohsandbox.workspace"
+"""Label with the digest of each directory that is bound read-write, separated by blanks."""
 _ID_BYTES = 16
 
 RESUMABLE_S = 3 * 24 * 3600.0
@@ -198,6 +204,31 @@ def try_lock(lease_id: str) -> Iterator[bool | None]:
 def remove_file(lease_id: str) -> None:
     """Remove the lease file of a container that is gone."""
     _path(lease_id).unlink(missing_ok=True)
+
+
+def workspace_digest(workspace: str) -> str:
+    """Return a directory's digest for WORKSPACE_LABEL, which lists one for each directory that is bound read-write."""
+    return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
+
+
+def of_workspace(engine: Engine, workspace: str, *, stopped: bool = False) -> list[dict[str, Any]]:
+    """Return all running containers that bind a directory, of any owner; with stopped, also those that do not run."""
+    with engine_errors("looking for other sandboxes of the workspace"):
+        filters = {"label": [WORKSPACE_LABEL]} | ({} if stopped else {"status": ["running"]})
+        listed = engine.api.containers(all=stopped, filters=filters)
+        words = {str(one["Id"]): str((one.get("Labels") or {}).get(WORKSPACE_LABEL)).split() for one in listed}
+        return [one for one in listed if workspace_digest(workspace) in words[str(one["Id"])]]
+
+
+def orphans_here(engine: Engine) -> bool:
+    """Whether a lease of this engine has a dead owner; reads only the state directory, 5 us each."""
+    for one in all_ids():
+        record = read(one)
+        if record is None or record.keep or is_resumable(record) or record.engine != engine.address.url:
+            continue
+        if not owner_alive(one):
+            return True
+    return False
 
 
 def _path(lease_id: str) -> Path:

@@ -228,7 +228,7 @@ class _ComposeReader:
         told = {"context": told} if isinstance(told, str) else _mapping(told)
         for key in told.keys() - {"context", "dockerfile", "args", "target"}:
             self._refuse(("build", str(key)), "is not taken")
-        from ohsandbox.runtime.docker.images.build import Build, checked  # noqa: PLC0415 - few files build
+        from ohsandbox.runtime.docker.images.build_options import Build, checked  # noqa: PLC0415 - few files build
 
         try:
             directory = self._path.parent

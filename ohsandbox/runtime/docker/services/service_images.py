@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.errors import ImageUnavailable, SandboxRefused
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.images import build, engine_images
+from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.services import service_checkpoints
 from ohsandbox.runtime.docker.services.service_inventory import described_service
 
@@ -74,6 +74,8 @@ def find_images(
         name = service.image
         try:
             if service.build is not None:
+                from ohsandbox.runtime.docker.images import build  # noqa: PLC0415 - few services build
+
                 name = build.ensure(engine, service.build, progress=progress, cancel=cancel)
             engine_images.ensure(engine, str(name), progress=progress, cancel=cancel)
         except ImageUnavailable as error:

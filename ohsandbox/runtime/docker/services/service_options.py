@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.config.container_config import GIB, MIB
-from ohsandbox.runtime.docker.images.build import Build
-from ohsandbox.runtime.docker.images.build import checked as checked_build
+from ohsandbox.runtime.docker.images.build_options import Build
+from ohsandbox.runtime.docker.images.build_options import checked as checked_build
 from ohsandbox.runtime.docker.network.proxy_variables import PROXY_PORT
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.secrets import check_name, check_reference

@@ -27,9 +27,9 @@ from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.runtime.docker.images import build as builds
 from ohsandbox.runtime.docker.images import builders
-from ohsandbox.runtime.docker.images.build import checked
 from ohsandbox.runtime.docker.images.build_context import MAX_IGNORE_BYTES, BuildContext
 from ohsandbox.runtime.docker.images.build_ignore import kept_paths
+from ohsandbox.runtime.docker.images.build_options import checked
 from ohsandbox.runtime.docker.images.builders import buildkit_command
 from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 
