@@ -55,8 +55,7 @@ class Masker:
     def mask_cut(self, text: str) -> str:
         """Do the same as `mask` for text that may have been cut: halves of long values are masked too."""
         raw = text.encode("utf-8", _TEXT)
-        found = merged(sorted(span for index in self._indexes for span in index.found_cut(raw)))
-        return _replaced(text, raw, [_at_characters(raw, span) for span in found])
+        return _replaced(text, raw, self._cut_spans(raw))
 
     def mask_json(self, value: Any) -> Any:
         """Return a copy of plain JSON with all texts and keys masked but `data:` URLs; value itself without secrets."""
@@ -82,15 +81,40 @@ class Masker:
         """Return the length of the prefix of data that later data cannot change; a value may begin after it."""
         return min((index.beginning(data) for index in self._indexes), default=len(data))
 
-    def before_gap(self, text: str) -> str:
-        """Return text without the beginning of a value at its end, since the text that follows is missing."""
+    def mask_window(self, text: str, *, after_gap: bool = False, before_gap: bool = False, cut: bool = False) -> str:
+        """Return text that is a part of a longer one, masked, without pieces of values at its ends.
+
+        The pieces are looked for before masking: the mask of a line of a value would hide that the value's first lines
+        stand before it.
+
+        Args:
+            text: the part.
+            after_gap: text before it is missing, so it may begin with the end of a value.
+            before_gap: text after it is missing, so it may end with the beginning of a value.
+            cut: as in `mask_cut`.
+        """
         raw = text.encode("utf-8", _TEXT)
-        return raw[: self.whole_prefix(raw)].decode("utf-8", _TEXT)
+        first = self._end_of_value(raw) if after_gap else 0
+        last = self.whole_prefix(raw) if before_gap else len(raw)
+        spans = self._cut_spans(raw) if cut else self.spans(raw)
+        inside = [span for span in spans if span.end > first and span.start < last]
+        moved = [
+            span._replace(start=max(span.start, first) - first, end=min(span.end, last) - first) for span in inside
+        ]
+        kept = raw[first : max(first, last)]
+        return _replaced(kept.decode("utf-8", _TEXT), kept, moved)
 
     def after_gap(self, text: str) -> str:
         """Return text without the end of a value at its beginning, since the text before it is missing."""
         raw = text.encode("utf-8", _TEXT)
-        return raw[max((index.ending(raw) for index in self._indexes), default=0) :].decode("utf-8", _TEXT)
+        return raw[self._end_of_value(raw) :].decode("utf-8", _TEXT)
+
+    def _end_of_value(self, raw: bytes) -> int:
+        return max((index.ending(raw) for index in self._indexes), default=0)
+
+    def _cut_spans(self, raw: bytes) -> list[Span]:
+        found = merged(sorted(span for index in self._indexes for span in index.found_cut(raw)))
+        return [_at_characters(raw, span) for span in found]
 
 
 class StreamMasker:

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ohsandbox import Agent, CLIRuntime, Conversation
@@ -207,8 +207,12 @@ def test_the_steps_of_a_sub_agent_are_heard(tmp_path: Path, runtime: Runtime) ->
 VALUE = "".join(f"{number:04d}." for number in range(5000))[:20000]
 
 
+LINES = f"-----BEGIN KEY-----\n{'q7Zx' * 60}\nend of it\n"
+
+
+@example(secret=LINES, before="", after="", end=277)  # the window ends after a line that is masked by itself
 @given(
-    secret=st.sampled_from([SECRET, VALUE, f"-----BEGIN KEY-----\n{'q7Zx' * 60}\nend of it\n"]),
+    secret=st.sampled_from([SECRET, VALUE, LINES]),
     before=st.text(max_size=50),
     after=st.text(max_size=50),
     end=st.integers(0, 30_000),

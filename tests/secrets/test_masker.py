@@ -225,10 +225,20 @@ def test_halves_at_a_cut_are_masked() -> None:
 def test_around_a_gap_nothing_of_a_value_is_left(cut: int) -> None:
     masker = Masker({"T": TOKEN})
     text = f"1234{TOKEN}5678"
-    kept = masker.before_gap(masker.mask(text[:cut])) + "|" + masker.after_gap(masker.mask(text[cut:]))
+    kept = masker.mask_window(text[:cut], before_gap=True) + "|" + masker.mask_window(text[cut:], after_gap=True)
     assert not re.search("|".join(re.escape(TOKEN[i : i + 3]) for i in range(len(TOKEN) - 2)), kept)
     assert kept.startswith("1234"[:cut])
     assert kept.endswith("5678"[max(0, cut - len(TOKEN) - 4) :])
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_around_a_gap_no_line_of_a_value_is_left(cut: int) -> None:
+    lines = "user anna\nA-password-of-one-line\nport 1234\n"
+    masker = Masker({"T": lines})
+    text = f"....\n{lines}....\n"
+    kept = masker.mask_window(text[:cut], before_gap=True) + "|" + masker.mask_window(text[cut:], after_gap=True)
+    assert not re.search("anna|pass|1234", kept)
+    assert masker.mask_window(text, after_gap=True, before_gap=True) == "....\n<secret:T>....\n"
 
 
 def test_json_is_masked_throughout_but_for_images() -> None:

@@ -114,9 +114,11 @@ class Capture:
             size -= len(rest)
         texts = [clean(head), clean(tail)] if dropped else [clean(head)]
         if masker:
-            texts = [masker.mask(text) for text in texts]
-            if dropped:
-                texts = [masker.before_gap(texts[0]), masker.after_gap(texts[1])]
+            gap = bool(dropped)
+            texts = [
+                masker.mask_window(texts[0], before_gap=gap),
+                *(masker.mask_window(one, after_gap=gap) for one in texts[1:]),
+            ]
         return Captured("".join(texts), size, dropped)
 
 
@@ -128,8 +130,7 @@ def printable_end(data: bytes, masker: Masker | None) -> str:
     text = clean(data[: whole_prefix(data)])
     is_cut = len(data) >= LAST_OUTPUT_BYTES
     if masker:
-        text = masker.mask_cut(text) if is_cut else masker.mask(text)
-        text = masker.before_gap(masker.after_gap(text) if is_cut else text)
+        text = masker.mask_window(text, after_gap=is_cut, before_gap=True, cut=is_cut)
     if is_cut:
         first, _, rest = text.partition("\n")
         text = rest or first
