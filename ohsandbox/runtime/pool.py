@@ -239,21 +239,20 @@ class SandboxPool:
         return True
 
     def _lacks(self) -> bool:
-        """Whether one more sandbox has to be started; the caller holds the lock."""
-        return not self._closed and len(self._ready) + self._begun < self._size + self._waiting
+        """Whether one more sandbox has to be started."""
+        with self._changed:
+            return not self._closed and len(self._ready) + self._begun < self._size + self._waiting
 
     def _fill(self) -> None:
-        """Start threads that start the missing sandboxes; only one thread after a failure.
-
-        The caller holds the lock.
-        """
-        at_once = STARTS_AT_ONCE if self._failure is None else 1
-        lacks = self._size + self._waiting - len(self._ready) - self._threads
-        if self._closed or time.monotonic() < self._next_try:
-            return
-        for _ in range(min(lacks, at_once - self._threads)):
-            self._threads += 1
-            _in_background(self._start_some)
+        """Start threads that start the missing sandboxes; only one thread after a failure."""
+        with self._changed:
+            at_once = STARTS_AT_ONCE if self._failure is None else 1
+            lacks = self._size + self._waiting - len(self._ready) - self._threads
+            if self._closed or time.monotonic() < self._next_try:
+                return
+            for _ in range(min(lacks, at_once - self._threads)):
+                self._threads += 1
+                _in_background(self._start_some)
 
     def _start_some(self) -> None:
         """Start sandboxes until none is missing, or too many starts have failed."""

@@ -194,7 +194,7 @@ class ShellSessions(PortForwarding):
         """
         with self._lock:
             if name not in self._shells:
-                self._shell(name).take_over(workdir)
+                self._shell(name, workdir=workdir, is_reopened=True)
 
     def list_sessions(self) -> list[str]:
         """Names of the open sessions, in the order in which they were opened."""
@@ -220,11 +220,13 @@ class ShellSessions(PortForwarding):
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
         user: str | int | None = None,
+        is_reopened: bool = False,
     ) -> Shell:
         """Return the session's shell, not started; the options are those of a new one."""
         with self._lock:
             if name not in self._shells:
-                options = SessionOptions({**self.environment(), **(env or {})}, workdir or self.workdir, user)
+                added = {**self.environment(), **(env or {})}
+                options = SessionOptions(added, workdir or self.workdir, user, is_reopened=is_reopened)
                 self._shells[name] = Shell(cast("Runtime", self), name, options)
             return self._shells[name]
 

@@ -132,15 +132,17 @@ def _load_options(directory: Path) -> SandboxOptions | None:
         return None
 
 
-def leave_on_exit(presenter: Presenter, runtime: Runtime, *, stays: bool) -> Callable[..., bool]:
-    """Return a callback for an ExitStack that keeps the sandbox of a conversation that was cut off.
+def leave_on_exit(
+    stack: contextlib.ExitStack, presenter: Presenter, runtime: Runtime, *, stays: Callable[[], bool]
+) -> None:
+    """Have the stack that closes the runtime keep the sandbox, at its end, if the conversation was cut off.
 
-    Call it before the runtime is closed. stays: the sandbox is kept or joined, so it stays in any case.
+    stays: whether the sandbox is kept or joined, so that it stays in any case.
     """
 
     def leave(_kind: object, error: BaseException | None, _traceback: object) -> bool:
         unfinished = error is not None or presenter.conversation.status().value in _UNFINISHED
-        if stays or not unfinished or not presenter.has_worked:
+        if stays() or not unfinished or not presenter.has_worked:
             return False
         runtime.leave(at_once=presenter.hurried)
         if getattr(runtime, "name", "") and not presenter.hurried:
@@ -150,7 +152,7 @@ def leave_on_exit(presenter: Presenter, runtime: Runtime, *, stays: bool) -> Cal
                 )
         return False
 
-    return leave
+    stack.push(leave)
 
 
 def _check_place(asked: SandboxOptions, before: SandboxOptions, conversation_id: str) -> None:

@@ -316,8 +316,7 @@ class RunSession:
         conversation.confirmation = policy_of(policy)
         self._presenter = presenter = self._present(conversation)
         conversation.register_callback(self.spent.add)
-        leave = leave_on_exit(presenter, runtime, stays=bool(full.keep or full.attach))
-        stack.push(lambda *ended: not self._keeps_sandbox and leave(*ended))
+        leave_on_exit(stack, presenter, runtime, stays=lambda: bool(self._keeps_sandbox or full.keep or full.attach))
         stack.callback(confirm.tell_waiting, conversation)
         stack.callback(presenter.close)
         if self.person and runtime.isolated:

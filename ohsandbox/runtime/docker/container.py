@@ -208,7 +208,7 @@ class Container:
         open_network.connect(self.engine, owner or self.id, self.allow)
 
     def leave_open_network(self) -> None:
-        """Disconnect the open network; its rules must be set again before it is reconnected."""
+        """Disconnect the open network; its rules are set again when it is reconnected."""
         self.ruled = None
         open_network.close(self.engine, open_network.owner_of(self.found or self.inspect()) or self.id)
 

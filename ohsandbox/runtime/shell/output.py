@@ -11,6 +11,7 @@ from ohsandbox.runtime.shell.terminal import clean, sanitize_for_terminal, whole
 from ohsandbox.schema.execution import LAST_OUTPUT_BYTES
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from ohsandbox.runtime.channel import Channel
@@ -195,12 +196,15 @@ class ListenerFailed(Exception):  # noqa: N818 - control flow inside the runtime
 class OutputRelay:
     """Relays a command's output to the listener of one `execute`: masked text, in pieces as they arrive.
 
-    The reading thread uses `feed` and `full`, under the session's lock.
+    The thread that reads feeds it; the thread of the call hands on, and finishes.
     """
 
-    def __init__(self, listener: Callable[[str], object], masker: Masker) -> None:
-        """Store the listener; `hand_on` and `finish` call it in their caller's thread."""
-        self._listener = listener
+    def __init__(self, listener: Callable[[str], object], masker: Masker, *, changed: threading.Condition) -> None:
+        """Store the listener; `hand_on` and `finish` call it in their caller's thread.
+
+        changed is the session's: it guards what has come, and is notified once the relay is not full any more.
+        """
+        self._listener, self._changed = listener, changed
         self._masker, self._masked = masker, masker.stream()
         self._after_gap = False
         self._came: list[bytes] = []
@@ -214,27 +218,30 @@ class OutputRelay:
 
     @property
     def pending(self) -> bool:
-        """Whether any output has come since `take`."""
+        """Whether output has come that is not handed on."""
         return self._size > 0
 
     def feed(self, data: bytes, after_gap: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Capture.kept` has it
         """Add output; after a gap it may begin within a secret."""
-        self._after_gap = self._after_gap or after_gap
-        self._came.append(data)
-        self._size += len(data)
+        with self._changed:
+            self._after_gap = self._after_gap or after_gap
+            self._came.append(data)
+            self._size += len(data)
 
-    def take(self) -> bytes:
-        """Take the output since the last call, for `hand_on`; the caller holds the session's lock."""
-        came, self._came, self._size = b"".join(self._came), [], 0
-        return came
+    def _take(self) -> bytes:
+        with self._changed:
+            came, self._came, self._size = self._came, [], 0
+            if came:
+                self._changed.notify_all()  # a reader that was blocked by a full relay continues
+        return b"".join(came)
 
-    def hand_on(self, data: bytes) -> None:
-        """Pass data to the listener, except an end whose meaning depends on the next data.
+    def hand_on(self) -> None:
+        """Pass what has come to the listener, except an end whose meaning depends on the next output.
 
         Raises:
             ListenerFailed: the listener raised an exception.
         """
-        data = self._held + data
+        data = self._held + self._take()
         count = whole_prefix(data)
         shown = data[:count].rstrip(b"\r")  # half of a CRLF, or of a line to be rewritten: the next data decides
         if len(shown) < count:
@@ -247,13 +254,13 @@ class OutputRelay:
             text, self._after_gap = self._masker.after_gap(text), False
         self._tell(self._masked.feed(text))
 
-    def finish(self, data: bytes, *, farewell: bool = False) -> None:
-        """Pass on the last data: the command has ended; with farewell, the shell has exited too.
+    def finish(self, *, farewell: bool = False) -> None:
+        """Pass on the rest: the command has ended; with farewell, the shell has exited too.
 
         Raises:
             ListenerFailed: as `hand_on`.
         """
-        rest = self._held + data
+        rest = self._held + self._take()
         rest = rest.removesuffix(FAREWELL) if farewell else rest
         self._tell(self._masked.feed(without_controls(rest)) + self._masked.flush())
 

@@ -57,6 +57,8 @@ class SessionOptions(NamedTuple):
     env: Mapping[str, str]
     workdir: str
     user: str | int | None
+    is_reopened: bool = False
+    """An earlier process had the session, and left it in workdir."""
 
 
 class Shell:
@@ -81,7 +83,7 @@ class Shell:
         self._notices: list[str] = []
         self._mark = secrets.token_hex(8)
         self._background = self._restored = ""
-        self._taken_over = self._again = False
+        self._taken_over, self._again = options.is_reopened, False
         """_again: the command was sent to a second shell."""
         self._new_env: deque[tuple[str, str]] = deque()
         """Variables that the shell exports before its next command."""
@@ -197,10 +199,6 @@ class Shell:
         self._options = self._options._replace(env={**self._options.env, **env})
         self._new_env.extend(env.items())
 
-    def take_over(self, workdir: str) -> None:
-        """Start in workdir, where an earlier process's shell of this name was; called before the first command."""
-        self._cwd, self._taken_over = workdir, True
-
     def interrupt(self) -> None:
         """Send SIGINT to the running command, from any thread; does nothing if none runs."""
         if (running := self._running) is not None:
@@ -290,7 +288,8 @@ class Shell:
         *,
         watch: CommandWait | None = None,
     ) -> CommandObservation:
-        relay = None if listener is None else OutputRelay(listener, self._host.secrets.masker)
+        masker, changed = self._host.secrets.masker, running.session.changed
+        relay = None if listener is None else OutputRelay(listener, masker, changed=changed)
         running.session.relay_to(relay)
         try:
             outcome = self._outcome(watch or self._watch(running, wait, relay))
@@ -304,9 +303,9 @@ class Shell:
                 self._kill(running, quickly=outcome is WaitOutcome.CANCELLED)
             observation = self._observe(running, outcome)
             if relay is not None and observation.running:
-                relay.hand_on(relay.take())
+                relay.hand_on()
             elif relay is not None:
-                relay.finish(relay.take(), farewell=running.session.said_farewell)
+                relay.finish(farewell=running.session.said_farewell)
         except (KeyboardInterrupt, ListenerFailed):
             if self._running is running:
                 self._kill(running)

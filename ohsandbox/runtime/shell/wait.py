@@ -150,11 +150,8 @@ class CommandWait:
                     look = math.inf if self._cancel is None else now + LOOK_EVERY_S
                     until = min(due, self._deadline, self._quiet_since + self._idle_timeout_s, self._yield_at, look)
                     self._shell.changed.wait(max(0.0, until - now))
-                data = self._relay.take() if self._relay is not None else b""
-                if data:
-                    self._shell.changed.notify_all()  # a reader that was blocked by a full relay continues
-            if data and self._relay is not None:
-                self._relay.hand_on(data)
+            if self._relay is not None and self._relay.pending:
+                self._relay.hand_on()
             if outcome is None and time.monotonic() >= min(self._look_at, self._next_probe):
                 outcome = self._look() if time.monotonic() >= self._look_at else self._judge(self._probe())
             if outcome is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -140,11 +142,11 @@ SECRET = Masker({"TOKEN": "hunter2-hunter2"})
 
 def heard_of(*pieces: bytes, farewell: bool = False, masker: Masker = SECRET) -> str:
     heard: list[str] = []
-    relay = OutputRelay(heard.append, masker)
+    relay = OutputRelay(heard.append, masker, changed=threading.Condition())
     for piece in pieces:
         relay.feed(piece)
-        relay.hand_on(relay.take())
-    relay.finish(relay.take(), farewell=farewell)
+        relay.hand_on()
+    relay.finish(farewell=farewell)
     assert "" not in heard
     return "".join(heard)
 
@@ -170,27 +172,30 @@ def test_what_a_shell_says_as_it_leaves_is_not_heard_and_what_a_program_says_is(
 
 
 def test_carriage_returns_without_end_are_not_kept() -> None:
-    relay = OutputRelay(str, SECRET)
+    relay = OutputRelay(str, SECRET, changed=threading.Condition())
     for _ in range(1000):
-        relay.hand_on(b"\r" * 1000)
+        relay.feed(b"\r" * 1000)
+        relay.hand_on()
     assert relay._held == b"\r"
 
 
 def test_the_end_of_a_secret_behind_a_gap_is_not_heard() -> None:
     heard: list[str] = []
-    relay = OutputRelay(heard.append, SECRET)
+    relay = OutputRelay(heard.append, SECRET, changed=threading.Condition())
     relay.feed(b"hunter2 and more\n", after_gap=True)
-    relay.hand_on(relay.take())
+    relay.hand_on()
     assert "hunter2" not in "".join(heard)
 
 
-def test_it_is_full_at_its_limit_and_empty_once_taken() -> None:
-    relay = OutputRelay(str, SECRET)
-    relay.feed(bytes(PENDING_BYTES - 1))
+def test_it_is_full_at_its_limit_and_empty_once_passed_on() -> None:
+    heard: list[str] = []
+    relay = OutputRelay(heard.append, SECRET, changed=threading.Condition())
+    relay.feed(b"a" * (PENDING_BYTES - 1))
     assert (relay.pending, relay.full) == (True, False)
     relay.feed(b"x")
     assert relay.full
-    assert len(relay.take()) == PENDING_BYTES
+    relay.finish()
+    assert len("".join(heard)) == PENDING_BYTES
     assert (relay.pending, relay.full) == (False, False)
 
 
@@ -198,6 +203,8 @@ def test_what_the_listener_raises_is_told_with_it() -> None:
     def fail(text: str) -> None:
         raise KeyError(text)
 
+    relay = OutputRelay(fail, SECRET, changed=threading.Condition())
+    relay.feed(b"x")
     with pytest.raises(ListenerFailed) as caught:
-        OutputRelay(fail, SECRET).finish(b"x")
+        relay.finish()
     assert isinstance(caught.value.error, KeyError)
