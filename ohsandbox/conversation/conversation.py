@@ -9,7 +9,7 @@ from ohsandbox.arguments import check_wait, expect, expect_method, suggests_name
 from ohsandbox.conversation.approvals.decisions import Approvals, Decision
 from ohsandbox.conversation.approvals.policy import policy_given
 from ohsandbox.conversation.config import ConversationConfig
-from ohsandbox.conversation.environment.environment import Environment, check_place
+from ohsandbox.conversation.environment.conversation_environment import Environment, check_place
 from ohsandbox.conversation.live_output import LiveOutput
 from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
 from ohsandbox.conversation.methods.aio import AsyncConversation
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.decisions import ApprovalCallback
     from ohsandbox.conversation.approvals.policy import ConfirmationPolicy
     from ohsandbox.conversation.approvals.scopes import AnyScope, Approval, CallScope, PendingCall
-    from ohsandbox.conversation.environment.environment import ResumeState
+    from ohsandbox.conversation.environment.conversation_environment import ResumeState
     from ohsandbox.conversation.environment.skill_servers import ProposedServers, SkillServersPolicy
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.secrets import Secrets

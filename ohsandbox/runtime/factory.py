@@ -214,7 +214,7 @@ def check_mount(text: str) -> None:
     Raises:
         UsageError: it is none, or what it names must not be bound.
     """
-    from ohsandbox.runtime.docker.mounts.mounts import vetted  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.mounts.bind_mounts import vetted  # noqa: PLC0415 - only who uses docker imports it
 
     vetted([], [Mount.parse(text)])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 from ohsandbox import DockerRuntime
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
 from tests.bench.rows import Row, ms
 
@@ -54,7 +54,7 @@ def setup_rows(image: str) -> list[Row]:
 def _forget() -> None:
     engine = connect()
     try:
-        for record in checkpoints.records(engine):
-            checkpoints.release(engine, record)
+        for record in checkpoint_images.records(engine):
+            checkpoint_images.release(engine, record)
     finally:
         engine.close()

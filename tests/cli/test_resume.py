@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 
@@ -164,8 +164,8 @@ def no_leftovers() -> Iterator[None]:
         inventory.collect_garbage(kept=True)
     assert not [one for one in _sandboxes() if one.ours]
     with contextlib.closing(connect()) as engine:
-        for record in checkpoints.records(engine):
-            checkpoints.release(engine, record)
+        for record in checkpoint_images.records(engine):
+            checkpoint_images.release(engine, record)
 
 
 def _in_container(image: str, model: str, *more: str) -> list[str]:

@@ -12,7 +12,7 @@ from ohsandbox import events
 from ohsandbox.agent import Agent
 from ohsandbox.agent.history import OUTCOME_UNKNOWN
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.environment.environment import ResumeState
+from ohsandbox.conversation.environment.conversation_environment import ResumeState
 from ohsandbox.conversation.storage import find_conversation
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus as Status

@@ -11,7 +11,7 @@ from ohsandbox.conversation import Conversation
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.persistence import LOG_NAME, EventLog, read_events
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.results import Checkpoint
 from ohsandbox.secrets import Secrets
@@ -164,7 +164,7 @@ def test_a_fork_whose_image_is_gone_is_refused_and_leaves_nothing(tmp_path: Path
         conversation.run("go")
         engine = connect()
         for data in data_of(conversation.events(), "checkpoint"):
-            checkpoints.drop(engine, data["id"])
+            checkpoint_images.drop(engine, data["id"])
         engine.close()
         with pytest.raises(ImageUnavailable, match="does not exist any more"):
             conversation.fork(0)

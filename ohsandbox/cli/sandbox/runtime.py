@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.options.shared import SandboxOptions
     from ohsandbox.cli.rendering.view import View
-    from ohsandbox.conversation.environment.environment import ResumeState
+    from ohsandbox.conversation.environment.conversation_environment import ResumeState
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import PullProgress
     from ohsandbox.settings import Settings
@@ -138,7 +138,7 @@ def started_runtime(
         if start is not None:
             start()
         else:
-            from ohsandbox.conversation.environment.environment import ResumeState, resume_runtime  # noqa: PLC0415 - slow
+            from ohsandbox.conversation.environment.conversation_environment import ResumeState, resume_runtime  # noqa: PLC0415 - slow
 
             resume_runtime(runtime, past or ResumeState())
     except EngineUnavailable as error:

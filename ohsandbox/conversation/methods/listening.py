@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.conversation.config import ConversationConfig
-    from ohsandbox.conversation.environment.environment import Environment
+    from ohsandbox.conversation.environment.conversation_environment import Environment
     from ohsandbox.conversation.live_output import LiveOutput, OutputEvent
     from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
     from ohsandbox.events import SDKEvent

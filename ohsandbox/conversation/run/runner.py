@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.config import ConversationConfig
-    from ohsandbox.conversation.environment.environment import Environment
+    from ohsandbox.conversation.environment.conversation_environment import Environment
     from ohsandbox.conversation.log import ConversationLog, StreamRelay
     from ohsandbox.conversation.storage.metadata import ConversationStore
     from ohsandbox.conversation.subagents import Converse

@@ -21,18 +21,18 @@ from ohsandbox.errors import (
 )
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
-from ohsandbox.runtime.docker.checkpoints import checkpoints, setups
-from ohsandbox.runtime.docker.checkpoints.checkpoints import CONVERSATION_LABEL
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
+from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, MAPPED_HOME, PRIVATE_DIR
 from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
 from ohsandbox.runtime.docker.config.profiles import is_root
 from ohsandbox.runtime.docker.config.resolve import resolve
 from ohsandbox.runtime.docker.images import engine_images
-from ohsandbox.runtime.docker.mounts import caches, guard, mounts
+from ohsandbox.runtime.docker.mounts import bind_mounts, caches, guard
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.sandbox import Sandbox
-from ohsandbox.runtime.docker.services import service_images, service_inventory, services
+from ohsandbox.runtime.docker.services import pods, service_images, service_inventory
 from ohsandbox.runtime.files import transfer
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
@@ -130,7 +130,7 @@ def create(
     checkpoint = checkpoint or options.checkpoint
     options, facts, setup = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
     if setup is not None and setup.checkpoint is not None:
-        checkpoint, facts = setup.checkpoint, checkpoints.facts(engine, setup.checkpoint)
+        checkpoint, facts = setup.checkpoint, checkpoint_images.facts(engine, setup.checkpoint)
     beside = service_images.find_images(
         engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel
     )
@@ -178,7 +178,7 @@ def _image(
 ) -> tuple[DockerOptions, engine_images.ImageFacts, setups.Setup | None]:
     """Return the options with the built image's name, the facts of image or checkpoint, and the image's setup."""
     if checkpoint is not None:
-        return options, checkpoints.facts(engine, checkpoint), None
+        return options, checkpoint_images.facts(engine, checkpoint), None
     if options.build is not None:
         from ohsandbox.runtime.docker.images import build  # noqa: PLC0415 - most images exist
 
@@ -215,9 +215,9 @@ def _with_services(
     if not beside or made.config is None or made.lease is None:
         return made
     engine, owner = made.container.engine, made.config.network_owner
-    pod = services.Pod(engine, made.lease.id, sandbox=made.container.name, owner=owner)
+    pod = pods.Pod(engine, made.lease.id, sandbox=made.container.name, owner=owner)
     listening = partial(listening_in, made)
-    services.start(pod, beside, made.options, listening=listening, progress=progress, cancel=cancel)
+    pods.start(pod, beside, made.options, listening=listening, progress=progress, cancel=cancel)
     return made._replace(pod=pod)
 
 
@@ -263,9 +263,9 @@ def listening_in(made: Sandbox) -> tuple[int, ...]:
     return parse_listeners(made.script(LIST_LISTENERS.decode()).encode())
 
 
-def binds_now(options: DockerOptions) -> tuple[mounts.Bind, ...]:
+def binds_now(options: DockerOptions) -> tuple[bind_mounts.Bind, ...]:
     """Return the binds, with nested mounts for their present contents; creates missing mount sources."""
-    return mounts.binds_of(options.bound, options.git)
+    return bind_mounts.binds_of(options.bound, options.git)
 
 
 def release_workspace(
@@ -342,7 +342,7 @@ def look_at_binds(made: Sandbox, before: str = "", *arguments: str) -> None:
     for bind in binds:
         guard.verify(bind.guard, mountinfo, target=bind.target, read_only=bind.read_only)
     if made.container.engine.has_our_kernel():
-        mounts.verify_identity(binds, inodes)
+        bind_mounts.verify_identity(binds, inodes)
 
 
 def _set_up_cache(made: Sandbox) -> None:
@@ -394,12 +394,12 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
         prepare(anew._replace(container=container), from_checkpoint=True)
 
     def restored() -> Container:
-        return checkpoints.restore(before, config, checkpoint, prepare=prepare_again)
+        return checkpoint_images.restore(before, config, checkpoint, prepare=prepare_again)
 
     if sandbox.pod is None:
         return anew._replace(container=restored())
     listening = partial(listening_in, sandbox)
-    with services.replaced(sandbox.pod, checkpoint, sandbox.options, listening=listening) as pod:
+    with pods.replaced(sandbox.pod, checkpoint, sandbox.options, listening=listening) as pod:
         return anew._replace(container=restored(), pod=pod)
 
 

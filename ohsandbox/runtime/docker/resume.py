@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.runtime.docker import provision
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, CAPABILITIES
 from ohsandbox.runtime.docker.config.options import BINDS_LABEL, LABELS_LABEL, workdir_of
 from ohsandbox.runtime.docker.config.resolve import resolve
@@ -17,14 +17,14 @@ from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.own_container import as_we_name
 from ohsandbox.runtime.docker.images import engine_images
-from ohsandbox.runtime.docker.mounts import caches, mounts
+from ohsandbox.runtime.docker.mounts import bind_mounts, caches
+from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
 from ohsandbox.runtime.docker.mounts.guard import GuardMount
-from ohsandbox.runtime.docker.mounts.mounts import Bind
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.ownership.inventory import own_record
 from ohsandbox.runtime.docker.sandbox import Sandbox
-from ohsandbox.runtime.docker.services import services
+from ohsandbox.runtime.docker.services import pods
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.results import ResumeReport
 
@@ -82,10 +82,10 @@ def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, lis
             f"Sandbox {name} was made without service {', '.join(sorted(missing))}, and stays so. "
             f"To change it, remove the sandbox and its files: docker rm -f {name}"
         )
-    pod = services.find(adopted.container.engine, held.record, owner=config.network_owner)
+    pod = pods.find(adopted.container.engine, held.record, owner=config.network_owner)
     if gone := {*held.record.services} - pod.running.keys():
         notes.append(f"Service {', '.join(sorted(gone))} of sandbox {name} was removed from outside, with its files.")
-    notes += services.bring_back(pod, listening=partial(provision.listening_in, adopted))
+    notes += pods.bring_back(pod, listening=partial(provision.listening_in, adopted))
     real = adopted.options.model_copy(update={"services": tuple(one.service for one in pod.running.values())})
     return adopted._replace(pod=pod, options=real), notes
 
@@ -102,7 +102,7 @@ def _find(engine: Engine, conversation: str) -> dict[str, Any] | None:
 def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None:
     for checkpoint in checkpoint_ids:
         with contextlib.suppress(SandboxUnavailable):
-            return checkpoints.require(engine, checkpoint)
+            return checkpoint_images.require(engine, checkpoint)
     return None
 
 
@@ -121,7 +121,7 @@ def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: 
     if options.build is not None:  # a built image has another name for each content
         options = options.model_copy(update={"image": real.image})
     # older versions accepted more directories, and the contents may have changed
-    mounts.vetted(real.workspaces, real.mounts)
+    bind_mounts.vetted(real.workspaces, real.mounts)
     image, platform = str(found["Image"]), f"{found.get('Platform', '?')}/?"
     facts = engine_images.inspect(engine, image) or engine_images.facts_of(found["Config"], image, platform)
     ours = {key: value for key, value in labels.items() if key == "ohsandbox" or key.startswith("ohsandbox.")}
@@ -221,7 +221,7 @@ def _mounts(found: dict[str, Any], labels: dict[str, str]) -> tuple[tuple[Mount,
 def _binds_of(real: DockerOptions, found: dict[str, Any]) -> tuple[Bind, ...]:
     """Return the binds with which the container was created, as they are now."""
     return tuple(
-        Bind(one.source, one.target, one.read_only, _guard_of(found, one), mounts.inode_of(one.source))
+        Bind(one.source, one.target, one.read_only, _guard_of(found, one), bind_mounts.inode_of(one.source))
         for one in real.bound
     )
 

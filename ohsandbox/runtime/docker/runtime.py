@@ -14,13 +14,13 @@ from ohsandbox.errors import (
 )
 from ohsandbox.runtime.aio import waited
 from ohsandbox.runtime.docker import provision
-from ohsandbox.runtime.docker.checkpoints import checkpoints, setups
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
 from ohsandbox.runtime.docker.config import options
 from ohsandbox.runtime.docker.config.container_config import CONNECTOR_DIR
 from ohsandbox.runtime.docker.container_runtime import ContainerRuntime
 from ohsandbox.runtime.docker.monitoring import disk, usage
 from ohsandbox.runtime.docker.monitoring.monitors import SandboxMonitors
-from ohsandbox.runtime.docker.mounts.mounts import moved
+from ohsandbox.runtime.docker.mounts.bind_mounts import moved
 from ohsandbox.runtime.docker.network import container_network
 from ohsandbox.runtime.docker.network.container_network import ContainerNetwork
 from ohsandbox.runtime.mount_text import Mount
@@ -283,7 +283,7 @@ class DockerRuntime(ContainerRuntime):
             )
         conversation, ours = self._options.conversation, self._the_sandbox()
         room = partial(disk.room_bytes, ours.container, self, self._options.limits.free_bytes)
-        return checkpoints.take(
+        return checkpoint_images.take(
             ours.container, label=label, conversation=conversation, owner=owner, room=room, pod=ours.pod
         )
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.config.options import DockerOptions
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.images.engine_images import ImageFacts
-    from ohsandbox.runtime.docker.mounts.mounts import Bind
+    from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
     from ohsandbox.runtime.docker.ownership.lease import Lease
-    from ohsandbox.runtime.docker.services.services import Pod
+    from ohsandbox.runtime.docker.services.pods import Pod
 
 _SCRIPT_TIMEOUT_S = 60.0
 END_S = 10.0

@@ -12,7 +12,7 @@ from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.storage import ConversationDeleter, note_container, noted_container
 from ohsandbox.errors import ConversationOpenError, EngineUnavailable
 from ohsandbox.persistence.layout import CONTAINER_NOTE_NAME
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from tests.fakes import FakeModel, RecordingRuntime, answer, data_of
@@ -63,19 +63,19 @@ def test_container_and_checkpoints_go_with_the_conversation_and_with_no_copy_of_
     directory, _ = _cut_off(home / "here")
     copy = shutil.copytree(directory, home / "there" / "c")
     (container,) = _containers(engine)
-    images = {record.id for record in checkpoints.records(engine)}
+    images = {record.id for record in checkpoint_images.records(engine)}
     assert len(images) == 2
     with ConversationDeleter() as deleting:
         assert deleting.delete(copy)[1:] == ((), ())
         assert _containers(engine) == [container]
-        assert len(checkpoints.records(engine)) == 2
+        assert len(checkpoint_images.records(engine)) == 2
         noted = noted_container(directory)
         done = deleting.delete(directory)
         assert done.freed_bytes > 0
         assert (len(done.removed), done.removed[0], done.left) == (3, container, ())
         assert deleting.clear(directory, noted) == ((), ())
-    assert (_containers(engine), checkpoints.records(engine)) == ([], [])
-    assert not images & {found["Id"] for found in engine.api.images(checkpoints.REPOSITORY)}
+    assert (_containers(engine), checkpoint_images.records(engine)) == ([], [])
+    assert not images & {found["Id"] for found in engine.api.images(checkpoint_images.REPOSITORY)}
 
 
 @pytest.mark.docker
@@ -87,12 +87,12 @@ def test_what_a_fork_keeps_stays_with_the_fork(home: Path, engine: Engine) -> No
         forked = conversation.fork()
     with ConversationDeleter(DockerInventory(engine)) as deleting:
         assert len(deleting.delete(conversation.directory).removed) == 2
-        kept_for = {record.owner for record in checkpoints.records(engine)}
+        kept_for = {record.owner for record in checkpoint_images.records(engine)}
         assert kept_for == {str(forked.directory)}
         (image,) = {data["id"] for data in data_of(forked.events(), "checkpoint")[-1:]}
-        assert checkpoints.require(engine, image) == image
+        assert checkpoint_images.require(engine, image) == image
         assert len(deleting.delete(forked.directory).removed) == 2
-        assert checkpoints.records(engine) == []
+        assert checkpoint_images.records(engine) == []
 
 
 @pytest.mark.docker

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.workspace import traces
 from ohsandbox.runtime.workspace.copy_selection import select
 from ohsandbox.runtime.workspace.traces import Stamp  # noqa: TC001 - pydantic reads annotations at run time
@@ -100,10 +100,10 @@ class Setup(NamedTuple):
             checkpoint=made.id, engine=engine.address.url, made_at=time.time(), workspace=self.workspace, traces=found
         )
         write_atomically(self.place / _RECORD, record.model_dump_json().encode(), durable=False)
-        for one in checkpoints.records(engine):
+        for one in checkpoint_images.records(engine):
             if one.owner == str(self.place) and one.id not in {"", made.id}:
                 with contextlib.suppress(SandboxUnavailable):
-                    checkpoints.release(engine, one)
+                    checkpoint_images.release(engine, one)
 
 
 def find(engine: Engine, options: DockerOptions, facts: ImageFacts) -> Setup:
@@ -140,7 +140,7 @@ def _found(engine: Engine, place: Path) -> str | None:
     if _is_over(record) or (record.workspace is not None and not traces.are_there(record.workspace, record.traces)):
         return None
     with contextlib.suppress(SandboxUnavailable):  # the checkpoint was pruned, or removed by hand
-        return checkpoints.require(engine, record.checkpoint)
+        return checkpoint_images.require(engine, record.checkpoint)
     return None
 
 
@@ -178,6 +178,6 @@ def expire() -> None:
             is_over = _is_over(record)
         except (OSError, ValidationError):  # its setup is still running, or was killed
             with contextlib.suppress(OSError):
-                is_over = time.time() - place.stat().st_mtime > checkpoints.UNFINISHED_S
+                is_over = time.time() - place.stat().st_mtime > checkpoint_images.UNFINISHED_S
         if is_over:
             shutil.rmtree(place, ignore_errors=True)

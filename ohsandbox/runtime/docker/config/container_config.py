@@ -16,8 +16,8 @@ from ohsandbox.errors import UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
+from ohsandbox.runtime.docker.mounts.bind_mounts import Bind  # noqa: TC001 - as above
 from ohsandbox.runtime.docker.mounts.mount_policy import Identity  # noqa: TC001 - pydantic reads annotations at run time
-from ohsandbox.runtime.docker.mounts.mounts import Bind  # noqa: TC001 - as above
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.runtime_settings import NetworkMode  # noqa: TC001 - as above
 

@@ -19,9 +19,9 @@ from ohsandbox.runtime.docker.config.container_config import (
 )
 from ohsandbox.runtime.docker.images.build_options import Build
 from ohsandbox.runtime.docker.images.build_options import checked as checked_build
-from ohsandbox.runtime.docker.mounts import caches, mount_policy, mounts
+from ohsandbox.runtime.docker.mounts import bind_mounts, caches, mount_policy
+from ohsandbox.runtime.docker.mounts.bind_mounts import asked_mounts, asked_workspaces, copied_directory
 from ohsandbox.runtime.docker.mounts.guard import Git  # noqa: TC001 - pydantic reads annotations at run time
-from ohsandbox.runtime.docker.mounts.mounts import asked_mounts, asked_workspaces, copied_directory
 from ohsandbox.runtime.docker.services.service_options import Service, check_services
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.port_numbers import MAX_PORT
@@ -226,7 +226,7 @@ def _with_vetted(found: DockerOptions) -> DockerOptions:
     if not found.bound:
         return found.model_copy(update={"copy_of": copy_of})
     taken = [] if copy_of is None else [WORKSPACE]
-    workspaces, bound = mounts.vetted(found.workspaces, found.mounts, taken=taken)
+    workspaces, bound = bind_mounts.vetted(found.workspaces, found.mounts, taken=taken)
     return found.model_copy(update={"copy_of": copy_of, "workspaces": tuple(workspaces), "mounts": tuple(bound)})
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.docker.images.engine_images import ImageFacts
-    from ohsandbox.runtime.docker.mounts.mounts import Bind
+    from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
 
 QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import build
 from ohsandbox.runtime.docker.images.build_options import Build, checked
@@ -92,7 +92,7 @@ def _remove(engine: Engine, name: str) -> None:
 
 def _made(image: dict[str, Any], used: set[str]) -> Iterator[StoredImage]:
     kinds: dict[str, ImageKind] = {
-        build.REPOSITORY: "built", checkpoints.REPOSITORY: "checkpoint", open_network.REPOSITORY: "network",
+        build.REPOSITORY: "built", checkpoint_images.REPOSITORY: "checkpoint", open_network.REPOSITORY: "network",
         **dict.fromkeys(map(_tag_of, SHIPPED_IMAGES), "shipped"),
     }  # fmt: skip
     for tag in image.get("RepoTags") or []:

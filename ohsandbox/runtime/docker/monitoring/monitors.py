@@ -15,15 +15,15 @@ from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.monitoring import disk
+from ohsandbox.runtime.docker.services.pods import bring_back
 from ohsandbox.runtime.docker.services.service_inventory import SERVICE_OF_LABEL
-from ohsandbox.runtime.docker.services.services import bring_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from ohsandbox.runtime.docker.runtime import DockerRuntime
     from ohsandbox.runtime.docker.sandbox import Sandbox
-    from ohsandbox.runtime.docker.services.services import Pod
+    from ohsandbox.runtime.docker.services.pods import Pod
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.docker.checkpoints import checkpoints, setups
-from ohsandbox.runtime.docker.checkpoints.checkpoints import CONVERSATION_LABEL
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
+from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.config.options import LABELS_LABEL
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.engine import connection as engines
@@ -126,9 +126,9 @@ class DockerInventory(Inventory):
         done += remove_shared(engine, {one.id for one in dead if one.engine == engine.address.url})
         setups.expire()
         why = "its conversation, or what it was set up for, is gone"
-        for record in checkpoints.records(engine):
+        for record in checkpoint_images.records(engine):
             if record.is_orphan:
-                done += removal(record.name, record.id, why, partial(checkpoints.release, engine, record))
+                done += removal(record.name, record.id, why, partial(checkpoint_images.release, engine, record))
         done += build.collect(engine)
         done += caches.collect(engine)
         if not keep_networks:
@@ -145,24 +145,24 @@ class DockerInventory(Inventory):
 
     def require_checkpoint(self, checkpoint_id: str) -> None:
         """See `Inventory.require_checkpoint`."""
-        checkpoints.require(self._engine, checkpoint_id)
+        checkpoint_images.require(self._engine, checkpoint_id)
 
     def retain_checkpoint(self, checkpoint_id: str, *, owner: Path) -> None:
         """Add a tag to the image, with a record that names the owner."""
-        checkpoints.also_for(self._engine, checkpoint_id, owner=owner)
+        checkpoint_images.also_for(self._engine, checkpoint_id, owner=owner)
 
     def drop_checkpoint(self, checkpoint_id: str) -> None:
         """See `Inventory.drop_checkpoint`."""
-        checkpoints.drop(self._engine, checkpoint_id)
+        checkpoint_images.drop(self._engine, checkpoint_id)
 
     def release_checkpoints(self, owner: Path) -> Removal:
         """Remove the owner's tags; the last tag removes the image, unless a container uses it."""
         place, done = owner.resolve(), Removal()
-        for record in checkpoints.records(self._engine):
+        for record in checkpoint_images.records(self._engine):
             if record.owner is None or Path(record.owner).resolve() != place:
                 continue
             try:
-                is_released = checkpoints.release(self._engine, record)
+                is_released = checkpoint_images.release(self._engine, record)
             except SandboxUnavailable as error:
                 left = f"Checkpoint {record.name} was not removed: {error} `ohsandbox gc` removes it within three days."
                 return done + Removal(left=(left,))
@@ -172,7 +172,7 @@ class DockerInventory(Inventory):
 
     def orphaned_checkpoints(self) -> list[str]:
         """See `Inventory.orphaned_checkpoints`."""
-        return [record.name for record in checkpoints.records(self._engine) if record.is_orphan]
+        return [record.name for record in checkpoint_images.records(self._engine) if record.is_orphan]
 
     def unused_images(self) -> list[str]:
         """See `Inventory.unused_images`."""
@@ -215,7 +215,12 @@ class DockerInventory(Inventory):
         with engine_errors("listing the images"):
             found = self._engine.api.images()
         tags = [str(tag) for image in found for tag in image.get("RepoTags") or []]
-        internal = ("<none>:", f"{checkpoints.REPOSITORY}:", f"{build.REPOSITORY}:", f"{open_network.REPOSITORY}:")
+        internal = (
+            "<none>:",
+            f"{checkpoint_images.REPOSITORY}:",
+            f"{build.REPOSITORY}:",
+            f"{open_network.REPOSITORY}:",
+        )
         return [tag for tag in tags if not tag.startswith(internal)]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.services.services import Pod
+    from ohsandbox.runtime.docker.services.pods import Pod
 
 LABEL = "ohsandbox.services"
 """Label of a sandbox's checkpoint with its services, each as `name=IMAGE,VOLUME...` by the ids of images; empty if it

@@ -10,7 +10,7 @@ import pytest
 
 from ohsandbox import DockerRuntime, Mount
 from ohsandbox.errors import ImageUnavailable
-from ohsandbox.runtime.docker.checkpoints import checkpoints, setups
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
 from ohsandbox.runtime.docker.config import options
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
@@ -66,7 +66,7 @@ def test_a_setup_is_kept_for_the_same_image_options_user_and_key(
             changed.setattr(time, "time", lambda: then)
             assert found(engine) is None
             DockerInventory(engine).collect_garbage()
-        assert checkpoints.records(engine) == []
+        assert checkpoint_images.records(engine) == []
         assert found(engine) is None
     finally:
         engine.api.remove_image(tag)
@@ -110,6 +110,6 @@ def test_what_setup_left_in_a_workspace_must_be_there_and_a_copy_must_be_the_sam
         assert runtime.execute("cat made old").output == "x\n1"
     (other / "old").write_text("2")
     assert found(engine, copy_of=str(other)) is None
-    checkpoints.drop(engine, checkpoint)
+    checkpoint_images.drop(engine, checkpoint)
     with pytest.raises(ImageUnavailable):
-        checkpoints.require(engine, checkpoint)
+        checkpoint_images.require(engine, checkpoint)

@@ -8,8 +8,8 @@ import pytest
 
 from ohsandbox.runtime.docker.config import container_config
 from ohsandbox.runtime.docker.config.seccomp import profile_json
+from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
 from ohsandbox.runtime.docker.mounts.mount_policy import Identity
-from ohsandbox.runtime.docker.mounts.mounts import Bind
 
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN: dict[str, Any] = {"name": "sandbox-1", "image": "sha256:" + "0" * 64, "workdir": "/workspace"}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.monitoring import monitors
 from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
-from ohsandbox.runtime.docker.services import service_inventory, services
+from ohsandbox.runtime.docker.services import pods, service_inventory
 from ohsandbox.runtime.docker.services.service_options import Service
 from tests.runtime.docker.conftest import BASE
 
@@ -160,7 +160,7 @@ def write(runtime: DockerRuntime, text: str) -> None:
     pod = runtime._the_sandbox().pod
     assert pod is not None
     script = 'echo "$0" >/srv/layer && echo "$0" >/data/volume'
-    assert services.exit_code(pod.running["web"].container, ["/bin/sh", "-c", script, text], limit_s=10) == 0
+    assert pods.exit_code(pod.running["web"].container, ["/bin/sh", "-c", script, text], limit_s=10) == 0
     assert runtime.execute(f"echo {text} >/root/own").exit_code == 0
 
 
@@ -196,9 +196,9 @@ def test_checkpoints_undo_fork_and_resume_hold_the_files_of_services_and_their_v
         assert all_files(again) == ["three"] * 3
     finally:
         again.close()
-    record = next(one for one in checkpoints.records(engine) if one.id == kept.id)
+    record = next(one for one in checkpoint_images.records(engine) if one.id == kept.id)
     assert record.services == (f"{record.tag}-web", f"{record.tag}-web.0")
-    checkpoints.drop(engine, kept.id)
+    checkpoint_images.drop(engine, kept.id)
     left = {tag for one in engine.api.images() for tag in one.get("RepoTags") or []}
     assert not [tag for tag in left if record.tag in tag]
 
@@ -220,7 +220,7 @@ class _Events:
 def test_services_are_watched_again_after_an_engine_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, looked = _Events(), threading.Semaphore(0)
 
-    class Ended(services.Pod):
+    class Ended(pods.Pod):
         def ended(self) -> list[str]:
             looked.release()
             if engine.streams == 1:

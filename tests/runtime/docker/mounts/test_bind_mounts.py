@@ -15,7 +15,7 @@ from ohsandbox.paths import state_dir
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.config.options import DockerOptions
-from ohsandbox.runtime.docker.mounts import mounts
+from ohsandbox.runtime.docker.mounts import bind_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,11 +148,15 @@ def test_a_source_that_became_a_link_since_it_was_looked_at_is_not_bound(here: P
 
 
 def test_each_name_has_its_inode_compared() -> None:
-    bound = [mounts.Bind("/a", "/x", inode=7), mounts.Bind("/b", "/y", inode=0), mounts.Bind("/c", "/z", inode=9)]
-    mounts.verify_identity(bound, " 7 /x\n8 /y\n9 /z\n")
+    bound = [
+        bind_mounts.Bind("/a", "/x", inode=7),
+        bind_mounts.Bind("/b", "/y", inode=0),
+        bind_mounts.Bind("/c", "/z", inode=9),
+    ]
+    bind_mounts.verify_identity(bound, " 7 /x\n8 /y\n9 /z\n")
     for listed in ("8 /x\n8 /y\n9 /z\n", "7 /x\n8 /y\n", "7 /x\n8 /y\n10 /z\n"):
         with pytest.raises(SandboxRefused, match="as it was looked at"):
-            mounts.verify_identity(bound, listed)
+            bind_mounts.verify_identity(bound, listed)
 
 
 @pytest.mark.docker

@@ -9,7 +9,7 @@ import pytest
 
 from ohsandbox import CLIRuntime, DockerRuntime
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker.checkpoints import checkpoints
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def test_checkpoints_are_recorded_and_removed(engine: Engine) -> None:
         first = runtime.checkpoint("a")
         runtime.write_bytes("big", bytes(3_000_000))
         second = runtime.checkpoint("b")
-        assert [record.id for record in checkpoints.records(engine)] == [first.id, second.id]
+        assert [record.id for record in checkpoint_images.records(engine)] == [first.id, second.id]
         assert second.size_bytes >= 3_000_000 > first.size_bytes
-        checkpoints.drop(engine, first.id)
-        checkpoints.drop(engine, first.id)
-        assert [record.id for record in checkpoints.records(engine)] == [second.id]
+        checkpoint_images.drop(engine, first.id)
+        checkpoint_images.drop(engine, first.id)
+        assert [record.id for record in checkpoint_images.records(engine)] == [second.id]
         with pytest.raises(ImageUnavailable, match="does not exist any more"):
             runtime.restore(first)
         assert runtime.read_bytes("big") == bytes(3_000_000)
@@ -133,11 +133,11 @@ def owner(tmp_path: Path) -> Path:
 
 
 def _is_there(engine: Engine, image: str) -> bool:
-    return any(image == found["Id"] for found in engine.api.images(checkpoints.REPOSITORY))
+    return any(image == found["Id"] for found in engine.api.images(checkpoint_images.REPOSITORY))
 
 
 def _orphans(engine: Engine) -> list[str]:
-    return [record.id for record in checkpoints.records(engine) if record.is_orphan]
+    return [record.id for record in checkpoint_images.records(engine) if record.is_orphan]
 
 
 def test_gc_removes_the_checkpoints_of_a_conversation_that_is_gone(engine: Engine, owner: Path) -> None:
@@ -151,14 +151,14 @@ def test_gc_removes_the_checkpoints_of_a_conversation_that_is_gone(engine: Engin
     assert [one.outcome for one in reaped] == ["removed"]
     assert not _is_there(engine, doomed.id)
     assert _is_there(engine, kept_one.id)
-    assert [record.id for record in checkpoints.records(engine)] == [kept_one.id]
+    assert [record.id for record in checkpoint_images.records(engine)] == [kept_one.id]
 
 
 def test_a_checkpoint_stays_as_long_as_one_of_its_owners(engine: Engine, owner: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with DockerRuntime(BUSYBOX) as runtime:
         made = runtime.checkpoint("a", owner=owner)
-    checkpoints.also_for(engine, made.id, owner=tmp_path / "other")
+    checkpoint_images.also_for(engine, made.id, owner=tmp_path / "other")
     shutil.rmtree(owner)
     DockerInventory(engine).collect_garbage()
     assert _is_there(engine, made.id)
@@ -175,53 +175,53 @@ def test_a_checkpoint_that_a_container_stands_on_goes_with_a_later_gc(engine: En
         assert [one.id for one in DockerInventory(engine).collect_garbage() if one.id == made.id] == []
         assert runtime.run(["true"]).exit_code == 0
     DockerInventory(engine).collect_garbage()
-    assert checkpoints.records(engine) == []
+    assert checkpoint_images.records(engine) == []
     assert not _is_there(engine, made.id)
 
 
 def test_an_image_without_a_record_is_not_ours_whatever_its_labels(engine: Engine, owner: Path) -> None:
     with DockerRuntime(BUSYBOX) as runtime:
         made = runtime.checkpoint("a", owner=owner)
-    (record,) = checkpoints.records(engine)
-    checkpoints.forget(record)
+    (record,) = checkpoint_images.records(engine)
+    checkpoint_images.forget(record)
     shutil.rmtree(owner)
     DockerInventory(engine).collect_garbage()
     assert _is_there(engine, made.id)
-    checkpoints.drop(engine, made.id)
+    checkpoint_images.drop(engine, made.id)
 
 
 def test_the_first_and_the_newest_are_kept(engine: Engine, owner: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_EACH", 3)
+    monkeypatch.setattr(checkpoint_images, "MAX_EACH", 3)
     with DockerRuntime(BUSYBOX) as runtime:
         made = [runtime.checkpoint(str(number), owner=owner).id for number in range(5)]
-    assert [record.id for record in checkpoints.records(engine)] == [made[0], *made[-2:]]
+    assert [record.id for record in checkpoint_images.records(engine)] == [made[0], *made[-2:]]
     assert not _is_there(engine, made[1])
 
 
 def test_the_oldest_of_all_go_where_they_take_too_much(
     engine: Engine, owner: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_ALL_BYTES", 3_000_000)
+    monkeypatch.setattr(checkpoint_images, "MAX_ALL_BYTES", 3_000_000)
     with DockerRuntime(BUSYBOX) as runtime:
         runtime.run(["dd", "if=/dev/zero", "of=/big", "bs=1M", "count=2"])
         made = [runtime.checkpoint(str(number), owner=owner).id for number in range(2)]
-    assert [record.id for record in checkpoints.records(engine)] == made[-1:]
+    assert [record.id for record in checkpoint_images.records(engine)] == made[-1:]
 
 
 def test_a_checkpoint_that_is_being_made_is_nobodys_to_remove(engine: Engine, owner: Path) -> None:
-    record = checkpoints.begin(engine, owner=owner)
-    checkpoints.prune(engine, owner=owner)
+    record = checkpoint_images.begin(engine, owner=owner)
+    checkpoint_images.prune(engine, owner=owner)
     assert not record.is_orphan
-    assert checkpoints.records(engine) == [record]
-    assert record.model_copy(update={"made_at": time.time() - checkpoints.UNFINISHED_S - 1}).is_orphan
-    checkpoints.forget(record)
+    assert checkpoint_images.records(engine) == [record]
+    assert record.model_copy(update={"made_at": time.time() - checkpoint_images.UNFINISHED_S - 1}).is_orphan
+    checkpoint_images.forget(record)
 
 
 def test_damaged_records_are_passed_over(engine: Engine, owner: Path, tmp_path: Path) -> None:
-    record = checkpoints.begin(engine, owner=owner)
+    record = checkpoint_images.begin(engine, owner=owner)
     (tmp_path / "state" / "checkpoints" / "20260101-000000-00000000").write_text('{"tag": "../../etc"}')
-    assert checkpoints.records(engine) == [record]
-    checkpoints.forget(record)
+    assert checkpoint_images.records(engine) == [record]
+    checkpoint_images.forget(record)
 
 
 @pytest.mark.parametrize("user", [None, "1000"])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.config.container_config import ContainerConfig
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.services.services import Pod
+    from ohsandbox.runtime.docker.services.pods import Pod
 
 REPOSITORY = "ohsandbox-checkpoint"
 LABEL = "ohsandbox.checkpoint"

@@ -8,7 +8,7 @@ import pytest
 from ohsandbox.agent import Agent
 from ohsandbox.conversation.approvals.decisions import Approvals
 from ohsandbox.conversation.config import ConversationConfig
-from ohsandbox.conversation.environment.environment import Environment
+from ohsandbox.conversation.environment.conversation_environment import Environment
 from ohsandbox.conversation.log import ConversationLog, Listeners
 from ohsandbox.errors import SandboxGone
 from ohsandbox.secrets import Secrets
