@@ -16,6 +16,7 @@ from ohsandbox.arguments import ConfigModel, expect_path
 from ohsandbox.content import OutputLimits
 from ohsandbox.errors import UsageError
 from ohsandbox.key_store import is_reference, look_up_key
+from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
 from ohsandbox.paths import STATE_VARIABLE, check_private, state_dir
 from ohsandbox.price import GivenPrice  # noqa: TC001 - pydantic reads it
 from ohsandbox.runtime.mount_text import Mount
@@ -23,7 +24,7 @@ from ohsandbox.runtime.port_numbers import parse_port_pair
 from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, NetworkMode
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.settings_file import read_object
-from ohsandbox.text import MAX_BYTES, byte_size, nearest
+from ohsandbox.text import byte_size, nearest
 from ohsandbox.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ Names = Annotated[tuple[str, ...], _Split]
 """A list of names; a variable holds it as one text, separated by commas or blanks."""
 Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], _Split]
 """A list of ports; a variable holds it as one text, separated by commas or blanks."""
-MIN_MEMORY_BYTES, MIN_DISK_BYTES = 32 * 1024**2, 64 * 1024**2
-"""The least values of `SandboxLimits`, repeated here since that module is loaded only with docker."""
 _OTHER_VARIABLES = (STATE_VARIABLE, "OHSANDBOX_DEBUG")
 _LIKENESS = 0.7
 """Similarity from which a variable is taken for a misspelt setting, compared without the prefix: MODLE is one, and so
@@ -113,11 +112,11 @@ class Settings(ConfigModel):
     """More files of this machine to bind, each "SOURCE:TARGET[:ro]"; see `DockerRuntime`."""
     instructions: str | None = None
     """A file on the host whose text ends the system prompt."""
-    memory: ByteSize | None = Field(default=None, ge=MIN_MEMORY_BYTES, le=MAX_BYTES)
+    memory: ByteSize | None = Field(default=None, ge=MEMORY_BYTES.least, le=MEMORY_BYTES.most)
     """Bytes, or a text such as "2g"; for this and the next three, None is the default of `SandboxLimits`."""
-    cpus: float | None = Field(default=None, ge=0.01, le=1e9, allow_inf_nan=False)
-    pids: int | None = Field(default=None, ge=16, le=4_194_304)
-    disk: ByteSize | None = Field(default=None, ge=MIN_DISK_BYTES, le=MAX_BYTES)
+    cpus: float | None = Field(default=None, ge=CPUS.least, le=CPUS.most, allow_inf_nan=False)
+    pids: int | None = Field(default=None, ge=PIDS.least, le=PIDS.most)
+    disk: ByteSize | None = Field(default=None, ge=DISK_BYTES.least, le=DISK_BYTES.most)
     accept_unenforced: bool = False
     """Whether an engine or OCI runtime that does not enforce the limits is accepted."""
     env: dict[str, str] = Field(default_factory=dict)

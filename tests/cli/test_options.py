@@ -7,11 +7,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
+from typer import BadParameter
 
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.options.typer_options import command, new_app
 from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
 from ohsandbox.conversation.config import default_runtime
+from ohsandbox.errors import UsageError
+from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.config.container_config import ContainerConfig, create_payload
 from ohsandbox.runtime.docker.config.resolve import resolve
@@ -123,6 +126,24 @@ def test_without_options_the_limits_are_those_of_the_runtime() -> None:
 @pytest.mark.parametrize(("text", "size"), [("64m", 64 << 20), ("0.5G", 512 << 20), ("67108864", 64 << 20)])
 def test_sizes_have_units(text: str, size: int) -> None:
     assert _host_config("--memory", text)["Memory"] == size
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("memory", MEMORY_BYTES.least), ("cpus", CPUS.least), ("pids", PIDS.least), ("disk", DISK_BYTES.least)],
+)
+def test_a_flag_a_setting_and_the_runtime_have_one_least_value_of_a_limit(name: str, least: float) -> None:
+    def accepts(make: Callable[[], object]) -> bool:
+        try:
+            make()
+        except (UsageError, BadParameter):
+            return False
+        return True
+
+    for value, is_taken in ((least, True), (least - 1 if least > 1 else least / 2, False)):
+        assert accepts(lambda given=value: _given(f"--{name}", str(given))) is is_taken  # type: ignore[misc]
+        assert accepts(lambda given=value: Settings(**{name: given})) is is_taken  # type: ignore[misc]
+        assert accepts(lambda given=value: SandboxLimits(**{RESOURCE_LIMITS[name]: given})) is is_taken  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from ohsandbox.cli.options.typer_options import (
     switch,
 )
 from ohsandbox.errors import UsageError
+from ohsandbox.limit_ranges import DISK_BYTES, MEMORY_BYTES, PIDS
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.factory import BackendInfo
@@ -149,14 +150,16 @@ class SandboxOptions:
     memory: int | None = _sandbox(
         "Memory limit, swap included, as in 512m or 4g.  [default: 2g]",
         "SIZE",
-        parser=byte_size_of(minimum=32 * 1024**2),
+        parser=byte_size_of(minimum=MEMORY_BYTES.least),
     )
     cpus: float | None = _sandbox("Number of processors, as in 0.5.  [default: 2]", "N", parser=cpu_count)
-    pids: int | None = _sandbox("Maximum number of processes and threads.  [default: 512]", "N", min=16, max=4_194_304)
+    pids: int | None = _sandbox(
+        "Maximum number of processes and threads.  [default: 512]", "N", min=PIDS.least, max=PIDS.most
+    )
     disk: int | None = _sandbox(
         "Disk limit of the container; needs an engine on xfs with pquota, or btrfs.  [default: none]",
         "SIZE",
-        parser=byte_size_of(minimum=64 * 1024**2),
+        parser=byte_size_of(minimum=DISK_BYTES.least),
     )
     cache: str | None = _sandbox(
         "Keep what pip, uv, npm, apt and cargo download. project: for this workspace, image and user (default where "

@@ -19,6 +19,7 @@ from typer.models import ParameterInfo
 
 from ohsandbox.cli.entrypoint import Terminated, set_debug
 from ohsandbox.errors import UsageError
+from ohsandbox.limit_ranges import CPUS
 from ohsandbox.text import MAX_BYTES, byte_size
 
 if TYPE_CHECKING:
@@ -251,8 +252,8 @@ def _number(text: str, *, minimum: float = 0, expected: str) -> float:
 
 
 positive_number = partial(_number, expected=f"a number above 0 and at most {_MAX_NUMBER:,.0f}")
-cpu_count = partial(_number, minimum=0.01, expected="a number of processors, 0.01 or more")
-"""Parses a number of processors; the engine counts in hundredths."""
+cpu_count = partial(_number, minimum=CPUS.least, expected=f"a number of processors, {CPUS.least} or more")
+"""Parses a number of processors; see `limit_ranges`."""
 
 
 def gpu_count(text: str) -> str:

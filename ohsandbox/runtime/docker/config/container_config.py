@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
+from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
@@ -85,15 +86,15 @@ DEFAULT_CPUS = 2.0
 class SandboxLimits(ConfigModel):
     """Resource limits of a sandbox. All except free_bytes are enforced by the engine and verified from inside."""
 
-    memory_bytes: int = Field(default=2 * GIB, ge=32 * MIB)
+    memory_bytes: int = Field(default=2 * GIB, ge=MEMORY_BYTES.least)
     """Memory plus swap. The default suffices for a compiler and is a quarter of a laptop's memory."""
-    cpus: float | None = Field(default=None, gt=0)
+    cpus: float | None = Field(default=None, ge=CPUS.least)
     """Number of processors. None: two, or as many as the engine's machine has."""
     cpuset: str | None = Field(default=None, pattern=r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$")
     """The processors of the engine's machine on which the sandbox's processes run, such as '0,2-3'. None: any."""
-    pids: int = Field(default=512, ge=16)
+    pids: int = Field(default=512, ge=PIDS.least)
     """Number of processes and threads. A build with 16 jobs used 90; a fork bomb fails at once."""
-    disk_bytes: int | None = Field(default=None, ge=64 * MIB)
+    disk_bytes: int | None = Field(default=None, ge=DISK_BYTES.least)
     """Growth of the root file system in bytes, if the engine's storage can limit it (xfs with pquota, btrfs); else
     refused.
     """
