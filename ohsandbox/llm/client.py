@@ -21,7 +21,6 @@ from ohsandbox.llm.provider import recorded_attempt
 from ohsandbox.llm.response_parsing import call_ids, read_answer, with_cost_of
 from ohsandbox.llm.retry import Clock, retrying
 from ohsandbox.llm.scripted import ReplayLLM, ScriptedLLM
-from ohsandbox.llm.text_calls import CallFilter, TextCalls
 from ohsandbox.text import encodable_tree
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ohsandbox.llm.back_off import BackOffMember, BackOffTurn
     from ohsandbox.llm.chat import ChatModel, ChatResponse, Message, ToolChoice, ToolParam
     from ohsandbox.llm.provider import Answer, Attempt, Provider
+    from ohsandbox.llm.text_calls import TextCalls
 
 
 logger = logging.getLogger("ohsandbox.llm")
@@ -154,6 +154,8 @@ class LLM:
         """Ask by the capabilities. A model that writes calls as text and omits a required one is asked once more."""
         if capabilities.native_tools:
             return self._answer(request, capabilities, sending, used_ids=call_ids(request["messages"]))
+        from ohsandbox.llm.text_calls import TextCalls  # noqa: PLC0415 - most models have native calls
+
         text_calls = TextCalls(request)
         first = self._answer_in_text(text_calls, capabilities, sending)
         if isinstance(first, Failure) or (again := text_calls.with_reminder(first)) is None:
@@ -165,7 +167,7 @@ class LLM:
     def _answer_in_text(
         self, text_calls: TextCalls, capabilities: Capabilities, sending: _Sending
     ) -> ChatResponse | Failure:
-        visible = CallFilter(sending.emit)
+        visible = text_calls.visible_text(sending.emit)
         sending = sending._replace(emit=visible)
         result = self._answer(text_calls.request(), capabilities, sending, used_ids=text_calls.used_ids)
         if isinstance(result, Failure):

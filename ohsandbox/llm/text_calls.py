@@ -96,6 +96,10 @@ class TextCalls:
         messages = messages_as_text(self._messages, self._schemas, prompt=prompt)
         return {"messages": messages, **({"stop": [STOP]} if self._may_call else {})}
 
+    def visible_text(self, emit: OnEvent) -> _CallFilter:
+        """Return a listener of `send` that forwards all to emit but the text of calls; `end` it with the response."""
+        return _CallFilter(emit)
+
     def read(self, response: ChatResponse) -> ChatResponse:
         """Return the response with the call that its text holds; unchanged if there is none."""
         found = find_call(response.message.content, self._schemas) if self._may_call else None
@@ -119,7 +123,7 @@ class TextCalls:
         return TextCalls({"messages": messages, "tools": self._tools, "tool_choice": self._choice})
 
 
-class CallFilter:
+class _CallFilter:
     """A listener of `send` that forwards the text outside of calls."""
 
     def __init__(self, emit: OnEvent) -> None:

@@ -21,7 +21,7 @@ from ohsandbox.errors import (
 )
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
-from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
 from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, MAPPED_HOME, PRIVATE_DIR
 from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
@@ -36,13 +36,13 @@ from ohsandbox.runtime.docker.services import pods, service_images, service_inve
 from ohsandbox.runtime.files import transfer
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
-from ohsandbox.runtime.workspace import copy_selection
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.docker.channel import DockerChannel
+    from ohsandbox.runtime.docker.checkpoints.setups import Setup
     from ohsandbox.runtime.docker.config.container_config import ContainerConfig
     from ohsandbox.runtime.docker.config.options import DockerOptions
     from ohsandbox.runtime.docker.container import Container
@@ -175,7 +175,7 @@ def _image(
     *,
     progress: Progress | None,
     cancel: threading.Event | None,
-) -> tuple[DockerOptions, engine_images.ImageFacts, setups.Setup | None]:
+) -> tuple[DockerOptions, engine_images.ImageFacts, Setup | None]:
     """Return the options with the built image's name, the facts of image or checkpoint, and the image's setup."""
     if checkpoint is not None:
         return options, checkpoint_images.facts(engine, checkpoint), None
@@ -187,7 +187,11 @@ def _image(
     facts = engine_images.ensure(engine, options.image, platform=options.platform, progress=progress, cancel=cancel)
     # a checkpoint lacks what a setup writes into a service's database or into other directories of this machine
     has_setup = options.setup_key is not None and not options.services and {*options.writable} <= {options.workspace}
-    return options, facts, setups.find(engine, options, facts) if has_setup else None
+    if not has_setup:
+        return options, facts, None
+    from ohsandbox.runtime.docker.checkpoints import setups  # noqa: PLC0415 - few sandboxes have a setup
+
+    return options, facts, setups.find(engine, options, facts)
 
 
 def _config(
@@ -363,6 +367,8 @@ def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:
 
     def open_plain(argv: Sequence[str]) -> DockerChannel:
         return made.open(ProcessRequest(argv, workdir="/"))  # no terminal, which would change the bytes
+
+    from ohsandbox.runtime.workspace import copy_selection  # noqa: PLC0415 - few sandboxes have a copy
 
     chosen = copy_selection.select(source, everything=everything)
     try:

@@ -14,7 +14,7 @@ from ohsandbox.errors import (
 )
 from ohsandbox.runtime.aio import waited
 from ohsandbox.runtime.docker import provision
-from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
+from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.config import options
 from ohsandbox.runtime.docker.config.container_config import CONNECTOR_DIR
 from ohsandbox.runtime.docker.container_runtime import ContainerRuntime
@@ -300,6 +300,8 @@ class DockerRuntime(ContainerRuntime):
             SandboxUnavailable: the sandbox is not usable, or its disk is full.
             UsageError: the state directory cannot be written.
         """
+        from ohsandbox.runtime.docker.checkpoints import setups  # noqa: PLC0415 - few sandboxes have a setup
+
         return setups.keep(self._the_sandbox(), setup_key, lambda owner: self.checkpoint("setup", owner=owner))
 
     def fork(
