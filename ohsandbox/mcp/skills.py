@@ -1,9 +1,6 @@
-"""MCP servers that the skills of a repository define: found in the sandbox, read and checked. Nothing is started here.
+"""MCP servers that the skills of a repository define: read and checked. Nothing is started here.
 
-A skill is a Markdown file whose front matter may have `mcp_tools` (OpenHands' microagents), or a directory with a
-`SKILL.md` and perhaps a `.mcp.json`. Anybody who can write to the repository can add one, including the agent.
-Therefore symlinks are not followed, variables are not resolved, and a definition that cannot be shown to a person in
-full is refused.
+Variables are not resolved, and a definition that cannot be shown to a person in full is refused.
 """
 
 from __future__ import annotations
@@ -15,44 +12,31 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.errors import SandboxFileError
 from ohsandbox.mcp.config import OLDER_FORMS, ServerConfig, entries_of, server_of
 from ohsandbox.mcp.errors import MCPConfigError
+from ohsandbox.mcp.skill_files import KEY, SkillFiles, TooManySkillsError, find_skill_files
 from ohsandbox.review_text import concealed_in
 from ohsandbox.strict_json import parse
 from ohsandbox.text import texts_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ohsandbox.runtime.base import Runtime
 
-PLACES = (".agents/skills", ".openhands/skills", ".openhands/microagents")
-"""Directories of skills below the working directory, as in OpenHands."""
-
-MAX_FILES, MAX_DIRECTORIES, MAX_NAMES, MAX_DEPTH = 500, 500, 10_000, 6
-"""Limits of the search below PLACES: a repository of 300 skills has 300 files or directories. Each takes 4 ms."""
-MAX_FILE_BYTES = 1024 * 1024
-MAX_DEFINITION_BYTES = 16 * 1024
-"""Limit of a front matter and of a `.mcp.json`; the YAML parser reads 100 KB a second."""
-_MAX_DEFINING_FILES = 32
 MAX_SERVERS = 16
 MAX_CHARS = 10_000
 """Limit of all definitions and command lines together. 16 definitions of usual length, which fit, take some 100 rows;
 with everything spelt out some 200."""
-MAX_PATH_CHARS = 300
 _MAX_YAML_DEPTH = 8
 MAX_REFUSED = 10
 """Limit of reported refusals; the rest is only counted."""
 
-KEY = "mcp_tools"
 SKILL_ROOT = "${SKILL_ROOT}"
 """The directory of the skill in the sandbox; the only variable that is resolved."""
 
 _NAME = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
 """A server's name. Stricter than in a person's own configuration: `server__tool` must have one reading."""
-_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?---[ \t]*\r?\n")
-_END = re.compile(rb"^---[ \t]*\r?$", re.MULTILINE)
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\]\n]')
 _SERVER_DEPTH = 2
 """The depth of the servers' names in `.mcp.json`: `{"mcpServers": {"name": ...`."""
@@ -109,98 +93,33 @@ def find_skill_servers(runtime: Runtime) -> SkillServers:
     Raises:
         SandboxUnavailable: the sandbox cannot serve.
     """
-    refused: list[str] = []
+    return read_skill_servers(find_skill_files(runtime), runtime)
+
+
+def read_skill_servers(files: SkillFiles, runtime: Runtime) -> SkillServers:
+    """Read the servers that files define. If any limit is exceeded, none is returned."""
+    refused = [*files.refused]
     try:
-        found = _collected(runtime, refused)
-    except _TooManySkillsError as error:
-        return SkillServers((), (f"The skills have {error}. Name those that you want in your own settings.",))
+        found = _collected(files, refused, runtime)
+    except TooManySkillsError as error:
+        return SkillServers((), (error.sentence,))
     more = len(refused) - MAX_REFUSED
     told = [*refused[:MAX_REFUSED], *([f"{more} more definitions are refused."] if more > 0 else [])]
     return SkillServers(tuple(one for one in found if not one.config.disabled), tuple(told))
 
 
-def _collected(runtime: Runtime, refused: list[str]) -> Sequence[SkillServer]:
+def _collected(files: SkillFiles, refused: list[str], runtime: Runtime) -> Sequence[SkillServer]:
     found: dict[str, SkillServer] = {}
-    for count, (path, data) in enumerate(_defining_files(runtime, refused)):
-        if count >= _MAX_DEFINING_FILES:
-            raise _TooManySkillsError(f"more than {_MAX_DEFINING_FILES} files that name servers")
+    for path, data in files.definitions:
         _take(found, refused, path, data, runtime)
         if len(found) > MAX_SERVERS:
-            raise _TooManySkillsError(f"more than {MAX_SERVERS} servers")
+            raise TooManySkillsError(f"more than {MAX_SERVERS} servers")
     chars = sum(len(json.dumps([one.file, one.definition, one.command_line])) for one in found.values())
     if chars > MAX_CHARS:
-        raise _TooManySkillsError(
+        raise TooManySkillsError(
             f"definitions of {chars:,} characters, more than the {MAX_CHARS:,} that a person reads"
         )
     return [*found.values()]
-
-
-class _TooManySkillsError(Exception):
-    """A limit of the search is exceeded; the message says which."""
-
-
-# --- files ------------------------------------------------------------------------------------------
-
-
-def _defining_files(runtime: Runtime, refused: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield path and unparsed definition of each file that may name servers, in the order of the files' names."""
-    for path in _skill_files(runtime):
-        try:
-            data = runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES)
-        except SandboxFileError:
-            refused.append(f"{path!r}: it cannot be read, or is over {MAX_FILE_BYTES} bytes. Shorten it.")
-            continue
-        if path.endswith(".md"):
-            data = _front_matter(data)
-        if KEY.encode() not in data and path.endswith(".md"):
-            continue
-        if len(path) > MAX_PATH_CHARS or concealed_in(path) or "\n" in path:
-            refused.append(f"{path[:MAX_PATH_CHARS]!r}: its path is long, or holds characters that cannot be seen.")
-        elif len(data) > MAX_DEFINITION_BYTES:
-            refused.append(f"{path!r}: {len(data)} bytes are too much to define servers. Shorten it to 16 KiB.")
-        else:
-            yield path, data
-
-
-def _skill_files(runtime: Runtime) -> Iterator[str]:
-    names = files = directories = 0
-    below = [""]
-    while below:
-        directory = below.pop()
-        directories += 1
-        try:
-            entries = runtime.list_dir(directory or ".")
-        except SandboxFileError:
-            continue
-        names += len(entries) if directory else 0
-        skill = any(entry.name.lower() == "skill.md" and entry.kind == "file" for entry in entries)
-        for entry in entries:
-            path = posixpath.join(directory, entry.name)
-            if entry.kind == "directory" and _leads_to_skills(path):
-                below.append(path)
-            elif entry.kind == "file" and _is_skill(path) and (entry.name != ".mcp.json" or skill):
-                files += 1
-                yield path
-        if files > MAX_FILES or directories > MAX_DIRECTORIES or names > MAX_NAMES or directory.count("/") > MAX_DEPTH:
-            most = f"{MAX_FILES} files, {MAX_DIRECTORIES} directories or {MAX_NAMES} names"
-            raise _TooManySkillsError(f"more than {most}, or are over {MAX_DEPTH} deep")
-
-
-def _leads_to_skills(path: str) -> bool:
-    return any(f"{path}/".startswith(f"{place}/") or place.startswith(f"{path}/") for place in PLACES)
-
-
-def _is_skill(path: str) -> bool:
-    name = posixpath.basename(path)
-    is_one = name == ".mcp.json" or (name.endswith(".md") and name != "README.md")
-    return is_one and any(path.startswith(f"{place}/") for place in PLACES)
-
-
-def _front_matter(data: bytes) -> bytes:
-    """Return the text from the first `---` to the line before the second one; empty if there is none."""
-    begin = _BEGIN.match(data)
-    end = None if begin is None else _END.search(data, begin.end())
-    return b"" if end is None else data[: end.start()]
 
 
 # --- definitions ------------------------------------------------------------------------------------
@@ -222,7 +141,7 @@ def _take(found: dict[str, SkillServer], refused: list[str], path: str, data: by
     for one in made:
         other = found.setdefault(one.name.lower(), one)
         if other.definition != one.definition:
-            raise _TooManySkillsError(f"two servers of one name: {_place(other)} and {_place(one)}")
+            raise TooManySkillsError(f"two servers of one name: {_place(other)} and {_place(one)}")
 
 
 def _place(server: SkillServer) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox import CLIRuntime
-from ohsandbox.mcp import skills
+from ohsandbox.mcp import skill_files, skills
 from ohsandbox.mcp.skills import SkillServers, find_skill_servers
 from tests.fakes import RecordingRuntime
 
@@ -90,7 +90,7 @@ def test_mcp_json_counts_beside_a_skill_and_nowhere_else() -> None:
     assert found(files) == SkillServers()
 
 
-@pytest.mark.parametrize("place", [*skills.PLACES, ".agents/skills/a/b"])
+@pytest.mark.parametrize("place", [*skill_files.PLACES, ".agents/skills/a/b"])
 def test_each_place_of_skills_is_looked_at(place: str) -> None:
     assert [one.name for one in found({f"{place}/x.md": skill(a={"command": "x"})}).servers] == ["a"]
 
@@ -252,7 +252,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 
 
 def test_huge_front_matter_is_refused_unread() -> None:
-    filler = "# " + "x" * skills.MAX_DEFINITION_BYTES
+    filler = "# " + "x" * skill_files.MAX_DEFINITION_BYTES
     told = of_microagent(f"---\n{filler}\nmcp_tools: {{}}\n---\n")
     assert "too much to define servers" in told.refused[0]
     assert of_microagent(f"---\n{filler}\n---\n") == SkillServers()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ohsandbox import events
 from ohsandbox.conversation.approvals.scopes import StartServers
 from ohsandbox.errors import UsageError
-from ohsandbox.mcp.skills import SkillServer, SkillServers, find_skill_servers
+from ohsandbox.mcp.skill_files import find_skill_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.approvals.decisions import Approvals
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.mcp import ServerConfig
+    from ohsandbox.mcp.skills import SkillServer, SkillServers
     from ohsandbox.runtime.base import Runtime
 
 CODE = "SkillServers"
@@ -63,6 +64,7 @@ class SkillServersGate:
     def __init__(self, log: ConversationLog, approvals: Approvals) -> None:
         self._log, self._approvals = log, approvals
         self._found: SkillServers | None = None
+        self._has_looked = False
         self._proposed: ProposedServers | None = None
         self._is_decided = False
 
@@ -96,10 +98,17 @@ class SkillServersGate:
         Raises:
             SandboxUnavailable: the sandbox is unavailable.
         """
-        if self._found is None:
-            self._found = find_skill_servers(runtime).without(taken)
-            if self._found.servers:
-                self._proposed = _proposed(self._found, runtime)
+        if self._has_looked:
+            return
+        files = find_skill_files(runtime)
+        self._has_looked = True
+        if not (files.definitions or files.refused):
+            return
+        from ohsandbox.mcp.skills import read_skill_servers  # noqa: PLC0415 - few repositories define any
+
+        self._found = read_skill_servers(files, runtime).without(taken)
+        if self._found.servers:
+            self._proposed = _proposed(self._found, runtime)
 
     def decide(self, policy: SkillServersPolicy) -> None:
         """Decide once whether the servers start, by policy; log which ones start, which do not, and why.
