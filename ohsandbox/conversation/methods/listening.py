@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ohsandbox.conversation.cost import ContextUse, ConversationCost, cost_of
 from ohsandbox.persistence import LOG_NAME, read_events
 
 if TYPE_CHECKING:
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.conversation.config import ConversationConfig
+    from ohsandbox.conversation.cost import ContextUse, ConversationCost
     from ohsandbox.conversation.environment.conversation_environment import Environment
     from ohsandbox.conversation.live_output import LiveOutput, OutputEvent
     from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
@@ -43,12 +43,16 @@ class ObservedConversation:
         Raises:
             LogCorruptError: the log is damaged.
         """
+        from ohsandbox.conversation.cost import ConversationCost, cost_of  # noqa: PLC0415 - for who asks
+
         return cost_of(self.directory) if (self.directory / LOG_NAME).exists() else ConversationCost(())
 
     @property
     def context(self) -> ContextUse:
         """How much of the model's context window its last request took."""
         llm = self._config.agent.llm
+        from ohsandbox.conversation.cost import ContextUse  # noqa: PLC0415 - for who asks
+
         return ContextUse(self._log.history.prompt_tokens, None if llm is None else llm.context_tokens)
 
     @property
