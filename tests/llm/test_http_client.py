@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+import ssl
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import certifi
 import pytest
 
 from ohsandbox.errors import ModelError
 from ohsandbox.llm import LLM, ChatResponse, LLMConfig, ModelAnswerError
+from ohsandbox.llm.http_client import BoundedClient
 from ohsandbox.llm.litellm_provider import _HTTP_PROVIDERS
 from ohsandbox.testing.provider import FakeClock, FakeProvider, Reply, calls, events, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("each_client")
 
@@ -43,6 +50,24 @@ def test_every_listed_provider_is_asked_by_our_client(clock: FakeClock, provider
             LLM(config, clock=clock).send(HI)
     assert thief.requests == []
     assert provider.requests[0].headers["accept-encoding"] == "identity"
+
+
+def test_certificates_are_loaded_once_for_each_value_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loaded: list[str] = []
+    load = ssl.SSLContext.load_verify_locations
+
+    def noted(self: ssl.SSLContext, cafile: str, *rest: Any) -> None:
+        loaded.append(cafile)
+        load(self, cafile, *rest)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", noted)
+    bundle = str(shutil.copy(certifi.where(), tmp_path / "certificates.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", bundle)
+    for _ in range(2):
+        BoundedClient().client.close()
+    assert loaded == [bundle]
 
 
 def test_a_body_over_the_limit_is_refused(ask: Ask) -> None:
