@@ -62,6 +62,11 @@ class Backend(ABC):
     def workdir(self) -> str:
         """The absolute path of the directory in which shells start and against which relative paths are resolved."""
 
+    @property
+    def scratch_dir(self) -> str:
+        """The directory of the sandbox for larger files of ours, such as whole outputs, which end with the sandbox."""
+        return self.state_dir
+
     @abstractmethod
     def start(self) -> Self:
         """Create the sandbox; idempotent.

@@ -17,11 +17,13 @@ import tempfile
 import termios
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.arguments import expect, expect_path, suggests_names
 from ohsandbox.errors import SandboxUnavailable, UnknownUserError, UsageError, WorkdirMissingError
+from ohsandbox.private_files import try_lock
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import POLL_MS, Channel, Chunk, Stream
 from ohsandbox.runtime.process.invocation import check_env
@@ -227,6 +229,7 @@ class LocalChannel(Channel):
 
 
 WARNING = "CLIRuntime runs commands on THIS HOST, as you, with no container around them."
+_STATE_PREFIX = "ohsandbox-cli-"
 _CLEANUP_S = 1.0
 _BUBBLEWRAP_S = 5.0
 """Time for bwrap to set up its namespaces, which takes some 5 ms or fails."""
@@ -234,6 +237,48 @@ _PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
 QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "DEBIAN_FRONTEND": "noninteractive",
 }  # fmt: skip
+
+
+class _StateDirectory:
+    """A directory in $TMPDIR, locked while this process lives: another process removes it if this one was killed."""
+
+    def __init__(self) -> None:
+        remove_left_directories()
+        while True:
+            self._made = tempfile.TemporaryDirectory(prefix=_STATE_PREFIX, ignore_cleanup_errors=True)
+            self.path = Path(self._made.name)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            self._unlock = weakref.finalize(self, os.close, descriptor)
+            try:
+                is_locked = try_lock(descriptor)
+            except OSError:  # a file system without locks, on which nobody else removes it
+                is_locked = True
+            if is_locked and self.path.exists():
+                return
+            self._unlock()  # another process saw it before it was locked, and removes it
+
+    def remove(self) -> None:
+        """Remove it; the keepers remove their own parts meanwhile."""
+        deadline = time.monotonic() + _CLEANUP_S
+        while self.path.exists():
+            self._made.cleanup()
+            if time.monotonic() > deadline:
+                break
+        self._unlock()
+
+
+def remove_left_directories(*, dry_run: bool = False) -> list[Path]:
+    """Remove the directories in $TMPDIR of runtimes whose processes were killed; return them. dry_run: remove none."""
+    left = []
+    for path in Path(tempfile.gettempdir()).glob(f"{_STATE_PREFIX}*"):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            held.callback(os.close, descriptor)
+            if os.fstat(descriptor).st_uid == os.getuid() and try_lock(descriptor):
+                left.append(path)
+                if not dry_run:
+                    shutil.rmtree(path, ignore_errors=True)
+    return left
 
 
 class CLIRuntime(Runtime):
@@ -272,7 +317,7 @@ class CLIRuntime(Runtime):
         self._bubblewrap, self._quiet = bubblewrap, quiet
         self._watches = watch
         self._prefix: list[str] = []
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: _StateDirectory | None = None
         self.state_dir = ""
 
     @property
@@ -288,8 +333,8 @@ class CLIRuntime(Runtime):
     def start(self) -> Self:
         """Warn, and make the directory that sessions need."""
         if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="ohsandbox-", ignore_cleanup_errors=True)
-            self.state_dir = self._directory.name
+            self._directory = _StateDirectory()
+            self.state_dir = str(self._directory.path)
             if self._watches:
                 self.watch(self._workdir)
             self._prefix = _bubblewrap(self._workdir, self.state_dir) if self._bubblewrap is not False else []
@@ -335,11 +380,8 @@ class CLIRuntime(Runtime):
 
     def _close(self) -> None:
         directory, self._directory = self._directory, None
-        deadline = time.monotonic() + _CLEANUP_S
-        while directory is not None and Path(directory.name).exists():  # the keepers remove their own parts meanwhile
-            directory.cleanup()
-            if time.monotonic() > deadline:
-                break
+        if directory is not None:
+            directory.remove()
 
     def describe(self) -> dict[str, str]:
         """Facts for a system prompt."""

@@ -16,7 +16,7 @@ import pytest
 
 from ohsandbox import CLIRuntime
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.runtime.local import LocalChannel
+from ohsandbox.runtime.local import LocalChannel, remove_left_directories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +109,37 @@ def test_no_shell_or_worker_that_ended_stays_a_zombie(tmp_path: Path) -> None:
     while zombies() - before and time.monotonic() < deadline:
         time.sleep(0.1)
     assert zombies() <= before
+
+
+KILLED_HOST = """
+import os, signal, sys
+from ohsandbox import CLIRuntime
+runtime = CLIRuntime(sys.argv[1], bubblewrap=False, quiet=True).start()
+print(runtime.execute("seq 600000").output_path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_whole_outputs_go_with_their_runtime_or_after_a_kill_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    with CLIRuntime(tmp_path, bubblewrap=False, quiet=True) as alive:
+        kept = alive.execute("seq 600000").output_path
+        assert kept is not None
+        environment = {**os.environ, "TMPDIR": str(place)}
+        ended = subprocess.run(
+            [sys.executable, "-c", KILLED_HOST, str(tmp_path)], env=environment, capture_output=True, check=False
+        )
+        left = Path(ended.stdout.decode().strip())
+        assert (ended.returncode, left.parent.parent, Path(kept).parent.parent) == (-9, place, place)
+        assert remove_left_directories(dry_run=True) == [left.parent]
+        with CLIRuntime(tmp_path, bubblewrap=False, quiet=True):
+            assert not left.parent.exists()
+        assert alive.read_bytes(kept).endswith(b"\n600000\n")
+    assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize(

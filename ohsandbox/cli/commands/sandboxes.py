@@ -22,6 +22,7 @@ from ohsandbox.project.features import STAGED
 from ohsandbox.project.project_file import COPIES
 from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.runtime.inventory import SHIPPED_IMAGES
+from ohsandbox.runtime.local import remove_left_directories
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _COPIES_KEPT_S = 30 * 24 * 3600.0
 """How long, in seconds, unused copies are kept; making one again from the project takes milliseconds."""
+_LEFT = "its process was killed"
 _UNUSED_COPY = f"nobody used it for {_COPIES_KEPT_S / 86400:.0f} days"
 
 
@@ -69,12 +71,14 @@ def collect_garbage(*, dry_run: bool, kept: bool) -> int:
             lines += [f"would remove package cache {name}" for name in inventory.unused_caches()]
             lines += [f"would remove the network log of {name}" for name in old_logs()]
             lines += [f"would remove {path}: {_UNUSED_COPY}" for path in _unused_copies()]
+            lines += [f"would remove {path}: {_LEFT}" for path in remove_left_directories(dry_run=True)]
             failed = []
         else:
             removed = inventory.collect_garbage(kept=kept)
             lines = [f"{one.outcome} {safe_line(one.name)}: {safe_line(one.reason)}" for one in removed]
             lines += [f"removed the network log of {name}" for name in remove_old_logs()]
             lines += [f"removed {path}: {_UNUSED_COPY}" for path in _unused_copies(remove=True)]
+            lines += [f"removed {path}: {_LEFT}" for path in remove_left_directories()]
             failed = [one.name for one in removed if one.outcome == "failed"]
     print("\n".join(lines) or "Nothing to remove.")
     if failed:

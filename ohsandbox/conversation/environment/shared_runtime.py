@@ -37,6 +37,11 @@ class SharedRuntime(Runtime):
         return self._lender.id
 
     @property
+    def scratch_dir(self) -> str:
+        """Directory of the shared sandbox for larger files."""
+        return self._lender.scratch_dir
+
+    @property
     def workdir(self) -> str:
         """Working directory of the shared sandbox."""
         return self._lender.workdir

@@ -63,7 +63,7 @@ class CommandAgent(EvaluatedAgent):
             )
         if self._setup is not None and assignment.is_first:
             self._set_up(runtime, self._setup, assignment)
-        file = f"/tmp/ohsandbox-instruction-{secrets.token_hex(4)}.md"  # noqa: S108 - of the sandbox, a name of our own
+        file = f"{runtime.scratch_dir}/ohsandbox-instruction-{secrets.token_hex(4)}.md"
         runtime.write_bytes(file, instruction, user=assignment.step.agent.user)
         told = {INSTRUCTION: assignment.step.instruction, INSTRUCTION_FILE: file}
         ended = self.run_logged(

@@ -84,6 +84,11 @@ class ContainerRuntime(Runtime):
         return self._known.container.name if self._known else self._options.name or ""
 
     @property
+    def scratch_dir(self) -> str:
+        """A directory on disk: the state directory is in memory, and empty after a restart."""
+        return "/tmp"  # noqa: S108 - in the container
+
+    @property
     def workdir(self) -> str:
         """Working directory of processes, as a path in the sandbox."""
         return self._known.workdir if self._known else ""

@@ -494,6 +494,6 @@ class Shell:
         return self._host.snippet(body, user=self._options.user, limit_bytes=limit_bytes, timeout_s=_SNIPPET_S)
 
     def _spool_for(self, nonce: str) -> Callable[[bytes], None]:
-        path = f"/tmp/ohsandbox-output-{nonce[:8]}.log"  # noqa: S108 - in the sandbox, private by umask
+        path = f"{self._host.scratch_dir}/ohsandbox-output-{nonce[:8]}.log"
         self._spool = OverflowFile(lambda argv: self._host.channel(argv, user=self._options.user), path)
         return self._spool.write

@@ -249,8 +249,8 @@ def records(engine: Engine) -> list[CheckpointRecord]:
 
 def also_for(engine: Engine, image: str, *, owner: Path) -> None:
     """Keep a checkpoint for one more owner; does nothing if the checkpoint no longer exists."""
-    size = max((record.size_bytes for record in records(engine) if record.id == image), default=0)
-    before = next((record for record in records(engine) if record.id == image), None)
+    known = [record for record in records(engine) if record.id == image]
+    size, before = max((record.size_bytes for record in known), default=0), known[0] if known else None
     record = begin(engine, owner=owner)
     if before is not None and before.services:
         tags = tuple(record.tag + one.removeprefix(before.tag) for one in before.services)
