@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox import events
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.mcp import MCPConfig, MCPEvent, MCPServers, Pins, ServerState, read_mcp_config
-from ohsandbox.mcp.config import merged
+from ohsandbox.mcp.config import INITIALIZE_S, merged
 from ohsandbox.mcp.content import one_line
 from ohsandbox.mcp.servers import PASSING, require_library
 from ohsandbox.paths import state_dir
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from ohsandbox.mcp import ServerConfig
     from ohsandbox.runtime.base import Runtime
 
-WAIT_S = 10.0
-"""Seconds that the first request waits for starting servers; a Node server with a cold cache takes three. Later tools
-are offered with a later request, which invalidates the provider's prompt cache."""
+WAIT_S = INITIALIZE_S
+"""Seconds that the first request waits for starting servers: as long as a server may start without a word. Three
+Python servers take 3 s together, and over 10 s with seven runnable processes per processor; which tools a task begins
+with must not depend on that. Later tools are offered with a later request, which invalidates the provider's prompt
+cache."""
 
 _LOOK_EVERY_S = 0.1
 
