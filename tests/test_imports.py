@@ -92,9 +92,7 @@ def _imports() -> Iterator[Import]:
             for module in _modules(node):
                 names = module.split(".")
                 if names[0] == "ohsandbox":
-                    where = (
-                        f"{'ohsandbox.network.listeners', path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
-                    )
+                    where = f"{path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
                     yield Import(where, parts[0], names[1] if len(names) > 1 else "")
 
 
