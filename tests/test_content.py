@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 import pytest
 
+import ohsandbox
 from ohsandbox import Agent, Conversation, Settings
 from ohsandbox.content import Content, ImageContent, OutputLimits, TextContent
 from ohsandbox.errors import UsageError
@@ -15,9 +17,6 @@ from ohsandbox.mcp_server.server import result_of
 from ohsandbox.mcp_server.session import tools_in
 from ohsandbox.schema import TextObservation
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, results_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMITS = OutputLimits(max_chars=1000, max_result_chars=2000, max_images=2, max_image_chars=20)
 
@@ -71,3 +70,33 @@ def test_a_fault_in_the_section_is_told_with_its_keys(tmp_path: Path, section: o
     path.write_text(json.dumps({"output": section}))
     with pytest.raises(UsageError, match=fact):
         Settings.load(path)
+
+
+def test_a_refusal_and_the_list_of_tasks_are_cut_by_the_settings_too(tmp_path: Path) -> None:
+    tasks = [{"title": "x" * 400}] * 5
+    calls = [call("task_tracker", {"command": "plan", "task_list": tasks}), call("execute_bash", {"command": "ls"})]
+    model = FakeModel(*[answer("", one) for one in calls], answer("done"))
+    settings = Settings(output=OutputLimits(max_chars=1000, max_result_chars=1500), confirm="always")
+    agent = Agent(model, ["task_tracker", "execute_bash"])
+    with Conversation(agent, RecordingRuntime(), tmp_path, settings=settings) as conversation:
+        conversation.run("go")
+        conversation.confirm()
+        conversation.wait()
+        conversation.reject("no " * 1000)
+        conversation.wait()
+        planned, rejected = results_of(conversation)
+    assert re.search(r"\[\.\.\. 1\d{3} of 2\d{3} characters left out here", planned["output"])
+    assert re.search(r"\[\.\.\. 15\d\d of 30\d\d characters left out here", rejected["error"])
+
+
+def test_only_default_arguments_read_the_default_limits() -> None:
+    package = Path(ohsandbox.__file__).parent
+    reads = {
+        f"{path.relative_to(package)}: {found}"
+        for path in package.rglob("*.py")
+        for found in re.findall(r"\S+ DEFAULT_LIMITS\.\w+", path.read_text())
+    }
+    assert reads == {
+        "runtime/files/text.py: = DEFAULT_LIMITS.max_chars",
+        'runtime/tools.py: "description": DEFAULT_LIMITS.fill',  # for programs, which have no settings
+    }

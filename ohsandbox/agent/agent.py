@@ -21,6 +21,7 @@ from ohsandbox.agent.history import EMPTY_ANSWER, History
 from ohsandbox.agent.prompt import prompt_template, read_workspace_instructions, render_system_prompt, secrets_note
 from ohsandbox.agent.tool_entries import AnyTool, GivenTool, entry_of
 from ohsandbox.arguments import expect, expect_method, expect_texts, unknown_argument, wrong_type
+from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import UsageError
 from ohsandbox.llm.capabilities import wants_short_descriptions
 from ohsandbox.tool import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ohsandbox.agent.calls import ActionEvent
     from ohsandbox.agent.condenser import Condenser
     from ohsandbox.agent.held import Screen
+    from ohsandbox.content import OutputLimits
     from ohsandbox.events import EventBody
     from ohsandbox.llm import ChatModel, ChatResponse
     from ohsandbox.llm.chat import OnEvent
@@ -144,11 +146,11 @@ class Agent:
         Raises:
             UsageError: as for a new agent.
         """
-        return self._copy(tools=_entries(tools), takes_runtime_tools=takes_runtime_tools, _initialized=[{}])
+        return self.copied(tools=_entries(tools), takes_runtime_tools=takes_runtime_tools)
 
     def with_llm(self, llm: ChatModel) -> Agent:
         """Copy the agent with another model."""
-        return self._copy(llm=llm)
+        return self.copied(llm=llm)
 
     def with_mcp(self, mcp_config: MCPSource | None) -> Agent:
         """Copy the agent with other MCP servers, or none.
@@ -156,11 +158,12 @@ class Agent:
         Raises:
             MCPConfigError: as for a new agent.
         """
-        return self._copy(mcp_config=_checked(mcp_config))
+        return self.copied(mcp_config=_checked(mcp_config))
 
-    def _copy(self, **changes: object) -> Agent:
+    def copied(self, **changes: object) -> Agent:
+        """Copy the agent with other attributes, unchecked; with other `tools`, the copy has a map of its own."""
         agent = copy.copy(self)
-        vars(agent).update(changes)
+        vars(agent).update({"_initialized": [{}], **changes} if "tools" in changes else changes)
         return agent
 
     def check_names(self, runtime: Runtime | None) -> None:
@@ -250,7 +253,7 @@ class Agent:
         if self.llm is None:
             raise UsageError("The agent has no model. Give it one: Agent(llm=open_model(LLMConfig(model=...))).")
         if pending := history.pending_actions:
-            return (yield from run_calls(ready(pending, tools_map)))
+            return (yield from run_calls(ready(pending, tools_map), limits=_limits(tools_map)))
         if history.last_user_message.strip() == events.EXIT:
             return StepOutcome.FINISHED
         messages = history.messages()
@@ -274,7 +277,7 @@ class Agent:
             if any(verdict.asks for verdict in verdicts):
                 yield from held_events(planned, verdicts)
                 return StepOutcome.WAITING
-        return (yield from run_calls(planned))
+        return (yield from run_calls(planned, limits=_limits(tools_map)))
 
     def resume_calls(self, tools_map: ToolsMap, history: History, *, stopped: Callable[[], str | None]) -> Step:
         """Run the approved calls, and answer the refused ones; yields results, as `step` does.
@@ -284,11 +287,17 @@ class Agent:
             history: holds the calls with the user's decisions.
             stopped: gives the reason not to start further calls once the run is being stopped.
         """
-        return run_calls(ready(history.pending_actions, tools_map), stopped=stopped)
+        calls = ready(history.pending_actions, tools_map)
+        return run_calls(calls, limits=_limits(tools_map), stopped=stopped)
 
 
 Entry = str | Tool | AnyTool | Agent
 """The form in which an agent stores each of its tools."""
+
+
+def _limits(tools_map: ToolsMap) -> OutputLimits:
+    """Return the conversation's limits, which `Agent.initialize` gives to every tool."""
+    return next((tool.limits for tool in tools_map.values()), DEFAULT_LIMITS)
 
 
 def _check_name(name: str) -> None:

@@ -78,11 +78,12 @@ class AgentErrorEvent(NamedTuple):
     error: str
     """For the model: the reason and the remedy."""
     is_error: bool = True
+    limits: OutputLimits = DEFAULT_LIMITS
 
     @property
     def event(self) -> EventBody:
         """The `tool_result` event of status error."""
-        return _result_event(self, cut_middle(self.error, limit_chars=DEFAULT_LIMITS.max_result_chars))
+        return _result_event(self, cut_middle(self.error, limit_chars=self.limits.max_result_chars))
 
 
 _ResultEvent = ObservationEvent | AgentErrorEvent
@@ -93,12 +94,21 @@ def _result_event(result: _ResultEvent, text: str, **extra: Any) -> EventBody:
     return events.tool_result(tool_call_id=result.tool_call_id, name=result.name, result=answer, **extra)
 
 
-def run_calls(planned: Sequence[AnyCall], *, stopped: Callable[[], str | None] = lambda: None) -> Step:
+def run_calls(
+    planned: Sequence[AnyCall],
+    *,
+    limits: OutputLimits = DEFAULT_LIMITS,
+    stopped: Callable[[], str | None] = lambda: None,
+) -> Step:
     """Run the calls in their order; adjacent read-only calls run concurrently.
 
     Nothing runs after `finish` and `ask_human`. All `tool_call` events of a group are yielded before any of it runs;
-    then its results, in the order of the calls, each as soon as it and those before it are available. `stopped`
-    returns the reason not to start further calls, or None.
+    then its results, in the order of the calls, each as soon as it and those before it are available.
+
+    Args:
+        planned: the calls.
+        limits: how much is shown of the message about a call that does not run.
+        stopped: returns the reason not to start further calls, or None.
     """
     outcome = StepOutcome.CONTINUE
     for group in _groups(planned):
@@ -109,7 +119,7 @@ def run_calls(planned: Sequence[AnyCall], *, stopped: Callable[[], str | None] =
         if refusal is None and len(group) > 1:
             results = _side_by_side(group)
         else:
-            results = zip(group, map(_result, group, [call.refusal or refusal for call in group]), strict=True)
+            results = ((call, _result(call, call.refusal or refusal, limits)) for call in group)
         for call, result in results:
             yield result.event
             if outcome is StepOutcome.CONTINUE and not result.is_error:
@@ -139,10 +149,10 @@ def _side_by_side(group: list[AnyCall]) -> Iterator[tuple[AnyCall, _ResultEvent]
         yield from zip(group, pool.map(_result, group), strict=True)
 
 
-def _result(call: AnyCall, refusal: str | None = None) -> _ResultEvent:
+def _result(call: AnyCall, refusal: str | None = None, limits: OutputLimits = DEFAULT_LIMITS) -> _ResultEvent:
     """Run the call; a tool's failure is a result, a sandbox's failure or an interrupt is not."""
     if refusal is not None:
-        return AgentErrorEvent(call.tool_call_id, call.name, refusal)
+        return AgentErrorEvent(call.tool_call_id, call.name, refusal, limits=limits)
     assert call.tool is not None  # noqa: S101 - a call without refusal has its tool
     observation: Observation
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -276,24 +275,23 @@ def _make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: 
             f"A sub-agent cannot be given {', '.join(map(repr, unknown[:5]))}. "
             f"You can give: {', '.join(sorted(known))}. Nothing was done."
         )
-    agent = copy.copy(parent)
-    agent.tools = tuple(_lent(known[name]) for name in chosen)
-    if names is not None:
-        agent.takes_runtime_tools = False
-        agent.mcp_config = None  # the names are all that the sub-agent has
-    agent.system_prompt_extensions = (*parent.system_prompt_extensions, PLACE)
-    return agent
+    named_only: dict[str, Any] = {"takes_runtime_tools": False, "mcp_config": None}
+    return parent.copied(
+        tools=tuple(_lent(known[name]) for name in chosen),
+        system_prompt_extensions=(*parent.system_prompt_extensions, PLACE),
+        **({} if names is None else named_only),
+    )
 
 
 def _as_subagent(agent: Agent, parent: Agent, *, may_delegate: bool) -> Agent:
     """Return that agent without tools that ask a person and, unless it may delegate, without those that delegate."""
     barred = {"question"} if may_delegate else {"question", "delegation"}
     own = {name: entry for name, entry in _named(agent.tools) if _kind(name, entry) not in barred}
-    made = copy.copy(agent)
-    made.tools = tuple({**own, **{name: name for name in _ALWAYS if name not in own}}.values())
-    made.llm = agent.llm or parent.llm
-    made.system_prompt_extensions = (*agent.system_prompt_extensions, PLACE)
-    return made
+    return agent.copied(
+        tools=tuple({**own, **{name: name for name in _ALWAYS if name not in own}}.values()),
+        llm=agent.llm or parent.llm,
+        system_prompt_extensions=(*agent.system_prompt_extensions, PLACE),
+    )
 
 
 def _named(entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:

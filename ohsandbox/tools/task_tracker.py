@@ -7,10 +7,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema  # noqa: TC002 - pydantic reads annotations at run time
 from pydantic_core import PydanticCustomError
 from rich.text import Text
 
-from ohsandbox.content import DEFAULT_LIMITS
+from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import ToolError, UsageError
 from ohsandbox.private_files import make_private_dir, write_atomically
 from ohsandbox.schema import Action, Observation, Schema, TextContent
@@ -37,8 +38,6 @@ _MAX_TASKS = 200
 
 MAX_TITLE_CHARS = 500
 _MAX_NOTES_CHARS = 4_000
-
-_MAX_LIST_CHARS = DEFAULT_LIMITS.max_chars
 
 Status = Literal["todo", "in_progress", "done"]
 
@@ -113,12 +112,14 @@ class TaskTrackerObservation(Observation):
     task_list: tuple[_TaskItem, ...] = ()
     notices: tuple[str, ...] = ()
     """Notes on the list."""
+    limits: SkipJsonSchema[OutputLimits] = Field(default=DEFAULT_LIMITS, exclude=True, repr=False)
+    """How much of the list the model is shown."""
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
         """Return a count, the list with signs, and the notes."""
         lines = [_count(self.task_list), *(_line(task) for task in self.task_list)]
-        text = cut_middle("\n".join(lines), limit_chars=_MAX_LIST_CHARS)
+        text = cut_middle("\n".join(lines), limit_chars=self.limits.max_chars)
         return [TextContent(text="\n".join([text, *(f"[{notice}]" for notice in self.notices)]))]
 
     @property
@@ -158,8 +159,8 @@ _TASKS = TypeAdapter(tuple[_TaskItem, ...])
 class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservation]):
     """Holds the list; with a directory, it is stored in a file there for a resumed conversation."""
 
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path | None, *, limits: OutputLimits = DEFAULT_LIMITS) -> None:
+        self._directory, self._limits = directory, limits
         self._tasks: tuple[_TaskItem, ...] = ()
 
     def __call__(self, action: TaskTrackingAction) -> TaskTrackerObservation:
@@ -170,9 +171,11 @@ class TaskTrackerExecutor(ToolExecutor[TaskTrackingAction, TaskTrackerObservatio
         """
         if action.command == "plan":
             self._save(action.task_list or ())
-            return TaskTrackerObservation(task_list=self._tasks, notices=tuple(_notices(self._tasks)))
-        damage = self._load()
-        return TaskTrackerObservation(task_list=self._tasks, notices=(damage,) if damage else ())
+            notices = _notices(self._tasks)
+        else:
+            damage = self._load()
+            notices = [damage] if damage else []
+        return TaskTrackerObservation(task_list=self._tasks, notices=tuple(notices), limits=self._limits)
 
     def _load(self) -> str | None:
         """Read the file; return its fault as a sentence. A damaged one is moved aside and counts as empty."""
@@ -228,7 +231,7 @@ def make_task_tracker_tool(
         observation_type=TaskTrackerObservation,
         hint=HINT,
         annotations=ToolAnnotations(title="Task list", destructiveHint=False, idempotentHint=True, openWorldHint=False),
-        executor=TaskTrackerExecutor(directory / TOOL_NAME if directory else None),
+        executor=TaskTrackerExecutor(directory / TOOL_NAME if directory else None, limits=conv_state.output),
     )
 
 

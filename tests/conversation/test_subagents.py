@@ -13,6 +13,7 @@ from ohsandbox.errors import LimitReachedError, SandboxGone
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.llm import ModelRateLimitedError
 from ohsandbox.persistence import read_events
+from ohsandbox.state import ConversationState
 from ohsandbox.testing import FakeRuntime
 from ohsandbox.tool import Tool
 from tests.fakes import FakeModel, answer, call, data_of, results_of
@@ -260,6 +261,18 @@ def test_a_long_answer_is_cut_and_whole_in_the_trail(tmp_path: Path, runtime: Fa
     conversation = run(tmp_path, runtime, delegate(), finish("x" * 50_000), finish("end"))
     assert len(results_of(conversation)[0]["output"]) < 31_000
     assert len(data_of(log(conversation, "agent-1"), "tool_result")[0]["result"]["output"]) == 50_000
+
+
+def test_a_delegation_leaves_the_agents_own_tools_as_they_were(tmp_path: Path, runtime: FakeRuntime) -> None:
+    other = Agent(FakeModel(answer("seen")), ["file_read"], name="other")
+    other.initialize(ConversationState(conversation_id="c", runtime=runtime))
+    turns = delegate(tools=["file_read"]), answer("seen"), answer("", call("other", {"task": "look"})), answer("done")
+    agent = Agent(FakeModel(*turns), ["delegate", "execute_bash", "file_read", other])
+    with Conversation(agent, runtime, tmp_path) as conversation:
+        conversation.run("go", timeout_s=30)
+        assert [result["status"] for result in results_of(conversation)] == ["ok", "ok"]
+        assert agent.tools_map.keys() == conversation.tools.keys() >= {"delegate", "execute_bash", "other"}
+    assert list(other.tools_map) == ["file_read"]
 
 
 def test_a_borrowed_runtime_has_sessions_apart_and_the_same_files() -> None:

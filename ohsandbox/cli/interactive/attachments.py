@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.cli.rendering.markdown import fenced
 from ohsandbox.cli.rendering.text import output, size
-from ohsandbox.content import DEFAULT_LIMITS, image_url
+from ohsandbox.content import image_url
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ohsandbox.content import OutputLimits
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.results import CommandObservation
 
@@ -25,10 +26,6 @@ MAX_FILE_BYTES = 64 * 1024
 """Largest attached file: about 16,000 tokens. The agent reads a larger one in parts."""
 MAX_FILES = 20
 """Largest number of files in a message; each is looked up in the sandbox."""
-_MAX_OUTPUT_CHARS = 10_000
-"""Longest end of a command's output that is attached, as much as the agent's own shell shows."""
-MAX_IMAGE_BYTES = 8 * 1024 * 1024
-"""Largest image; a larger one is cut off and refused for its size."""
 MAX_PATH_CHARS = 4096
 _MENTION = re.compile(r"(?:(?<=\s)|^)@((?:\\.|[^\s\\])+)")
 _ESCAPED = re.compile(r"\\(.)")
@@ -44,9 +41,10 @@ class Ran(NamedTuple):
     ending: str
     """How the command ended, as in `exit 1`."""
 
-    def __str__(self) -> str:
-        shown = self.output if len(self.output) <= _MAX_OUTPUT_CHARS else f"…{self.output[-_MAX_OUTPUT_CHARS:]}"
-        block = fenced(f"$ {self.command}\n{shown}")
+    def text(self, limits: OutputLimits) -> str:
+        """Return the command with the end of its output, of which as much is kept as of a tool's result."""
+        kept = self.output if len(self.output) <= limits.max_chars else f"…{self.output[-limits.max_chars :]}"
+        block = fenced(f"$ {self.command}\n{kept}")
         return f"I ran this in the sandbox ({self.ending}):\n{block}"
 
 
@@ -59,7 +57,13 @@ class Message(NamedTuple):
 
 
 def with_attachments(
-    text: str, ran: list[Ran], runtime: Runtime, tell: Callable[[str], None], *, typed: str | None = None
+    text: str,
+    ran: list[Ran],
+    runtime: Runtime,
+    tell: Callable[[str], None],
+    *,
+    limits: OutputLimits,
+    typed: str | None = None,
 ) -> Message:
     """Return the message for the agent: the commands that the person ran, the text, and the files it names with an `@`.
 
@@ -68,6 +72,7 @@ def with_attachments(
         ran: commands that are put before the text.
         runtime: the sandbox in which paths are looked up first, before this machine.
         tell: is given a line about each attachment, also about those that failed.
+        limits: the conversation's: of images, and of the commands' output.
         typed: the part of the text that may name files; None is the whole text.
     """
     named = list(dict.fromkeys(_MENTION.findall(text if typed is None else typed)))[:MAX_FILES]
@@ -75,16 +80,16 @@ def with_attachments(
     images: list[str] = []
     for mention in named:
         path = _ESCAPED.sub(r"\1", mention.rstrip(",.;:!?)"))
-        if (found := _read(path, runtime)) is None:
+        if (found := _read(path, runtime, limits)) is None:
             continue
         data, place = found
         if (url := image_url(data)) is not None:
-            if _takes_image(url, path, len(images), tell):
+            if _takes_image(url, path, len(images), limits, tell):
                 tell(f"Attached: {path}{place}, an image of {size(len(data))}.")
                 images.append(url)
         elif shown := _attached(path, data, place, tell):
             files.append(shown)
-    return Message("\n\n".join([*map(str, ran), text, *files]), tuple(images))
+    return Message("\n\n".join([*(command.text(limits) for command in ran), text, *files]), tuple(images))
 
 
 def pasted_file(text: str) -> str | None:
@@ -99,9 +104,9 @@ def pasted_file(text: str) -> str | None:
     return f"@{_TO_ESCAPE.sub(_BACKSLASH, str(path))} "
 
 
-def _takes_image(url: str, path: str, number: int, tell: Callable[[str], None]) -> bool:
+def _takes_image(url: str, path: str, number: int, limits: OutputLimits, tell: Callable[[str], None]) -> bool:
     try:
-        DEFAULT_LIMITS.check_images([url] * (number + 1))
+        limits.check_images([url] * (number + 1))
     except UsageError as error:
         tell(f"{path}: {error} The agent gets its path.")
         return False
@@ -121,9 +126,12 @@ def _attached(path: str, data: bytes, place: str, tell: Callable[[str], None]) -
     return f"Contents of {path}:\n{fenced(text)}"
 
 
-def _read(path: str, runtime: Runtime) -> tuple[bytes, str] | None:
-    """Return the beginning of the file and its location; None if it is not a file."""
-    limit = MAX_IMAGE_BYTES if Path(path).suffix.lower() in _IMAGES else MAX_FILE_BYTES
+def _read(path: str, runtime: Runtime, limits: OutputLimits) -> tuple[bytes, str] | None:
+    """Return the beginning of the file and its location; None if it is not a file.
+
+    Of an image that is too large as a data URL, enough is read to see that.
+    """
+    limit = limits.max_image_chars * 3 // 4 if Path(path).suffix.lower() in _IMAGES else MAX_FILE_BYTES
     try:
         return runtime.read_bytes(path, limit_bytes=limit + 1), ""
     except OhsandboxError:

@@ -159,9 +159,13 @@ class InteractiveSession:
         """Return the message for the agent that a line makes."""
         assert self._session is not None  # noqa: S101 - it talks
         ran, self._ran = self._ran, []
-        runtime = self._session.runtime
         return with_attachments(
-            message_of(line.text), ran, runtime, lambda text: self._view.info(f"  {text}"), typed=line.shown
+            message_of(line.text),
+            ran,
+            self._session.runtime,
+            lambda text: self._view.info(f"  {text}"),
+            limits=self._session.settings.output,
+            typed=line.shown,
         )
 
     def _do(self, line: SentLine) -> bool:
