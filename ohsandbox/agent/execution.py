@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import events
@@ -119,7 +120,8 @@ def run_calls(
         if refusal is None and len(group) > 1:
             results = _side_by_side(group)
         else:
-            results = ((call, _result(call, call.refusal or refusal, limits)) for call in group)
+            refusals = [call.refusal or refusal for call in group]
+            results = zip(group, map(_result, group, refusals, repeat(limits)), strict=True)
         for call, result in results:
             yield result.event
             if outcome is StepOutcome.CONTINUE and not result.is_error:

@@ -48,7 +48,7 @@ def test_it_counts_for_a_workspace_once_it_is_trusted_and_flags_stand_above(
 ) -> None:
     monkeypatch.chdir(project)
     say(project, {"image": "a:1", "postCreateCommand": "make", "remoteUser": "me", "privileged": True})
-    assert used().image == used(workspace=project).image == Settings().image or "python:3.12"
+    assert used().image == used(workspace=project).image == (Settings().image or "python:3.12")
     assert capfd.readouterr().err.count("is not trusted, so its setup, remote user, image are not used") == 1
     shown = invoke("trust", "--yes")
     assert "not used, whatever you answer: privileged" in shown.out
