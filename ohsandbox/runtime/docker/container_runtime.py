@@ -16,7 +16,6 @@ from ohsandbox.runtime.docker.config.container_config import CONNECTOR_UID, PRIV
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.monitoring import selfcheck
-from ohsandbox.runtime.docker.services import pods
 
 if TYPE_CHECKING:
     import socket
@@ -392,7 +391,7 @@ class ContainerRuntime(Runtime):
         if target.pod is None:
             return []
         self._monitors.stop()
-        return pods.bring_back(target.pod, listening=partial(provision.listening_in, target))
+        return target.pod.bring_back(listening=partial(provision.listening_in, target))
 
     def _restart(self) -> str:
         if self._options.attach:

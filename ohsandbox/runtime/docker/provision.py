@@ -32,7 +32,7 @@ from ohsandbox.runtime.docker.mounts import bind_mounts, caches, guard
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.sandbox import Sandbox
-from ohsandbox.runtime.docker.services import pods, service_images, service_inventory
+from ohsandbox.runtime.docker.services import service_inventory
 from ohsandbox.runtime.files import transfer
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.container import Container
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.docker.network.network_pool import NetworkPool
+    from ohsandbox.runtime.docker.services.service_images import ServiceImage
     from ohsandbox.runtime.results import PullProgress
 
     Progress = Callable[[PullProgress], None]
@@ -131,9 +132,11 @@ def create(
     options, facts, setup = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
     if setup is not None and setup.checkpoint is not None:
         checkpoint, facts = setup.checkpoint, checkpoint_images.facts(engine, setup.checkpoint)
-    beside = service_images.find_images(
-        engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel
-    )
+    beside: Mapping[str, ServiceImage] = {}
+    if options.services:
+        from ohsandbox.runtime.docker.services.service_images import find_images  # noqa: PLC0415 - few sandboxes have any
+
+        beside = find_images(engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel)
     name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
     has_own_network = networks is None and (options.network == "open" or bool(beside))
     held = lease.take(
@@ -210,7 +213,7 @@ def _config(
 
 def _with_services(
     made: Sandbox,
-    beside: Mapping[str, service_images.ServiceImage],
+    beside: Mapping[str, ServiceImage],
     *,
     progress: Progress | None,
     cancel: threading.Event | None,
@@ -219,9 +222,11 @@ def _with_services(
     if not beside or made.config is None or made.lease is None:
         return made
     engine, owner = made.container.engine, made.config.network_owner
-    pod = pods.Pod(engine, made.lease.id, sandbox=made.container.name, owner=owner)
+    from ohsandbox.runtime.docker.services.pods import Pod  # noqa: PLC0415 - few sandboxes have services
+
+    pod = Pod(engine, made.lease.id, sandbox=made.container.name, owner=owner)
     listening = partial(listening_in, made)
-    pods.start(pod, beside, made.options, listening=listening, progress=progress, cancel=cancel)
+    pod.start(beside, made.options, listening=listening, progress=progress, cancel=cancel)
     return made._replace(pod=pod)
 
 
@@ -405,7 +410,7 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
     if sandbox.pod is None:
         return anew._replace(container=restored())
     listening = partial(listening_in, sandbox)
-    with pods.replaced(sandbox.pod, checkpoint, sandbox.options, listening=listening) as pod:
+    with sandbox.pod.replaced(checkpoint, sandbox.options, listening=listening) as pod:
         return anew._replace(container=restored(), pod=pod)
 
 

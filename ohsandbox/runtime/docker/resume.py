@@ -24,7 +24,7 @@ from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.ownership.inventory import own_record
 from ohsandbox.runtime.docker.sandbox import Sandbox
-from ohsandbox.runtime.docker.services import pods
+from ohsandbox.runtime.docker.services.pods import Pod
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.results import ResumeReport
 
@@ -82,10 +82,10 @@ def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, lis
             f"Sandbox {name} was made without service {', '.join(sorted(missing))}, and stays so. "
             f"To change it, remove the sandbox and its files: docker rm -f {name}"
         )
-    pod = pods.find(adopted.container.engine, held.record, owner=config.network_owner)
+    pod = Pod.find(adopted.container.engine, held.record, owner=config.network_owner)
     if gone := {*held.record.services} - pod.running.keys():
         notes.append(f"Service {', '.join(sorted(gone))} of sandbox {name} was removed from outside, with its files.")
-    notes += pods.bring_back(pod, listening=partial(provision.listening_in, adopted))
+    notes += pod.bring_back(listening=partial(provision.listening_in, adopted))
     real = adopted.options.model_copy(update={"services": tuple(one.service for one in pod.running.values())})
     return adopted._replace(pod=pod, options=real), notes
 

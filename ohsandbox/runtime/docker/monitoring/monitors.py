@@ -15,7 +15,6 @@ from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.monitoring import disk
-from ohsandbox.runtime.docker.services.pods import bring_back
 from ohsandbox.runtime.docker.services.service_inventory import SERVICE_OF_LABEL
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ class ServiceWatch:
                 continue
             self._restarts[name] = [*recent, now]
             try:
-                notes = bring_back(self._pod, listening=self._listening, only=[name])
+                notes = self._pod.bring_back(listening=self._listening, only=[name])
             except OhsandboxError as error:
                 if not self._over.is_set():
                     self._tell(str(error))

@@ -222,114 +222,110 @@ class Pod:
 
         _at_once(end, self.running.values())
 
+    def start(
+        self,
+        found: Mapping[str, ServiceImage],
+        options: DockerOptions,
+        *,
+        listening: Callable[[], Collection[int]],
+        progress: Callable[[PullProgress], None] | None,
+        cancel: threading.Event | None,
+    ) -> None:
+        """Start all services of the options, each after its dependencies are ready; found has their images.
 
-def start(
-    pod: Pod,
-    found: Mapping[str, ServiceImage],
-    options: DockerOptions,
-    *,
-    listening: Callable[[], Collection[int]],
-    progress: Callable[[PullProgress], None] | None,
-    cancel: threading.Event | None,
-) -> None:
-    """Start all services of the options, each after its dependencies are ready; found has their images.
+        Raises:
+            SandboxUnavailable, SandboxRefused, UsageError, CallCancelledError: as `create` and `await_ready`.
+        """
+        check_ports({name: image.ports for name, image in found.items()}, network=options.network)
 
-    Raises:
-        SandboxUnavailable, SandboxRefused, UsageError, CallCancelledError: as `Pod.create` and `Pod.await_ready`.
-    """
-    check_ports({name: image.ports for name, image in found.items()}, network=options.network)
+        def tell(name: str, detail: str) -> None:
+            if progress is not None:
+                progress(PullProgress(f"service {name}", "starting", detail=detail))
 
-    def tell(name: str, detail: str) -> None:
-        if progress is not None:
-            progress(PullProgress(f"service {name}", "starting", detail=detail))
-
-    for stage in _stages(options.services):
-        _at_once(lambda one: pod.create(one, found[one.name], options), stage)
-        names = [one.name for one in stage]
-        pod.await_ready(names, listening=listening, tell=tell, cancel=cancel)
-    if options.network == "allowlist" and PROXY_PORT in listening():
-        raise UsageError(
-            f"A service listens on port {PROXY_PORT}, which is that of the allowlist's proxy. "
-            "Remedy: have it listen elsewhere, or use another network."
-        )
-
-
-def find(engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:
-    """Return the services of a resumed sandbox, running or not; owner as for `Pod`.
-
-    Raises:
-        SandboxUnavailable: the engine fails.
-    """
-    pod = Pod(engine, record.id, sandbox=record.container, owner=owner)
-    for service, one in found_services(engine, record):
-        container = Container(engine, str(one["Id"]), name=str(one["Names"][0]).lstrip("/"))
-        pod.running[service.name] = _ServiceContainer(
-            service, container, service.ports or (), service.healthcheck or ()
-        )
-    return pod
-
-
-def bring_back(pod: Pod, *, listening: Callable[[], Collection[int]], only: Collection[str] | None = None) -> list[str]:
-    """Restart services that have ended, or whose network was replaced; return a sentence for each.
-
-    Raises:
-        SandboxUnavailable: a service does not start, or the engine fails.
-    """
-    with engine_errors("looking at the network of the services"):
-        since = str(pod.engine.api.inspect_container(pod.owner)["State"].get("StartedAt"))
-    notes = []
-    wanted = [one for one in pod.running.values() if only is None or one.service.name in only]
-    for stage in _stages([one.service for one in wanted]):
-        started = []
-        for one in [pod.running[service.name] for service in stage]:
-            how = _how_it_ended(one, since=since)
-            if how is None:
-                continue
-            one.container.restart()
-            started.append(one.service.name)
-            notes.append(
-                f"Service {one.service.name!r} {how} and was started again: its files are kept, what it held in memory "
-                "and connections to it are lost."
+        for stage in _stages(options.services):
+            _at_once(lambda one: self.create(one, found[one.name], options), stage)
+            names = [one.name for one in stage]
+            self.await_ready(names, listening=listening, tell=tell, cancel=cancel)
+        if options.network == "allowlist" and PROXY_PORT in listening():
+            raise UsageError(
+                f"A service listens on port {PROXY_PORT}, which is that of the allowlist's proxy. "
+                "Remedy: have it listen elsewhere, or use another network."
             )
-        pod.await_ready(started, listening=listening, tell=lambda *_: None, cancel=None)
-    return notes
 
+    @classmethod
+    def find(cls, engine: Engine, record: LeaseRecord, *, owner: str) -> Pod:
+        """Return the services of a resumed sandbox, running or not; owner as for `Pod`.
 
-@contextlib.contextmanager
-def replaced(
-    pod: Pod, checkpoint: str, options: DockerOptions, *, listening: Callable[[], Collection[int]]
-) -> Iterator[Pod]:
-    """Context in which a checkpoint's services run in place of those of pod; yields their own pod.
+        Raises:
+            SandboxUnavailable: the engine fails.
+        """
+        pod = cls(engine, record.id, sandbox=record.container, owner=owner)
+        for service, one in found_services(engine, record):
+            container = Container(engine, str(one["Id"]), name=str(one["Names"][0]).lstrip("/"))
+            pod.running[service.name] = _ServiceContainer(
+                service, container, service.ports or (), service.healthcheck or ()
+            )
+        return pod
 
-    At its end the old services are removed; on an error they are restored, and the new ones are removed. A checkpoint
-    without services leaves the old ones unchanged.
+    def bring_back(self, *, listening: Callable[[], Collection[int]], only: Collection[str] | None = None) -> list[str]:
+        """Restart services that have ended, or whose network was replaced; return a sentence for each.
 
-    Raises:
-        SandboxUnavailable: the engine fails, or a service does not start.
-    """
-    kept = service_checkpoints.kept(pod.engine, checkpoint)
-    if not kept:
-        yield pod
-        return
-    new = Pod(pod.engine, pod.lease_id, sandbox=pod.sandbox, owner=pod.owner)
-    aside = [one.container for one in pod.running.values()]
-    with contextlib.ExitStack() as undo:
+        Raises:
+            SandboxUnavailable: a service does not start, or the engine fails.
+        """
+        with engine_errors("looking at the network of the services"):
+            since = str(self.engine.api.inspect_container(self.owner)["State"].get("StartedAt"))
+        notes = []
+        wanted = [one for one in self.running.values() if only is None or one.service.name in only]
+        for stage in _stages([one.service for one in wanted]):
+            started = []
+            for one in [self.running[service.name] for service in stage]:
+                how = _how_it_ended(one, since=since)
+                if how is None:
+                    continue
+                one.container.restart()
+                started.append(one.service.name)
+                notes.append(
+                    f"Service {one.service.name!r} {how} and was started again: its files are kept, what it held in "
+                    "memory and connections to it are lost."
+                )
+            self.await_ready(started, listening=listening, tell=lambda *_: None, cancel=None)
+        return notes
+
+    @contextlib.contextmanager
+    def replaced(
+        self, checkpoint: str, options: DockerOptions, *, listening: Callable[[], Collection[int]]
+    ) -> Iterator[Pod]:
+        """Context in which a checkpoint's services run in place of those of this pod; yields their own pod.
+
+        At its end the old services are removed; on an error they are restored, and the new ones are removed. A
+        checkpoint without services leaves the old ones unchanged.
+
+        Raises:
+            SandboxUnavailable: the engine fails, or a service does not start.
+        """
+        kept = service_checkpoints.kept(self.engine, checkpoint)
+        if not kept:
+            yield self
+            return
+        new = Pod(self.engine, self.lease_id, sandbox=self.sandbox, owner=self.owner)
+        aside = [one.container for one in self.running.values()]
+        with contextlib.ExitStack() as undo:
+            for container in aside:
+                container.kill()
+                undo.callback(_put_back, container, container.name)
+                with engine_errors(f"putting service {container.name!r} aside"):
+                    self.engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
+            undo.callback(_remove_all, new)
+            services = [one.service for one in self.running.values() if one.service.name in kept]
+            images = images_of_checkpoint(self.engine, kept, services)
+            asked = options.model_copy(update={"services": tuple(services)})
+            new.start(images, asked, listening=listening, progress=None, cancel=None)
+            yield new
+            undo.pop_all()
         for container in aside:
-            container.kill()
-            undo.callback(_put_back, container, container.name)
-            with engine_errors(f"putting service {container.name!r} aside"):
-                pod.engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
-        undo.callback(_remove_all, new)
-        services = [one.service for one in pod.running.values() if one.service.name in kept]
-        start(
-            new, images_of_checkpoint(pod.engine, kept, services),
-            options.model_copy(update={"services": tuple(services)}), listening=listening, progress=None, cancel=None,
-        )  # fmt: skip
-        yield new
-        undo.pop_all()
-    for container in aside:
-        with contextlib.suppress(OhsandboxError):
-            container.remove()
+            with contextlib.suppress(OhsandboxError):
+                container.remove()
 
 
 def _at_once(act: Callable[[T], object], ones: Iterable[T]) -> None:
