@@ -1,5 +1,7 @@
 """Asking a model: `LLM` through litellm, and two that need no key, `ScriptedLLM` and `ReplayLLM`."""
 
+from typing import TYPE_CHECKING, Any
+
 from ohsandbox.llm.chat import (
     ChatMessage,
     ChatModel,
@@ -27,7 +29,9 @@ from ohsandbox.llm.errors import (
     ModelUnavailableError,
     ScriptError,
 )
-from ohsandbox.llm.scripted import ReplayLLM, ScriptedLLM
+
+if TYPE_CHECKING:
+    from ohsandbox.llm.scripted import ReplayLLM, ScriptedLLM
 
 __all__ = [
     "LLM",
@@ -57,3 +61,12 @@ __all__ = [
     "WarningEvent",
     "open_model",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the models that need no key with the first of them."""
+    if name not in {"ReplayLLM", "ScriptedLLM"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ohsandbox.llm import scripted  # noqa: PLC0415 - most conversations ask a provider
+
+    return getattr(scripted, name)

@@ -20,7 +20,6 @@ from ohsandbox.llm.model_list import entry_of, is_priced
 from ohsandbox.llm.provider import recorded_attempt
 from ohsandbox.llm.response_parsing import call_ids, read_answer, with_cost_of
 from ohsandbox.llm.retry import Clock, retrying
-from ohsandbox.llm.scripted import ReplayLLM, ScriptedLLM
 from ohsandbox.text import encodable_tree
 
 if TYPE_CHECKING:
@@ -332,7 +331,11 @@ def open_model(config: LLMConfig) -> ChatModel:
     _check_config(config)
     kind, _, source = config.model.partition(":")
     if kind == "scripted":
+        from ohsandbox.llm.scripted import ScriptedLLM  # noqa: PLC0415 - most conversations ask a provider
+
         return ScriptedLLM.load(source or "demo")
     if kind == "replay":
+        from ohsandbox.llm.scripted import ReplayLLM  # noqa: PLC0415 - as above
+
         return ReplayLLM.load(source)
     return LLM(config)

@@ -18,7 +18,7 @@ from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.config import options
 from ohsandbox.runtime.docker.config.container_config import CONNECTOR_DIR
 from ohsandbox.runtime.docker.container_runtime import ContainerRuntime
-from ohsandbox.runtime.docker.monitoring import disk, usage
+from ohsandbox.runtime.docker.monitoring import disk
 from ohsandbox.runtime.docker.monitoring.monitors import SandboxMonitors
 from ohsandbox.runtime.docker.mounts.bind_mounts import moved
 from ohsandbox.runtime.docker.network import container_network
@@ -337,6 +337,8 @@ class DockerRuntime(ContainerRuntime):
         Raises:
             SandboxUnavailable: the sandbox is gone.
         """
+        from ohsandbox.runtime.docker.monitoring import usage  # noqa: PLC0415 - for who asks
+
         return usage.parse(self.snippet(usage.READ).stdout)
 
     # --- the network: see `ContainerNetwork` ---
