@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import threading
 import time
@@ -94,7 +95,8 @@ def test_a_program_in_the_sandbox_that_asks_a_model_is_an_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODEL_KEY", TOKEN)
-    bridge = docker.from_env().networks.get("bridge").attrs["IPAM"]["Config"][0]["Gateway"]
+    subnet = docker.from_env().networks.get("bridge").attrs["IPAM"]["Config"][0]["Subnet"]
+    bridge = str(next(ipaddress.IPv4Network(subnet).hosts()))  # an engine started for the first time names no gateway
     make_task(tmp_path)
     setup = f"cat >/usr/local/bin/agent.py <<'EOF'\n{LITTLE_AGENT}\nEOF\n"
     with FakeProvider(answer=answers, host=bridge) as provider:
