@@ -40,6 +40,24 @@ BESIDE = {
     ("__main__", "cli"),
 }
 """Of one layer, and still in one direction only."""
+LAYERS_WITHIN = {
+    "cli": (
+        ("completion",),
+        ("rendering",),
+        ("entrypoint",),
+        ("prompts",),
+        ("options",),
+        ("settings",),
+        ("sandbox",),
+        ("viewer",),
+        ("session",),
+        ("commands",),
+        ("interactive",),
+        ("app_groups",),
+        ("app",),
+    ),
+}
+"""The layers of the largest packages, from the bottom: their folders and modules."""
 FORBIDDEN = {
     ("llm", "events"),
     ("llm", "schema"),
@@ -134,6 +152,37 @@ def test_the_test_above_sees_imports_inside_functions() -> None:
     assert any(found.importer == "settings" and found.imported == "llm" for found in _imports())
 
 
+def _imports_within(package: str) -> Iterator[Import]:
+    """Yield the imports between the folders and modules of a package, those inside functions too."""
+    root = ROOT / package
+    prefix = ".".join(("ohsandbox", *root.relative_to(ROOT).parts, ""))
+    for path in sorted(root.rglob("*.py")):
+        importer = path.relative_to(root).with_suffix("").parts[0]
+        if importer == "__init__":
+            continue  # the package's public names come from every layer
+        tree = _parsed(path)
+        typing = {id(one) for node in ast.walk(tree) if _is_for_types(node) for one in ast.walk(node)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or id(node) in typing:
+                continue
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                imported = module.removeprefix(prefix).split(".")[0]
+                if module.startswith(prefix) and imported != importer:
+                    yield Import(f"{path.relative_to(ROOT.parent)}:{node.lineno}", importer, imported)
+
+
+@pytest.mark.parametrize("package", LAYERS_WITHIN)
+def test_imports_point_down_within_a_package(package: str) -> None:
+    layer_of = {name: number for number, names in enumerate(LAYERS_WITHIN[package]) for name in names}
+    there = {
+        path.stem for path in (ROOT / package).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert there - {"__init__"} == set(layer_of)
+    found = [*_imports_within(package)]
+    assert [one for one in found if layer_of.get(one.imported, len(layer_of)) >= layer_of[one.importer]] == []
+
+
 def test_modules_of_the_command_line_import_each_other_in_no_circle() -> None:
     graph: dict[str, set[str]] = {}
     for path in (ROOT / "cli").rglob("*.py"):
@@ -144,7 +193,7 @@ def test_modules_of_the_command_line_import_each_other_in_no_circle() -> None:
         graph[name] = {f"{one.module}" for one in found} | {
             f"{one.module}.{a.name}" for one in found for a in one.names
         }
-    assert "ohsandbox.cli.commands.init" in graph["ohsandbox.cli.settings.run_settings"], (
+    assert "ohsandbox.cli.settings.model_setup" in graph["ohsandbox.cli.settings.run_settings"], (
         "imports inside functions count"
     )
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.agent.calls import ActionSecurityRisk
-from ohsandbox.cli.commands.confirm import settle
 from ohsandbox.cli.prompts.prompt import Typed
+from ohsandbox.cli.session.approvals import settle
 from ohsandbox.conversation.approvals.decisions import Decision
 from ohsandbox.conversation.approvals.scopes import PendingCall
 

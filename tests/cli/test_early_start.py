@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox.cli.commands.run import EarlyStart, begin_early
 from ohsandbox.cli.options.per_command import RunOptions
 from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.sandbox.early_start import EarlyStart, begin_early
 from ohsandbox.errors import EngineUnavailable
 from ohsandbox.runtime.docker import container
 from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL

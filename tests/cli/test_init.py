@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ohsandbox.cli.commands.init import USUAL_MODELS
 from ohsandbox.cli.prompts.remembered import is_remembered_model
 from ohsandbox.cli.settings.model_check import check_model_name, is_listed, models_of, providers
+from ohsandbox.cli.settings.model_setup import USUAL_MODELS
 from ohsandbox.llm import ModelNotFoundError
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, Reply, calls, error, text

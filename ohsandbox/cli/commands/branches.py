@@ -1,4 +1,4 @@
-"""`--branch` and `ohsandbox branches`: agents that work on branches of one repository, each in its own work tree."""
+"""`ohsandbox branches`: agents that work on branches of one repository, each in its own work tree."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
@@ -6,9 +6,7 @@ from __future__ import annotations
 import codecs
 import math
 import sys
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.prompts.prompt import is_agreed
@@ -22,27 +20,9 @@ MAX_SHOWN_LINES = 2_000
 """Longest diff, in lines, that a question shows; a longer one is read in a pager or an editor."""
 
 if TYPE_CHECKING:
-    from ohsandbox.cli.options.shared import SandboxOptions
+    from pathlib import Path
+
     from ohsandbox.runtime.workspace.branches import Branch, BranchWork
-
-
-def on_branch(where: SandboxOptions) -> SandboxOptions:
-    """Return the options with the branch's work tree as workspace, and with read access to the git objects it borrows.
-
-    Raises:
-        UsageError: the repository or the branch name cannot be used.
-    """
-    assert where.branch is not None  # noqa: S101 - only asked then
-    branch = branches.open_branch(where.workspace or Path.cwd(), where.branch)
-    borrowed = f"{branch.objects}:{branch.objects}:ro"
-    more = (where.workspaces or [])[1:]
-    return replace(
-        where,
-        branch=None,
-        workspace=branch.tree,
-        workspaces=[str(branch.tree), *more],
-        mount=[*(one for one in where.mount or () if one != borrowed), borrowed],
-    )
 
 
 def list_branches(directory: Path | None, *, as_json: bool) -> int:

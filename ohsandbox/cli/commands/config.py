@@ -19,12 +19,13 @@ from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.prompts.prompt import ask, ask_secret, person_present
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import safe, safe_line, say
+from ohsandbox.cli.settings.file import checked, file_to_change, tell_what_is_above
 from ohsandbox.cli.settings.model import key_name
 from ohsandbox.cli.settings.project import UsedProject, use_project
 from ohsandbox.errors import UsageError
 from ohsandbox.key_store import is_reference, store_key
-from ohsandbox.settings import SDK_FILE_NAME, ByteSize, Settings, without_user
-from ohsandbox.settings_file import object_of, read_object, write_object
+from ohsandbox.settings import ByteSize, Settings, without_user
+from ohsandbox.settings_file import object_of, write_object
 from ohsandbox.text import did_you_mean
 
 SIZES = frozenset(name for name, field in Settings.model_fields.items() if ByteSize in get_args(field.annotation))
@@ -166,18 +167,6 @@ def edit_file(file: Path | None) -> int:
                 return 0
 
 
-def checked(values: dict[str, Any], where: str) -> Settings:
-    """Validate these values and return them as settings.
-
-    Raises:
-        UsageError: a value is unknown or invalid; the message starts with `where`.
-    """
-    try:
-        return Settings(**values)
-    except UsageError as error:
-        raise UsageError(f"{where}{str(error).removeprefix('Settings(...)')}") from None
-
-
 def shown(settings: Settings, name: str, *, with_defaults: bool = False) -> Any:
     """Return a setting's value as JSON, with keys and possible secrets hidden."""
     value = getattr(settings, name)
@@ -249,17 +238,6 @@ def _path_of(name: str) -> list[str]:
     return [top, *below]
 
 
-def file_to_change(file: Path | None) -> tuple[Path, dict[str, Any]]:
-    """Return the settings file and its values. If they come from OpenHands' file, they are written to our own file."""
-    path = file or Settings.default_path()
-    values = read_object(path, required=False)
-    if file is None and not path.exists() and (theirs := Settings.file_in_use()) != path:
-        values = {key: value for key, value in read_object(theirs).items() if key in Settings.model_fields}
-        values = {key: value for key, value in values.items() if value is not None}
-        say(f"Settings were read from {theirs} so far ({SDK_FILE_NAME}); they are copied to {path}.")
-    return path, values
-
-
 def _with_value(values: dict[str, Any], top: str, below: list[str], text: str) -> dict[str, Any]:
     """Return the values with one more: as text if the setting takes text, otherwise parsed as JSON."""
     where = "Nothing is written"
@@ -316,13 +294,6 @@ def _key_reference(text: str | None, values: dict[str, Any]) -> str:
     stored = store_key(key_name(values.get("model"), values.get("base_url")), key)
     say(f"The key is in {stored.place}.")
     return stored.reference
-
-
-def tell_what_is_above(name: str) -> None:
-    """Warn if an environment variable overrides the file's value."""
-    variable = Settings.variables().get(name)
-    if variable and os.environ.get(variable):
-        say(f"warning: environment variable {variable} stands above it. `unset {variable}` to use the file's.")
 
 
 def _run_editor(editor: str, file: Path) -> None:

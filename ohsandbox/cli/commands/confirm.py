@@ -1,140 +1,33 @@
-"""What the agent may do: `ohsandbox confirm`, the questions during a run, `ohsandbox approvals` and `/approvals`."""
+"""`ohsandbox confirm` and `ohsandbox approvals`: what a stored conversation waits for, and what it may do."""
 
 # ruff: noqa: T201 - a command prints
 from __future__ import annotations
 
 import contextlib
-import getpass
-import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ohsandbox.cli.entrypoint import WAITING
-from ohsandbox.cli.prompts.approval_prompt import ONE_BY_ONE, ReadFile, ask, count_of, print_rows, shown
-from ohsandbox.cli.prompts.prompt import AnsweredElsewhere, Typed, answer_to, person_present
+from ohsandbox.cli.prompts.approval_prompt import print_rows, shown
+from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.tables import print_json
-from ohsandbox.cli.rendering.text import safe_line, say
+from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.session.approvals import list_approvals, settle, user
 from ohsandbox.conversation.approvals.decisions import Approvals, Decision, pending_of
-from ohsandbox.conversation.approvals.policy import POLICIES
-from ohsandbox.conversation.approvals.scopes import ExactCall, PendingCall, StandingApprovals
+from ohsandbox.conversation.approvals.scopes import StandingApprovals
 from ohsandbox.conversation.log import ConversationLog
 from ohsandbox.conversation.storage import find_stored
-from ohsandbox.errors import OhsandboxError, UsageError
-from ohsandbox.events import ConversationStatus
+from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import stream_events
-from ohsandbox.private_files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ohsandbox.cli.options.per_command import ConfirmOptions
-    from ohsandbox.conversation import Conversation
-    from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.conversation.approvals.scopes import Approval
 
-_POLICY_NAME = "confirm"
-"""Name of the file, beside the log, that holds the confirmation policy."""
-COMMAND = "/approvals"
 _MAX_APPROVAL_CHARS = 1000
-MAX_FILE_BYTES = 1024 * 1024
-"""Largest file, in bytes, that is compared with the text that would replace it."""
-
-
-# --- the question ---------------------------------------------------------------------------------
-
-
-def answer_at_terminal(conversation: Conversation) -> bool:
-    """Show the pending calls and ask until each has an answer; return whether the run continues.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C; calls without an answer stay pending.
-    """
-
-    def waiting() -> frozenset[str]:
-        return frozenset(call.tool_call_id for call in conversation.pending)
-
-    def decide(decision: Decision) -> None:
-        asked = waiting()
-        try:
-            if decision.approved:
-                conversation.confirm(decision.tool_call_ids, by=user(), scope=decision.scope)
-            else:
-                conversation.reject(decision.reason, decision.tool_call_ids, by=user())
-        except UsageError:
-            if {*(decision.tool_call_ids or asked)} <= waiting():
-                raise
-            raise AnsweredElsewhere from None
-
-    def read(question: str) -> Typed:
-        asked = waiting()
-        return answer_to(question, until=lambda: not asked <= waiting())
-
-    def read_file(path: str) -> str | None:
-        runtime = conversation.runtime
-        try:
-            if runtime is None or not runtime.is_alive():
-                return None
-            return runtime.read_bytes(path, limit_bytes=MAX_FILE_BYTES).decode()
-        except (OhsandboxError, OSError, UnicodeDecodeError):
-            return None
-
-    return settle(lambda: conversation.pending, decide, read=read, read_file=read_file)
-
-
-def settle(
-    waiting: Callable[[], list[PendingCall]],
-    decide: Callable[[Decision], None],
-    *,
-    read: Callable[[str], Typed] = answer_to,
-    read_file: ReadFile = lambda _: None,
-) -> bool:
-    """Ask until no call that is pending now is left; return False if the person leaves some open.
-
-    Once the last one is answered the run goes on in its own thread, and may come to wait for other calls at any moment:
-    those have not been shown, so they are not asked about here, and a yes names what it is for.
-    """
-    known = {call.tool_call_id for call in waiting()}
-    one_by_one = False
-    while pending := [call for call in waiting() if call.tool_call_id in known]:
-        asked = pending[:1] if one_by_one else pending
-        try:
-            said = ask(asked, read=read, read_file=read_file)
-            if said is None:
-                return False
-            if said == ONE_BY_ONE:
-                one_by_one = True
-                continue
-            names = tuple(call.tool_call_id for call in asked) if said.approved or one_by_one else None
-            decide(said._replace(tool_call_ids=names))
-        except AnsweredElsewhere:
-            print("(It was answered elsewhere.)")
-    return True
-
-
-def tell_waiting(conversation: Conversation) -> None:
-    """Print how to answer, if calls are pending."""
-    if conversation.status() is ConversationStatus.WAITING_FOR_CONFIRMATION:
-        count = len(conversation.pending)
-        verb = "waits" if count == 1 else "wait"
-        say(f"{count_of(count)} {verb} for confirmation. Answer: ohsandbox confirm {conversation.id}")
-
-
-def keep_policy(directory: Path, name: str) -> None:
-    """Save the policy's name with the conversation, so that a resumed run asks about the same calls."""
-    if name != (kept_policy(directory) or "never"):
-        write_atomically(directory / _POLICY_NAME, f"{name}\n".encode())
-
-
-def kept_policy(directory: Path) -> str | None:
-    """Return the saved policy name; None if none was saved. If it cannot be read, the policy asks about everything."""
-    try:
-        name = (directory / _POLICY_NAME).read_text(encoding="ascii", errors="replace").strip()
-    except FileNotFoundError:
-        return None
-    except OSError:
-        return "always"
-    return name if name in POLICIES else "always"
 
 
 # --- confirm --------------------------------------------------------------------------------------
@@ -197,14 +90,6 @@ def _opened(directory: Path) -> Iterator[tuple[ConversationLog, Approvals]]:
         log.close()
 
 
-def user() -> str:
-    """Return the user's name for the log."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no such user id, no variable
-        return "user"
-
-
 # --- approvals ------------------------------------------------------------------------------------
 
 
@@ -224,75 +109,9 @@ def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], rev
     if as_json:
         print_json(_fields(one) for one in standing.in_force)
     else:
-        _list(standing.in_force, lambda line: print(safe_line(line, limit_chars=_MAX_APPROVAL_CHARS)))
+        list_approvals(standing.in_force, lambda line: print(safe_line(line, limit_chars=_MAX_APPROVAL_CHARS)))
     return 0
-
-
-def list_or_revoke_live(conversation: Conversation, arguments: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Run `/approvals` with the arguments that a person typed."""
-    match arguments:
-        case []:
-            _list(conversation.approvals, tell)
-        case ["revoke", "all"]:
-            for one in conversation.approvals:
-                conversation.revoke(one.number, by=user())
-            tell("No approval is in force.")
-        case ["revoke", number] if number.isascii() and number.isdecimal():
-            try:
-                conversation.revoke(int(number[:9]), by=user())
-            except UsageError as error:
-                tell(str(error))
-            else:
-                tell(f"Approval {number} is revoked.")
-        case _:
-            tell(f"{COMMAND} lists what is allowed from now on; {COMMAND} revoke N, or revoke all, takes it back.")
-
-
-def _list(approvals: Sequence[Approval], tell: Callable[[str], None]) -> None:
-    if not approvals:
-        tell("No approval is in force.")
-    for one in approvals:
-        exact = f": {json.dumps(one.scope.arguments, ensure_ascii=False)}" if isinstance(one.scope, ExactCall) else ""
-        tell(f"{one.number}  by {one.by}: {one.scope}{exact}")
 
 
 def _fields(one: Approval) -> dict[str, Any]:
     return {"number": one.number, "by": one.by, "text": str(one.scope), "scope": one.scope.model_dump()}
-
-
-# --- modes ----------------------------------------------------------------------------------------
-
-
-class Mode(NamedTuple):
-    """How a confirmation policy is described to the user."""
-
-    short: str
-    """Text for the bottom line."""
-    asks: str
-    """Text that follows "asks about"."""
-    told: str
-    """Text that is shown when the mode becomes active."""
-
-
-MODES: dict[PolicyName, Mode] = {
-    "never": Mode("asks nothing", "nothing before it runs", "nothing is asked before it runs"),
-    "risky": Mode("asks risky", "risky calls", "risky calls are asked about before they run"),
-    "medium": Mode(
-        "asks unknown", "risky calls, and what no rule can judge", "risky calls, and what no rule can judge, are asked"
-    ),
-    "always": Mode("asks all", "every call", "every call is asked about before it runs"),
-    "plan": Mode(
-        "plan mode",
-        "risky looks; what may change something is refused (plan mode)",
-        "plan mode: the agent only looks, and presents a plan",
-    ),
-}
-_CYCLE: tuple[PolicyName, ...] = ("never", "risky", "always", "plan")
-
-
-def next_mode(now: PolicyName, *, isolated: bool) -> PolicyName:
-    """Return the mode after this one. On the host, no key alone leads to `never`; that takes `/mode never`."""
-    names: Sequence[PolicyName] = [name for name in _CYCLE if isolated or name != "never"]
-    if now not in names:
-        return "always" if now == "medium" else names[0]
-    return names[(names.index(now) + 1) % len(names)]

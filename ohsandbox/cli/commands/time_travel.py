@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
-from rich.text import Text
-
 from ohsandbox.cli.prompts.prompt import is_agreed, person_present
+from ohsandbox.cli.rendering.changes import (
+    change_lines,
+    coloured_patch,
+    shortened,
+    sizes_of,
+    split_binaries,
+    stat_lines,
+)
 from ohsandbox.cli.rendering.tables import open_console, print_paged
-from ohsandbox.cli.rendering.text import safe, safe_line, say, size
+from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.cli.rendering.view import PlainView
 from ohsandbox.cli.sandbox.post_run_report import tell_changes
 from ohsandbox.cli.session.resume import copy_options
@@ -28,7 +32,7 @@ from ohsandbox.text import counted
 from ohsandbox.timetravel import undo
 from ohsandbox.timetravel.checkpoints import find_checkpoint
 from ohsandbox.timetravel.fork import empty_directory, fork, not_kept, restore_workspace
-from ohsandbox.timetravel.snapshots.manifest import is_git, is_over_limit, is_too_large
+from ohsandbox.timetravel.snapshots.manifest import is_over_limit, is_too_large
 from ohsandbox.timetravel.snapshots.patch import patch_of
 from ohsandbox.timetravel.snapshots.restore import write_changes
 from ohsandbox.timetravel.snapshots.three_way_merge import merge
@@ -43,29 +47,16 @@ from ohsandbox.timetravel.workspace_diff import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from ohsandbox.timetravel.snapshots.manifest import FileChange, FileEntry
+    from ohsandbox.timetravel.snapshots.manifest import FileChange
     from ohsandbox.timetravel.snapshots.restore import UnappliedChange
     from ohsandbox.timetravel.workspace_diff import WorkspaceDiff
 
-MAX_LINES = 20
-_MAX_BAR = 50
-"""Length of the bar, in characters, of the file with the most changes."""
-_BINARY_BYTES = 8000
-"""Length of the prefix, in bytes, that is searched for a NUL byte, as git does."""
-_OBEYED = {"config", "config.worktree", "hooks", "info", "commondir"}
-"""Names in a `.git` directory that control what git runs."""
 _MAX_TURNS_DIGITS = 3
 """A longer number is the prefix of a conversation id, which begins with a date."""
 _MAX_EVENT_DIGITS = 6
 """As above, for an event number."""
-_STYLES = (
-    (("diff --git", "index ", "old mode", "new mode", "deleted file", "new file", "--- ", "+++ "), "bold"),
-    (("@@ ",), "cyan"),
-    (("+",), "green"),
-    (("-",), "red"),
-)
 
 
 # --- undo, redo and fork ----------------------------------------------------------------------------
@@ -148,16 +139,6 @@ def _agreed(plan: undo.UndoPlan, remedy: str, *, yes: bool) -> bool:
     return is_agreed(f"Change {_these(count)}? {remedy}", what=f"{counted(count, 'file')} would be changed", yes=yes)
 
 
-def change_lines(changes: Sequence[FileChange]) -> list[str]:
-    """Return a line for each change to what git obeys, one for each outside `.git`, and one for the rest of `.git`."""
-    verbs = {"new": "comes back", "changed": "is put back", "gone": "is removed"}
-    plain = [one for one in changes if not is_git(one.path)]
-    obeyed = [one for one in changes if is_git(one.path) and _OBEYED & {*one.path.split("/")}]
-    shown = [f"{safe_line(one.path)} {verbs[one.word]}" for one in (*obeyed, *plain)]
-    within = len(changes) - len(shown)
-    return [f".git is put back ({counted(within, 'file')})", *shown] if within else shown
-
-
 def _told(
     conversation: str, workspace: Workspaces | None, refused: Sequence[UnappliedChange], root: Path | None
 ) -> int:
@@ -198,54 +179,6 @@ def show_diff(
                 sys.stdout.buffer.write(part.text)
             sys.stdout.buffer.flush()
     return 0
-
-
-def split_binaries(work: WorkspaceDiff) -> tuple[list[FileChange], list[FileChange]]:
-    """Separate changes of text files from those of binaries, which have a NUL near the beginning, as in git."""
-    found: dict[bool, list[FileChange]] = {False: [], True: []}
-    for change in work.changes:
-        found[any(_is_binary(entry, work) for entry in (change.old, change.new))].append(change)
-    return found[False], found[True]
-
-
-def _is_binary(entry: FileEntry | None, work: WorkspaceDiff) -> bool:
-    return entry is not None and entry.kind == "file" and b"\0" in work.store.content(entry.what)[:_BINARY_BYTES]
-
-
-def sizes_of(change: FileChange) -> str:
-    """Describe a binary's change: `new, 12 kB`, `changed, 12 kB before, 13 kB now`, `gone, 12 kB before`."""
-    old = f"{size(change.old.size)} before" if change.old is not None else ""
-    new = f"{size(change.new.size)}{' now' if old else ''}" if change.new is not None else ""
-    return ", ".join(filter(None, [change.word, old, new]))
-
-
-def stat_lines(work: WorkspaceDiff, *, columns: int) -> Iterator[Text]:
-    """Yield a line for each file with a bar of added and removed lines, and a total."""
-    texts, binaries = split_binaries(work)
-    counts: dict[str, tuple[int, int]] = {}
-    for part in patch_of(texts, work.store.content):
-        _, _, hunks = part.text.partition(b"\n@@ ")
-        rows = hunks.split(b"\n")[1:]
-        was = counts.get(part.path, (0, 0))
-        counts[part.path] = was[0] + sum(row[:1] == b"+" for row in rows), was[1] + sum(row[:1] == b"-" for row in rows)
-    names = {change.path: safe_line(change.path, limit_chars=1000) for change in work.changes}
-    wide = max(map(cell_len, names.values()), default=0)
-    most = max((sum(pair) for pair in counts.values()), default=0)
-    room = max(min(columns - wide - 20, _MAX_BAR), 5)
-    for change in work.changes:
-        head = f"{change.word:8}{set_cell_size(names[change.path], wide)}"
-        if change in binaries:
-            yield Text(f"{head}  binary, {sizes_of(change).removeprefix(f'{change.word}, ')}")
-        elif change.path in counts:
-            added, removed = counts[change.path]
-            scale = room / most if most > room else 1
-            bar = Text.assemble(("+" * ceil(added * scale), "green"), ("-" * ceil(removed * scale), "red"))
-            yield Text(f"{head}  {added + removed:>5} ").append_text(bar)
-        else:
-            yield Text(head.rstrip())
-    if files := sum(not change.is_of_directories for change in work.changes):
-        added, removed = (sum(pair[at] for pair in counts.values()) for at in (0, 1))
-        yield Text(f"{counted(files, 'file')} changed, {counted(added, 'line')} added, {removed:,} removed")
 
 
 def apply_changes(wanted: str, root: Path | None, *, to: Path | None, yes: bool) -> int:
@@ -305,14 +238,6 @@ def _show_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> None:
         console.print(line, soft_wrap=True)
 
 
-def coloured_patch(changes: Sequence[FileChange], work: WorkspaceDiff) -> Iterator[Text]:
-    """Return the lines of the patch, coloured, with nothing in them hidden."""
-    for part in patch_of(changes, work.store.content):
-        for line in part.text.decode("utf-8", "replace").split("\n")[:-1]:
-            style = next((style for beginnings, style in _STYLES if line.startswith(beginnings)), "")
-            yield Text(safe(line), style=style)
-
-
 def _these(count: int) -> str:
     return "this file" if count == 1 else f"these {count:,} files"
 
@@ -321,11 +246,6 @@ def _tell(heading: str, left_out: Iterable[tuple[str, str]]) -> None:
     """Print the paths that were left out and the reasons, most serious first."""
     for line in shortened([f"{path}: {why}" for path, why in left_out], "{} more"):
         say(f"{heading}: {line}")
-
-
-def shortened(lines: Sequence[str], more: str) -> list[str]:
-    """Return the first lines and the number of the rest."""
-    return [*lines[:MAX_LINES], *([more.format(len(lines) - MAX_LINES)] if len(lines) > MAX_LINES else [])]
 
 
 def _tell_left_out(work: WorkspaceDiff) -> None:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox import __version__
-from ohsandbox.cli.commands import confirm
-from ohsandbox.cli.commands.confirm import MODES, next_mode
 from ohsandbox.cli.entrypoint import INTERRUPTED, explain
 from ohsandbox.cli.interactive.attachments import PERSON, Message, PersonCommand, Ran, pasted_file, with_attachments
 from ohsandbox.cli.interactive.input import CommandHelp, Entry
@@ -23,6 +21,8 @@ from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import print_wrapped
 from ohsandbox.cli.rendering.text import output, safe, safe_line
 from ohsandbox.cli.sandbox.network_words import bar_words, network_words
+from ohsandbox.cli.session import approvals
+from ohsandbox.cli.session.approvals import MODES, next_mode
 from ohsandbox.cli.session.run_session import RunSession
 from ohsandbox.cli.session.slash_commands import (
     COMMANDS,
@@ -119,7 +119,7 @@ class InteractiveSession:
         with self._screen.suspended():  # for all of it: keys between two of its questions are discarded as well
             line = self._bar.line(self._view.console.width - 1)
             self._view.console.print(Text(line, style="dim"), soft_wrap=True)
-            return confirm.answer_at_terminal(conversation)
+            return approvals.answer_at_terminal(conversation)
 
     # --- talking --------------------------------------------------------------------------------------
 

@@ -278,12 +278,26 @@ class SandboxOptions:
         return self
 
     def _on_branch(self) -> SandboxOptions:
-        from ohsandbox.cli.commands.branches import on_branch  # noqa: PLC0415 - `--help` reads this module
+        """Return the options with the branch's work tree as workspace; the git objects it borrows can be read.
+
+        Raises:
+            UsageError: the repository or the branch name cannot be used.
+        """
+        from ohsandbox.runtime.workspace.branches import open_branch  # noqa: PLC0415 - `--help` reads this module
 
         if self.attach or self.copies or self.same_path or not self.backend.isolated:
             raise UsageError("--branch is for a new container, without --attach, --copy and --same-path.")
         replace(self, branch=None, workspace=self.workspace or Path.cwd()).checked()  # refused before a tree is made
-        return on_branch(self).checked()
+        assert self.branch is not None  # noqa: S101 - only asked then
+        branch = open_branch(self.workspace or Path.cwd(), self.branch)
+        borrowed = f"{branch.objects}:{branch.objects}:ro"
+        return replace(
+            self,
+            branch=None,
+            workspace=branch.tree,
+            workspaces=[str(branch.tree), *(self.workspaces or [])[1:]],
+            mount=[*(one for one in self.mount or () if one != borrowed), borrowed],
+        ).checked()
 
     def _check_network(self) -> None:
         from ohsandbox.runtime.port_numbers import parse_port_pair  # noqa: PLC0415 - `--help` reads this module

@@ -36,6 +36,11 @@ def print_json(rows: Iterable[dict[str, Any]]) -> None:
     print(json.dumps([*rows], indent=2))
 
 
+def print_message(text: object) -> None:
+    """Print text, made safe for the terminal and wrapped between words."""
+    open_console().print(safe_line(text, limit_chars=1000))
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, printable: bool = False) -> None:
     """Print rows with as many cells as there are headings; empty columns are left out.
 

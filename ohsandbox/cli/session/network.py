@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox.cli.rendering.text import safe_line
+from ohsandbox.cli.sandbox.decision_table import decision_table
 from ohsandbox.cli.sandbox.network_words import network_words
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
@@ -77,8 +78,6 @@ def _network_text(session: RunSession) -> Text:
             )
     found = Text.assemble((f"{head}\n", "bold"), f"{text}\n")
     if decisions := _decisions_of(session):
-        from ohsandbox.cli.commands.net import decision_table  # noqa: PLC0415 - what it needs is slow to import
-
         found.append("\n").append(decision_table(decisions)).append("\n\n")
     return found.append(f"{change}\n", "dim").append(_for_good(session), "dim")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instructions
-from ohsandbox.cli.commands.confirm import MODES
 from ohsandbox.cli.rendering.cost import cost_table, price_words
 from ohsandbox.cli.rendering.events import BlockReader, CallBlock, Form, NoteBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import cut, safe, safe_line
 from ohsandbox.cli.sandbox.network_words import network_words
 from ohsandbox.cli.sandbox.runtime import place_of
+from ohsandbox.cli.session.approvals import MODES
 from ohsandbox.cli.settings.model import key_source
 from ohsandbox.conversation.run.result import answer_in
 from ohsandbox.conversation.storage import list_stored

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from ohsandbox.agent import Agent
-from ohsandbox.cli.commands import confirm
-from ohsandbox.cli.commands.mcp_servers import ask_about_servers
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.sandbox.ports import PortWatch
 from ohsandbox.cli.sandbox.post_run_report import tell_news
+from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.presenter import Presenter
 from ohsandbox.cli.session.reports import last_words, tells_changes
 from ohsandbox.cli.session.resume import ResumedConversation, leave_on_exit
 from ohsandbox.cli.session.sandbox import SessionSandbox, enter_sandbox
+from ohsandbox.cli.session.skill_servers import ask_about_servers
 from ohsandbox.cli.settings.model import keep_server, with_model_of
 from ohsandbox.cli.settings.model_check import check_model_name
 from ohsandbox.cli.settings.run_settings import complete, hide_secrets, instructions_of
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from ohsandbox.cli.commands.run import EarlyStart
     from ohsandbox.cli.options.per_command import RunOptions
     from ohsandbox.cli.options.shared import SandboxOptions
     from ohsandbox.cli.rendering.view import View
+    from ohsandbox.cli.sandbox.early_start import EarlyStart
     from ohsandbox.conversation.approvals.policy import PolicyName
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
@@ -267,7 +267,7 @@ class RunSession:
         self.given = self.given.with_flags(confirm=name)
         self.settings = self.settings.with_flags(confirm=name)
         self.conversation.confirmation = policy_of(name)
-        confirm.keep_policy(self.conversation.directory, name)
+        approvals.keep_policy(self.conversation.directory, name)
 
     def completed(self, settings: Settings) -> Settings:
         """Complete settings for another conversation or model; a person is asked for a missing key.
@@ -317,7 +317,7 @@ class RunSession:
         self._presenter = presenter = self._present(conversation)
         conversation.register_callback(self.spent.add)
         leave_on_exit(stack, presenter, runtime, stays=lambda: bool(self._keeps_sandbox or full.keep or full.attach))
-        stack.callback(confirm.tell_waiting, conversation)
+        stack.callback(approvals.tell_waiting, conversation)
         stack.callback(presenter.close)
         if self.person and runtime.isolated:
             presenter.port_watch = PortWatch(
@@ -333,7 +333,7 @@ class RunSession:
         if full.copies:
             stack.callback(self._tell_apply, full)
         conversation.start()
-        confirm.keep_policy(conversation.directory, policy)
+        approvals.keep_policy(conversation.directory, policy)
         keep_server(conversation.directory, self.settings)
         if self.person:
             ask_about_servers(conversation)
@@ -356,7 +356,7 @@ class RunSession:
     def _serve_page(self, stack: contextlib.ExitStack) -> None:
         if self._address is None:
             is_next = bool(self._page_at.token)
-            page = hosted(self.conversation, user=confirm.user(), begin=self.takes_message, at=self._page_at)
+            page = hosted(self.conversation, user=approvals.user(), begin=self.takes_message, at=self._page_at)
             self._address = stack.enter_context(page)
             if is_next:  # an open page follows
                 return
@@ -371,7 +371,7 @@ class RunSession:
 
     def _presenter_of(self, conversation: Conversation) -> Presenter:
         echo = self.what.task is not None or not sys.stdin.isatty()
-        answer = confirm.answer_at_terminal if self.person else wait_for_page if self.what.view else None
+        answer = approvals.answer_at_terminal if self.person else wait_for_page if self.what.view else None
         return Presenter(conversation, self.view, echo=echo, answer=answer)
 
     def _make_conversation(self, resumed: ResumedConversation | None, begun: EarlyStart | None = None) -> Conversation:

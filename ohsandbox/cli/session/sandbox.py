@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ohsandbox.cli.commands.run import EarlyStart
     from ohsandbox.cli.rendering.view import View
+    from ohsandbox.cli.sandbox.early_start import EarlyStart
     from ohsandbox.conversation import Conversation
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.port_numbers import PortPair

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
-from ohsandbox.cli.commands import confirm
-from ohsandbox.cli.commands.confirm import MODES
 from ohsandbox.cli.prompts.prompt import ask_yes_no, pick
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import cut, safe_line
 from ohsandbox.cli.sandbox.ports import forward_command, port_words
+from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session import network as session_network
 from ohsandbox.cli.session import reports as session_reports
 from ohsandbox.cli.session import travel as session_travel
+from ohsandbox.cli.session.approvals import MODES
 from ohsandbox.conversation.approvals.policy import POLICIES
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.events import ConversationStatus
@@ -206,7 +206,7 @@ def _exit(context: CommandContext, _arguments: Sequence[str]) -> None:
 
 
 def _approvals(context: CommandContext, arguments: Sequence[str]) -> None:
-    confirm.list_or_revoke_live(context.session.conversation, arguments, context.show)
+    approvals.list_or_revoke_live(context.session.conversation, arguments, context.show)
 
 
 def _compact(context: CommandContext, _arguments: Sequence[str]) -> None:
@@ -325,7 +325,7 @@ COMMANDS: tuple[_SlashCommand, ...] = (
         _report(session_reports.secrets_text), while_running=True,
     ),
     _SlashCommand(
-        confirm.COMMAND, "[revoke N|all]", "what you allowed from now on, and taking it back",
+        approvals.COMMAND, "[revoke N|all]", "what you allowed from now on, and taking it back",
         _approvals, most=None, while_running=True, complete=_approval_words,
     ),
     _SlashCommand(

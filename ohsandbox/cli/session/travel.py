@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ohsandbox.cli.commands import confirm
-from ohsandbox.cli.commands.time_travel import (
+from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.rendering.changes import (
     change_lines,
     coloured_patch,
     shortened,
@@ -17,10 +17,10 @@ from ohsandbox.cli.commands.time_travel import (
     split_binaries,
     stat_lines,
 )
-from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.rendering.tables import open_console
 from ohsandbox.cli.rendering.text import age, cut, safe_line
 from ohsandbox.cli.sandbox.runtime import make_runtime
+from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.resume import ResumedConversation, find_resumed, in_directory
 from ohsandbox.cli.settings.model import with_kept_server, with_model_of
 from ohsandbox.cli.settings.project import use_project
@@ -212,7 +212,7 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     project = use_project(found.where, session.what.settings, person=session.person)
     settings = settings_elsewhere(session.what, project, given=session.given)
     settings = with_kept_server(with_model_of(settings, found.model), root / wanted)
-    settings = settings.with_flags(confirm=session.what.confirm or confirm.kept_policy(root / wanted))
+    settings = settings.with_flags(confirm=session.what.confirm or approvals.kept_policy(root / wanted))
     where = (found.where if project is None else project.applied_to(found.where, is_resumed=True)).checked()
     make_runtime(where.with_settings(settings))  # what is wrong is said while the other one is open
     before, had_begun = session.conversation.id, session.has_begun

@@ -45,14 +45,30 @@ def settings_of(what: RunOptions, project: UsedProject | None = None) -> Setting
     settings = read_settings(what.settings, project=project.layer if project else None, **given)
     settings = without_key_of_another(settings, what.settings)
     if what.mcp_config is not None or settings.mcp_config:
-        from ohsandbox.cli.commands.mcp_servers import with_mcp_file  # noqa: PLC0415 - it imports the conversation
-
         settings = with_mcp_file(settings, what.mcp_config)
     return settings.with_flags(
         tools=settings.tools.switched(on=what.enable or (), off=what.disable or ()),
         secrets=settings.secrets | parse_flags(what.secrets or ()) or None,
         instructions=None if what.instructions is None else str(what.instructions),
     )
+
+
+def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
+    """Add the servers of a file to the settings; a server of the same name replaces the settings' own."""
+    from ohsandbox.mcp import MCPConfig, MCPConfigError, read_mcp_config  # noqa: PLC0415 - few runs have servers
+    from ohsandbox.mcp.config import merged  # noqa: PLC0415 - as above
+
+    config = MCPConfig.parse(settings.mcp_config or {})
+    if file is None:
+        return settings
+    try:
+        added = read_mcp_config(file)
+    except MCPConfigError as error:
+        remedy = "" if "--mcp-config" in str(error) else " Correct the file, or name another with --mcp-config."
+        raise type(error)(f"{error}{remedy}") from error
+    for name in config.servers.keys() & added.servers.keys():
+        say(f"MCP server {name!r} of the settings is replaced by the one in {file}.")
+    return settings.with_flags(mcp={}, mcpServers=merged(config, added).to_dict()["mcpServers"])
 
 
 def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: Settings) -> Settings:
@@ -77,7 +93,7 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
     """
     model = settings.model or os.environ.get(MODEL_VARIABLE) or ""
     if not model and person:
-        from ohsandbox.cli.commands.init import ask_for_model  # noqa: PLC0415 - it imports the model's client
+        from ohsandbox.cli.settings.model_setup import ask_for_model  # noqa: PLC0415 - it imports the model's client
 
         settings = ask_for_model(settings, file)
         model = str(settings.model)
@@ -103,7 +119,7 @@ def complete(settings: Settings, *, person: bool, file: Path | None = None) -> S
             say(f"warning: {where}, says where the stored key is sent. `unset {name}`.")
         return settings.with_flags(api_key=stored)
     if person:
-        from ohsandbox.cli.commands.init import ask_for_key  # noqa: PLC0415 - it imports the model's client
+        from ohsandbox.cli.settings.model_setup import ask_for_key  # noqa: PLC0415 - it imports the model's client
 
         return ask_for_key(settings, file)
     variable = provider_variables(model)[0]

@@ -23,6 +23,7 @@ from ohsandbox.cli.rendering.events import (
 )
 from ohsandbox.cli.rendering.lines import TextEdit, edit_lines
 from ohsandbox.cli.rendering.text import safe, safe_line
+from ohsandbox.cli.sandbox.decision_table import decision_table
 from ohsandbox.cli.sandbox.network_words import target_of
 from ohsandbox.cli.viewer.changes import difference
 from ohsandbox.cli.viewer.markup import cut_pieces, markdown, printed
@@ -258,8 +259,6 @@ class NetworkEntries:
         """Return the last entry, with a row for each host and decision; None if there was no request."""
         if not self._decisions:
             return None
-        from ohsandbox.cli.commands.net import decision_table  # noqa: PLC0415 - what it needs is slow to import
-
         blocked = _count([one for one in self._decisions if not one.allowed])
         hosts = len({one.host for one in self._decisions})
         text = f"Network: {_count(self._decisions)} requests to {hosts} hosts, {blocked} blocked"
