@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from ohsandbox.llm import ChatResponse
     from ohsandbox.runtime.base import Runtime
 
-STEPS = 8
+STEPS = 4
+"""Enough for a kill in the first, the last and in between: each costs seven programs in every run."""
 ID = "c"
 NAMES = ("head", "body", "tail")
 """What each step writes, a line each; between two of them a kill may fall."""
@@ -48,7 +49,7 @@ def command_of(step: int, missing: Sequence[str], number: str) -> str:
     the words without the newline.
     """
     lines = "; ".join(f"/bin/echo {name}-{step} >>result; sleep 0.01" for name in missing)
-    return f"/bin/echo {number} >>trace; mkdir -p done; {lines}; touch done/{step}"
+    return f"/bin/echo {number} >>trace; [ -d done ] || mkdir done; {lines}; : >done/{step}"
 
 
 LOOK = "cat result 2>/dev/null; ls done 2>/dev/null | sed 's/^/done /'"

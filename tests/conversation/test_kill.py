@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-KILLS = 200
+KILLS = 100
 WORKERS = 2
 DOCKER_KILLS = 8
 
