@@ -9,8 +9,8 @@ from pydantic import Field
 
 from ohsandbox.agent import Agent, ToolCallMetadata, render_system_prompt, response_to_actions
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.approvals.analysis import default_analyzer
 from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, ConfirmRisky, policy_of
+from ohsandbox.conversation.approvals.rules.analyzers import default_analyzer
 from ohsandbox.errors import ToolArgumentsError, UsageError
 from ohsandbox.events import ConversationStatus
 from ohsandbox.schema import Action

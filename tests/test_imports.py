@@ -56,6 +56,15 @@ LAYERS_WITHIN = {
         ("app_groups",),
         ("app",),
     ),
+    "conversation": (
+        ("approvals", "storage"),
+        ("cost", "environment"),
+        ("subagents",),
+        ("run",),
+        ("config", "log"),
+        ("live_output", "methods"),
+        ("conversation",),
+    ),
 }
 """The layers of the largest packages, from the bottom: their folders and modules."""
 FORBIDDEN = {

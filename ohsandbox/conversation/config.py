@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.agent import Agent
@@ -14,8 +13,6 @@ from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval
 from ohsandbox.conversation.environment.skill_servers import check_policy
 from ohsandbox.conversation.run.limits import RunLimits, check_price
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.factory import runtime_from
-from ohsandbox.runtime.runtime_settings import RuntimeSettings
 from ohsandbox.secrets import Secrets, host_keys
 from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 from ohsandbox.settings import Settings
@@ -215,23 +212,6 @@ def _with_model(agent: Agent, settings: Settings) -> Agent:
     from ohsandbox.llm import open_model  # noqa: PLC0415 - only a run needs the model's client
 
     return agent.with_llm(open_model(settings.llm_config()))
-
-
-def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
-    """Return a runtime by the settings, not started, without a workspace, and without the settings' ports.
-
-    Raises:
-        UsageError: a setting is invalid, or two exclude each other.
-    """
-    same = {field.name for field in fields(RuntimeSettings)} & Settings.model_fields.keys()
-    asked: dict[str, Any] = {name: getattr(settings, name) for name in same}
-    asked |= {
-        "network": settings.network or ("none" if settings.allow is None else "allowlist"),
-        "allow": settings.allow or (),
-        "mount": settings.mounts,
-        "cache": None if settings.cache == "project" else settings.cache,  # of a workspace
-    }
-    return runtime_from(RuntimeSettings(**asked, conversation=conversation_id))
 
 
 def limits_of(settings: Settings) -> RunLimits:

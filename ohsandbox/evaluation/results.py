@@ -1,4 +1,4 @@
-"""Files of an evaluation: a directory for each trial, whose `result.json` is written last and atomically."""
+"""Files of an evaluation: the run's record, and a directory for each trial, whose `result.json` is written last."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - pydantic reads annotations at run time
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ohsandbox import __version__
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import write_atomically
 
@@ -28,6 +29,7 @@ COUNTED: frozenset[Outcome] = frozenset({"pass", "fail", "agent_error", "verifie
 FAILED: frozenset[Outcome] = COUNTED - {"pass"}
 INCONCLUSIVE: frozenset[Outcome] = frozenset({"infrastructure_error", "model_error"})
 """Outcomes that say nothing about the agent: the next run of the same directory repeats these trials."""
+RUN_NAME = "run.json"
 _RESULT_NAME = "result.json"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -209,3 +211,36 @@ def file_name(task: str) -> str:
     """Return a name for a task's directory: its id, with a hash where characters had to go."""
     plain = _UNSAFE.sub("-", task).strip(".-")[:80]
     return plain if plain == task else f"{plain or 'task'}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
+
+
+class RunRecord(Record):
+    """The identity of a run; written at its start, and compared when the run is continued."""
+
+    run_id: str
+    ohsandbox: str = __version__
+    agent: str
+    agent_settings: dict[str, Any] = {}
+    attempts: int
+    timeout_multiplier: float = 1.0
+    shard: str | None = None
+    separate_verifier: bool = False
+    tasks: dict[str, str]
+    """The digest of each task, by its id."""
+    machines: list[dict[str, str]] = []
+    """The machines where it ran: Python, processors, engine; more than one if it was continued elsewhere."""
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read the record of the run in a directory.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        return RunRecord.model_validate_json((path / RUN_NAME).read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"{path} holds no results: {RUN_NAME}: {error.strerror}. Remedy: name a directory of `ohsandbox eval`."
+        ) from None
+    except ValidationError:
+        raise UsageError(f"{path / RUN_NAME} is not the record of a run. Remedy: name another directory.") from None

@@ -14,14 +14,21 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path  # noqa: TC003 - pydantic reads annotations at run time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from ohsandbox import __version__
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.evaluation.executor import LocalExecutor
 from ohsandbox.evaluation.images import Images, engine_facts
 from ohsandbox.evaluation.progress import ImageAbsent, RunBegan, TrialBegan, TrialCancelled, TrialEnded, TryFailed
-from ohsandbox.evaluation.results import FAILED, INCONCLUSIVE, ResultsDirectory, TrialKey, TrialResult
+from ohsandbox.evaluation.results import (
+    FAILED,
+    INCONCLUSIVE,
+    RUN_NAME,
+    ResultsDirectory,
+    RunRecord,
+    TrialKey,
+    TrialResult,
+)
 from ohsandbox.evaluation.trial import TrialSpec, opens_network
 from ohsandbox.evaluation.trial_sandbox import TrialOptions
 from ohsandbox.private_files import open_locked
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.results import Fault
     from ohsandbox.evaluation.task import Task
 
-RUN_NAME, LOCK_NAME = "run.json", "run.lock"
+LOCK_NAME = "run.lock"
 LOOK_EVERY_S = 0.5
 """Interval at which a waiting run checks for signals and nodes: a Ctrl-C that the kernel gave to another thread wakes
 nobody, and nodes of a cluster come and go."""
@@ -54,41 +61,6 @@ class Shard(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.part}/{self.of}"
-
-
-class RunRecord(BaseModel):
-    """The identity of a run; written at its start, and compared when the run is continued."""
-
-    model_config = ConfigDict(extra="allow")
-
-    run_id: str
-    ohsandbox: str = __version__
-    agent: str
-    agent_settings: dict[str, Any] = {}
-    attempts: int
-    timeout_multiplier: float = 1.0
-    shard: str | None = None
-    separate_verifier: bool = False
-    tasks: dict[str, str]
-    """The digest of each task, by its id."""
-    machines: list[dict[str, str]] = []
-    """The machines where it ran: Python, processors, engine; more than one if it was continued elsewhere."""
-
-
-def read_record(path: Path) -> RunRecord:
-    """Read the record of the run in a directory.
-
-    Raises:
-        UsageError: there is none.
-    """
-    try:
-        return RunRecord.model_validate_json((path / RUN_NAME).read_bytes())
-    except OSError as error:
-        raise UsageError(
-            f"{path} holds no results: {RUN_NAME}: {error.strerror}. Remedy: name a directory of `ohsandbox eval`."
-        ) from None
-    except ValidationError:
-        raise UsageError(f"{path / RUN_NAME} is not the record of a run. Remedy: name another directory.") from None
 
 
 class RunPlan(NamedTuple):

@@ -12,7 +12,7 @@ from typer import BadParameter
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.options.typer_options import command, new_app
 from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
-from ohsandbox.conversation.config import default_runtime
+from ohsandbox.conversation.environment.conversation_environment import default_runtime
 from ohsandbox.errors import UsageError
 from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits

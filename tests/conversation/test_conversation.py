@@ -18,7 +18,7 @@ import pytest
 from ohsandbox import events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, FileConversationStore, RunLimits
-from ohsandbox.conversation.config import default_runtime
+from ohsandbox.conversation.environment.conversation_environment import default_runtime
 from ohsandbox.errors import (
     ConversationOpenError,
     LimitReachedError,

@@ -5,8 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.evaluation.results import Fault, Outcome, Phase, ResultsDirectory, TrialKey, TrialResult
-from ohsandbox.evaluation.runner import RUN_NAME, RunRecord
+from ohsandbox.evaluation.results import (
+    RUN_NAME,
+    Fault,
+    Outcome,
+    Phase,
+    ResultsDirectory,
+    RunRecord,
+    TrialKey,
+    TrialResult,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

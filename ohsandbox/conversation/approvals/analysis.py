@@ -43,19 +43,6 @@ class ModelsWord:
         return Assessment(call.security_risk, (f"The model calls it {call.security_risk.value}.",))
 
 
-class _Highest:
-    """Combines several analyzers: the highest risk counts, so no analyzer can lower another's rating."""
-
-    def __init__(self, *analyzers: SecurityAnalyzer) -> None:
-        self.analyzers = analyzers
-
-    def assess(self, call: ActionEvent) -> Assessment:
-        """Return the highest risk; UNKNOWN only if no analyzer has an opinion."""
-        found = [analyzer.assess(call) for analyzer in self.analyzers]
-        risk = max((each.risk for each in found), key=level, default=UNKNOWN)
-        return Assessment(risk, tuple(word for each in found if each.risk is risk for word in each.why))
-
-
 class RaisedByModel:
     """Raises an analyzer's rating to the model's, if that is higher; UNKNOWN becomes HIGH or stays."""
 
@@ -76,13 +63,6 @@ def conceals(name: str, arguments: Any) -> tuple[str, ...]:
     """Return what a user would not see in a call's name and arguments; a call with anything hidden is always HIGH."""
     texts = [*texts_in(arguments), name]
     return tuple(dict.fromkeys(why for text in texts for why in concealed_in(text)))
-
-
-def default_analyzer(workdir: str | None = None, *, keeps_files: bool = True) -> SecurityAnalyzer:
-    """Return an analyzer by all our rules, raised by the model's rating; see `CommandRules` for keeps_files."""
-    from ohsandbox.conversation.approvals.rules.analyzers import AnnotationRules, CommandRules  # noqa: PLC0415 - a run that asks nobody loads no rules
-
-    return RaisedByModel(_Highest(CommandRules(workdir, keeps_files=keeps_files), AnnotationRules()))
 
 
 def level(risk: ActionSecurityRisk) -> int:

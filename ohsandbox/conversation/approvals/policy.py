@@ -13,7 +13,6 @@ from ohsandbox.conversation.approvals.analysis import (
     DEFAULT_WORKDIR,
     SecurityAnalyzer,
     conceals,
-    default_analyzer,
     level,
 )
 from ohsandbox.conversation.approvals.scopes import PendingCall
@@ -97,7 +96,7 @@ class PlanMode(ConfirmRisky):
         if call.tool is None or only_reads(call.tool, call.action) or call.hint.kind in _HARMLESS:
             return None
         if call.hint.kind == "command":
-            from ohsandbox.conversation.approvals.rules.looking import only_looks  # noqa: PLC0415 - as in `default_analyzer`
+            from ohsandbox.conversation.approvals.rules.looking import only_looks  # noqa: PLC0415 - a run that asks nobody loads no rules
 
             text = str(json.loads(call.arguments).get(call.hint.subject, ""))
             if only_looks(text, workdir=workdir or DEFAULT_WORKDIR):
@@ -168,7 +167,10 @@ def approval_filter_of(
     """
     if isinstance(policy, _NeverConfirm):
         return None
-    analysis = analyzer or default_analyzer(workdir, keeps_files=keeps_files)
+    if (analysis := analyzer) is None:
+        from ohsandbox.conversation.approvals.rules.analyzers import default_analyzer  # noqa: PLC0415 - as above
+
+        analysis = default_analyzer(workdir, keeps_files=keeps_files)
 
     def screen(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
         verdicts = [approved(call, judged(call)) for call in planned]

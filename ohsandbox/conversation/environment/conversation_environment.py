@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
 from ohsandbox.arguments import expect
-from ohsandbox.conversation.config import default_runtime
 from ohsandbox.conversation.environment.skill_servers import SkillServersGate
 from ohsandbox.conversation.storage import note_container
 from ohsandbox.errors import OhsandboxError
 from ohsandbox.paths import check_apart
 from ohsandbox.runtime.base import Runtime
+from ohsandbox.runtime.factory import runtime_from
+from ohsandbox.runtime.runtime_settings import RuntimeSettings
+from ohsandbox.settings import Settings
 from ohsandbox.timetravel import FORKED, REDONE
 from ohsandbox.tool import list_registered_tools
 
@@ -318,3 +321,20 @@ def _told(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
         "programs as well. Look at what is there before you go on.",
         to_model=True,
     )
+
+
+def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
+    """Return a runtime by the settings, not started, without a workspace, and without the settings' ports.
+
+    Raises:
+        UsageError: a setting is invalid, or two exclude each other.
+    """
+    same = {field.name for field in fields(RuntimeSettings)} & Settings.model_fields.keys()
+    asked: dict[str, Any] = {name: getattr(settings, name) for name in same}
+    asked |= {
+        "network": settings.network or ("none" if settings.allow is None else "allowlist"),
+        "allow": settings.allow or (),
+        "mount": settings.mounts,
+        "cache": None if settings.cache == "project" else settings.cache,  # of a workspace
+    }
+    return runtime_from(RuntimeSettings(**asked, conversation=conversation_id))

@@ -15,8 +15,7 @@ from ohsandbox.conversation.run.limits import check_price
 from ohsandbox.errors import LimitReachedError, LogWriteError, ModelError, SandboxUnavailable, UsageError
 from ohsandbox.evaluation.agents.base import AgentReport, Assignment, EvaluatedAgent
 from ohsandbox.evaluation.progress import RateLimited
-from ohsandbox.evaluation.results import CONVERSATION_NAME, ResultsDirectory, TrialKey
-from ohsandbox.evaluation.runner import read_record
+from ohsandbox.evaluation.results import CONVERSATION_NAME, ResultsDirectory, TrialKey, read_record
 from ohsandbox.events import ConversationStatus
 from ohsandbox.llm import LLM, ContextWindowError, ReplayLLM, ScriptError, open_model
 from ohsandbox.llm.back_off import SharedBackOff

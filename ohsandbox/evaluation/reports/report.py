@@ -10,8 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ohsandbox import __version__
 from ohsandbox.errors import UsageError
-from ohsandbox.evaluation.results import COUNTED, Outcome, ResultsDirectory, TrialKey, TrialResult
-from ohsandbox.evaluation.runner import RUN_NAME, RunRecord, read_record
+from ohsandbox.evaluation.results import (
+    COUNTED,
+    RUN_NAME,
+    Outcome,
+    ResultsDirectory,
+    RunRecord,
+    TrialKey,
+    TrialResult,
+    read_record,
+)
 from ohsandbox.evaluation.statistics import CONFIDENCE, TaskCount, pass_at, pass_rate
 from ohsandbox.evaluation.trial_sandbox import FIXED_ENV
 

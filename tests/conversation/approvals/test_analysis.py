@@ -10,8 +10,8 @@ from mcp_types import Tool
 
 from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.calls import ActionEvent, ToolCallMetadata
-from ohsandbox.conversation.approvals.analysis import default_analyzer
 from ohsandbox.conversation.approvals.policy import policy_of
+from ohsandbox.conversation.approvals.rules.analyzers import default_analyzer
 from ohsandbox.mcp import MCPConfig
 from ohsandbox.mcp.definition import MCPToolAction, MCPToolDefinition, listed_tool
 from ohsandbox.schema import Action

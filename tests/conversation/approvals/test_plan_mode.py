@@ -9,8 +9,8 @@ import pytest
 from ohsandbox.agent import Agent, History
 from ohsandbox.agent.calls import response_to_actions
 from ohsandbox.conversation import Conversation
-from ohsandbox.conversation.approvals.analysis import default_analyzer
 from ohsandbox.conversation.approvals.policy import policy_of
+from ohsandbox.conversation.approvals.rules.analyzers import default_analyzer
 from ohsandbox.conversation.approvals.rules.looking import only_looks
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.state import ConversationState

@@ -16,7 +16,7 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
 from ohsandbox.evaluation.progress import RateLimited
-from ohsandbox.evaluation.runner import RUN_NAME, RunRecord
+from ohsandbox.evaluation.results import RUN_NAME, RunRecord
 from ohsandbox.persistence import read_events
 from ohsandbox.settings import Settings
 from ohsandbox.testing.provider import FakeProvider, Reply, Request, calls, error, text

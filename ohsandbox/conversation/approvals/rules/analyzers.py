@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.agent import ActionSecurityRisk
 from ohsandbox.agent.calls import only_reads
-from ohsandbox.conversation.approvals.analysis import DEFAULT_WORKDIR, HIGH, LOW, MEDIUM, UNKNOWN, Assessment, level
+from ohsandbox.conversation.approvals.analysis import (
+    DEFAULT_WORKDIR,
+    HIGH,
+    LOW,
+    MEDIUM,
+    UNKNOWN,
+    Assessment,
+    RaisedByModel,
+    level,
+)
 from ohsandbox.conversation.approvals.rules.commands import cell_findings, command_findings, input_findings
 from ohsandbox.conversation.approvals.rules.looking import lasting
 from ohsandbox.conversation.approvals.rules.network import browser_findings, web_findings
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ohsandbox.agent import ActionEvent
+    from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer
     from ohsandbox.conversation.approvals.rules import Finding
 
 _PATHS = ("path", "file_path")
@@ -95,3 +105,21 @@ def _of_findings(findings: Iterable[Finding]) -> Assessment:
     risk = max((ActionSecurityRisk(finding.risk) for finding in found), key=level, default=UNKNOWN)
     words = (finding.what for finding in found if finding.risk == risk.value)
     return Assessment(risk, tuple(dict.fromkeys(words)))
+
+
+class _Highest:
+    """Combines several analyzers: the highest risk counts, so no analyzer can lower another's rating."""
+
+    def __init__(self, *analyzers: SecurityAnalyzer) -> None:
+        self.analyzers = analyzers
+
+    def assess(self, call: ActionEvent) -> Assessment:
+        """Return the highest risk; UNKNOWN only if no analyzer has an opinion."""
+        found = [analyzer.assess(call) for analyzer in self.analyzers]
+        risk = max((each.risk for each in found), key=level, default=UNKNOWN)
+        return Assessment(risk, tuple(word for each in found if each.risk is risk for word in each.why))
+
+
+def default_analyzer(workdir: str | None = None, *, keeps_files: bool = True) -> SecurityAnalyzer:
+    """Return an analyzer by all our rules, raised by the model's rating; see `CommandRules` for keeps_files."""
+    return RaisedByModel(_Highest(CommandRules(workdir, keeps_files=keeps_files), AnnotationRules()))
