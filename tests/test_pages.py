@@ -33,12 +33,12 @@ RUN_ELSEWHERE = {
 """Pages whose blocks make one program, or need other projects."""
 NOT_RUN = {
     "pip install": "CI begins with it",
-    "ohsandbox init": "asks: tests/cli/test_init.py",
-    "ohsandbox config edit": "opens an editor: tests/cli/test_config.py",
-    "ohsandbox config set api_key": "asks: tests/cli/test_config.py",
+    "ohsandbox init": "asks: tests/cli/commands/test_init.py",
+    "ohsandbox config edit": "opens an editor: tests/cli/commands/test_config.py",
+    "ohsandbox config set api_key": "asks: tests/cli/commands/test_config.py",
     "ohsandbox branches merge": "asks: tests/runtime/workspace/test_branches.py",
     "ohsandbox cache prune": "asks: tests/runtime/docker/mounts/test_caches.py",
-    "ohsandbox shell": "needs a terminal: tests/cli/test_shell.py",
+    "ohsandbox shell": "needs a terminal: tests/cli/sandbox/test_terminal.py",
     "make ": "is what runs this",
 }
 ANSWER = {"turns": [{"content": "Done."}]}

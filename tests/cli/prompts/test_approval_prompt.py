@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -12,13 +13,13 @@ from hypothesis import strategies as st
 from ohsandbox.agent.calls import ActionSecurityRisk
 from ohsandbox.cli.prompts.approval_prompt import ADDED, GUTTER, MAX_ROWS, PLACE, REMOVED, shown
 from ohsandbox.conversation.approvals.scopes import PendingCall
-from ohsandbox.tool import CallHint
+from ohsandbox.tools import hint_of
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "", "  c", "d e"]), max_size=12).map("\n".join)
 
 
 def edit(name: str = "file_editor", **arguments: Any) -> PendingCall:
-    hint = CallHint(sign="~", kind="edit", subject="path")
+    hint = hint_of(name, {"arguments": json.dumps(arguments)})
     return PendingCall("1", name, arguments, ActionSecurityRisk.MEDIUM, ("It changes a file.",), hint)
 
 

@@ -214,7 +214,7 @@ ROWS = {
     "price": ("--price", "1,2", "3,4", "5,6"),
 }
 OF_THE_SANDBOX = {"image", "network", "git", "ca_bundle"}
-CONFIGURATION = Path(__file__).parents[2] / "docs" / "configuration.md"
+CONFIGURATION = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Invoke, Recorded, Start, WriteScript
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ON_HOST = ("--runtime", "cli")
 
 

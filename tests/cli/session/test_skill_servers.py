@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     AtTerminal = Callable[..., Recorded]
 
-SERVER = Path(__file__).parents[1] / "mcp" / "server.py"
+SERVER = Path(__file__).parents[2] / "mcp" / "server.py"
 ASKED = b"[y/N] "
 SKILL = """---
 name: repo

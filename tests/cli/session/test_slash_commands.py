@@ -104,7 +104,7 @@ def test_why_tells_of_a_network_that_is_not_there(
 
 
 def test_the_documentation_has_each_command() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "terminal.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "terminal.md").read_text(encoding="utf-8")
     rows = [line.partition(" | ")[0] for line in page.splitlines() if line.startswith("| `/")]
     told = {name for row in rows for name in re.findall(r"`(/\w+)", row)}
     assert {command.name for command in COMMANDS} <= told

@@ -23,7 +23,7 @@ from ohsandbox.cli.sandbox.network_words import (
 from ohsandbox.network.audit import AuditLog, NetworkDecision, audit_logs, audit_path
 from ohsandbox.paths import conversations_dir
 from ohsandbox.settings import Settings
-from tests.cli.test_top import FakeEngine, _sandbox
+from tests.cli.commands.test_top import FakeEngine, _sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,11 @@
-"""`--forward`, `--expose-host` and `/forward`."""
+"""`--forward`, `--expose-host` and `/forward`, and what is told of servers that begin to listen."""
 
 from __future__ import annotations
 
 import io
+import queue
 import socket
+import threading
 import urllib.request
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.cli.options.shared import SandboxOptions
-from ohsandbox.cli.sandbox.ports import SandboxPorts, open_ports
+from ohsandbox.cli.sandbox import ports
+from ohsandbox.cli.sandbox.ports import PortWatch, SandboxPorts, listening_line, open_ports
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime import Runtime
 from ohsandbox.runtime.port_numbers import PortPair, parse_port_pair
@@ -195,3 +198,109 @@ def test_ports_that_a_session_opened_are_open_again_when_it_is_resumed(
     said = again.out + again.err
     assert f"Port 3000 of the sandbox: http://127.0.0.1:{port}" in said
     assert "3001" not in said
+
+
+# --- servers that begin to listen are told once ---------------------------------------------------
+
+PATIENCE_S = 60.0
+
+
+class Ports(FakeRuntime):
+    """A sandbox whose ports a test sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ports: tuple[int, ...] = ()
+        self.looked: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
+
+    def listening_ports(self) -> tuple[int, ...]:
+        self.looked.put(self.ports)
+        return self.ports
+
+
+@pytest.fixture
+def listening() -> Iterator[Ports]:
+    with Ports() as runtime:
+        yield runtime
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "LOOKS_S", (0.0, 0.01, 0.02))
+    monkeypatch.setattr(ports, "SLOW_S", 0.01)
+
+
+def test_a_server_of_the_sandbox_is_found_by_its_own_table_of_sockets() -> None:
+    told: list[str] = []
+    with FakeRuntime() as listening:
+        watch = PortWatch(listening, told.append, is_running=lambda: False)
+        watch.look()
+        told.clear()
+        for port in range(20_000, 30_000):
+            try:
+                server = socket.create_server(("127.0.0.1", port))
+            except OSError:
+                continue
+            break
+        with server:
+            watch.look()
+            watch.look()
+    assert told == [listening_line([port])]
+
+
+def test_each_port_is_told_once_while_calls_run(listening: Ports) -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    watch = PortWatch(listening, told.put, is_running=lambda: True)
+    watch.nudge()
+    assert listening.looked.get(timeout=PATIENCE_S) == ()
+    listening.ports = (3000,)
+    assert told.get(timeout=PATIENCE_S) == "listening on 3000: /forward 3000 shows it to your browser"
+    listening.ports = (3000, 5173, 8000)
+    assert told.get(timeout=PATIENCE_S) == "listening on 5173, 8000: /forward 5173 shows one to your browser"
+    watch.close()
+    assert told.empty()
+
+
+def test_nothing_is_asked_before_a_call_and_after_its_moment(listening: Ports) -> None:
+    # the watch asks whether calls run as soon as no look is left; looks that come too late are one
+    no_look_left = threading.Event()
+
+    def is_running() -> bool:
+        no_look_left.set()
+        return False
+
+    watch = PortWatch(listening, print, is_running=is_running)
+    assert listening.looked.empty()
+    watch.nudge()
+    assert no_look_left.wait(PATIENCE_S)
+    looks = listening.looked.qsize()
+    assert 1 <= looks <= len(ports.LOOKS_S)
+    watch.close()
+    assert listening.looked.qsize() == looks
+
+
+def test_ports_that_the_kernel_chose_or_that_are_forwarded_are_not_told(listening: Ports) -> None:
+    told: list[str] = []
+    listening.ports = (3000, 45_113)
+    PortWatch(listening, told.append, is_running=lambda: True, forwarded=lambda: (3000,)).look()
+    assert told == []
+
+
+def test_a_sandbox_that_opens_every_port_gets_one_line(listening: Ports) -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    listening.ports = tuple(range(1, 5000))
+    watch = PortWatch(listening, told.put, is_running=lambda: True)
+    watch.nudge()
+    line = "listening on 1, 2, 3, 4, 5, 6 and 4993 more: /forward 1 shows one to your browser"
+    assert told.get(timeout=PATIENCE_S) == line
+    watch.close()
+    assert told.empty()
+    assert listening.looked.qsize() == 1
+
+
+def test_a_dead_sandbox_is_not_brought_back_to_look_at_it(listening: Ports) -> None:
+    listening.close()
+    watch = PortWatch(listening, print, is_running=lambda: False)
+    watch.nudge()
+    watch.close()
+    assert listening.looked.empty()
