@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 ToolsMap = dict[str, AnyTool]
 
 _MAX_EMPTY_RETRIES = 3
-"""A model that gives four empty answers in a row will not give another answer the fifth time."""
+"""Number of requests after an empty answer; a model that gives four in a row will not do better the fifth time."""
 
 ALWAYS_ASKS = "The tool is set to ask each time."
 
@@ -68,7 +68,7 @@ _NUDGE = (
 
 
 class Agent:
-    """A model, its tools and its prompt. Holds no conversation: one agent may serve several at a time."""
+    """A model, its tools and its prompt. It holds no conversation: several may use one agent at a time."""
 
     def __init__(
         self,
@@ -84,30 +84,30 @@ class Agent:
         description: str = "",
         **switches: bool,
     ) -> None:
-        """Create an agent; this loads nothing.
+        """Create an agent, without loading anything.
 
         Args:
-            llm: the model; None lets the conversation open the one that the settings name.
-            tools: names, registered or of the runtime's `get_tools`; shell patterns of them (`file_*`); specs;
-                definitions; dicts in OpenAI's form that name a registered tool; Python functions, which run on the host
-                (`function_tool`); agents, to which this one can give a task. None selects the tools that the
-                switches enable, and what the runtime has beside them.
-            microagents: knowledge appended to the prompt.
-            system_prompt: replaces ours, unchanged.
+            llm: the model; with None, the conversation opens the one that the settings name.
+            tools: names of registered tools or of the runtime's (`get_tools`); shell patterns of names (`file_*`);
+                specs; definitions; dicts in OpenAI's form that name a registered tool; Python functions, which run on
+                the host (`function_tool`); agents, to which this one can give a task. None means the tools that the
+                switches enable, and the runtime's own.
+            microagents: texts with knowledge, appended to the prompt.
+            system_prompt: replaces the default prompt.
             system_prompt_extensions: paragraphs appended to the prompt.
-            condenser: shortens the model's messages when they are too long; None summarises.
-            mcp_config: `{"mcpServers": {...}}`, or a JSON file of it: each conversation starts these servers in its
-                sandbox and has their tools beside the others. `MCPServers` that run stay the caller's to close.
-            name: of the tool that this agent is where another one has it among its tools.
-            description: for the model of that other agent: what this one is good for.
+            condenser: shortens the model's messages if they are too long; None means a summary.
+            mcp_config: `{"mcpServers": {...}}`, or a JSON file with that: each conversation starts these servers in its
+                sandbox and adds their tools. Running `MCPServers` are used, and closed by the caller.
+            name: the name of the tool that this agent becomes among the tools of another one.
+            description: for the other agent's model: what tasks this agent is for.
             switches: `enable_browsing=True`, `enable_jupyter=False`, ...: the fields of `ToolFlags`.
 
         Raises:
-            TypeError: a switch has the name of nothing.
-            UsageError: an argument is of another type, such as an llm that is not a model; a switch is unknown, or both
-                tools and switches are given; a tool cannot be one; the name has other characters than letters, digits,
-                _ and -, or more than 40.
-            MCPConfigError: a UsageError: the configuration of MCP servers is wrong, or its file cannot be read.
+            TypeError: there is no argument of a given name.
+            UsageError: an argument has a wrong type, such as an llm that is not a model; a switch is unknown, or both
+                tools and switches are given; an object cannot be a tool; the name has characters other than letters,
+                digits, _ and -, or more than 40.
+            MCPConfigError: a UsageError: the configuration of MCP servers is invalid, or its file cannot be read.
         """
         _check_switches(switches, tools)
         _check_name(name)
@@ -123,7 +123,7 @@ class Agent:
         self.name, self.description = name, description
         self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
         self.takes_runtime_tools = tools is None
-        """Whether the agent gets the runtime's own, unregistered tools without naming them."""
+        """Whether the agent gets the runtime's own unregistered tools without naming them."""
         self.mcp_config = _checked(mcp_config)
         self.condenser = condenser or SummarizingCondenser()
         self.microagents = tuple(microagents or ())
@@ -133,15 +133,15 @@ class Agent:
 
     @property
     def tools_map(self) -> ToolsMap:
-        """The tools by name that `initialize` made last, with those of MCP servers; empty before. Read only.
+        """The tools by name that the last `initialize` made, with those of MCP servers; empty before. Read only.
 
-        Copies with another model or other MCP servers share it, those with other tools do not. Each conversation has a
+        Copies with another model or other MCP servers share it; copies with other tools do not. Each conversation has a
         map of its own.
         """
         return self._initialized[-1]
 
     def with_tools(self, tools: Sequence[GivenTool | Agent], *, takes_runtime_tools: bool = False) -> Agent:
-        """Copy the agent with other tools; takes_runtime_tools adds the runtime's own.
+        """Return a copy with other tools; takes_runtime_tools adds the runtime's own.
 
         Raises:
             UsageError: as for a new agent.
@@ -149,11 +149,11 @@ class Agent:
         return self.copied(tools=_entries(tools), takes_runtime_tools=takes_runtime_tools)
 
     def with_llm(self, llm: ChatModel) -> Agent:
-        """Copy the agent with another model."""
+        """Return a copy with another model."""
         return self.copied(llm=llm)
 
     def with_mcp(self, mcp_config: MCPSource | None) -> Agent:
-        """Copy the agent with other MCP servers, or none.
+        """Return a copy with other MCP servers; None means none.
 
         Raises:
             MCPConfigError: as for a new agent.
@@ -170,7 +170,7 @@ class Agent:
         """Check that each named tool is registered or one of the runtime's own; the runtime need not be started.
 
         Raises:
-            UsageError: one is neither; the message names one that is spelled alike.
+            UsageError: one is neither; the message suggests a similar name.
         """
         named = [
             entry if isinstance(entry, str) else entry.name for entry in self.tools if isinstance(entry, str | Tool)
@@ -182,14 +182,14 @@ class Agent:
                 origin_of_tool(name)
 
     def preload(self) -> None:
-        """Begin what is slow, in threads, while a sandbox starts: the model's client, and the prompt's template."""
+        """Load slow parts in threads, while a sandbox starts: the model's client, and the prompt's template."""
         if self.llm is not None:
             self.llm.preload()
         if self.system_prompt is None:
             threading.Thread(target=prompt_template, name="ohsandbox-prompt-preload", daemon=True).start()
 
     def initialize(self, state: ConversationState) -> ToolsMap:
-        """Make the tools for the conversation; returns them by name.
+        """Make the tools for the conversation; return them by name.
 
         Raises:
             UsageError: a name is neither registered nor the runtime's, a tool cannot be made, or two share a name.
@@ -218,7 +218,7 @@ class Agent:
         return [*self.tools, *(name for name in own if name not in named and not is_registered(name))]
 
     def system_message(self, state: ConversationState, tools_map: ToolsMap, *, note: str = "") -> EventBody:
-        """The event with the exact prompt and the offered tools. note is a paragraph for this conversation only."""
+        """Return the event with the exact prompt and the tools. note is a paragraph for this conversation only."""
         prompt = render_system_prompt(
             tool_names=tools_map,
             runtime=state.runtime,
@@ -238,17 +238,17 @@ class Agent:
         on_event: OnEvent | None = None,
         screen: Screen | None = None,
     ) -> Step:
-        """Ask the model once and run its calls; yields each event before the next action.
+        """Ask the model once and run its calls; yield each event before the next action, and return the outcome.
 
-        The caller stores an event, and adds it to history, before asking for the next: so a `tool_call` is
-        durable before its tool runs. Returns what follows (as the generator's value). Where `screen`, or a tool that
-        requires confirmation, has a person asked about one of the calls, all are yielded, none is run, and WAITING
-        follows. Calls that a person has allowed meanwhile run first, without a request; after the user's `/exit` there
-        is none either, and FINISHED follows.
+        The caller stores each event and adds it to history before it asks for the next one, so a `tool_call` is durable
+        before its tool runs. If `screen`, or a tool that requires confirmation, wants a person to be asked about one of
+        the calls, all are yielded, none is run, and the outcome is WAITING. Calls that a person has allowed meanwhile
+        run first, without a request. After the user's `/exit` there is no request either, and the outcome is FINISHED.
 
         Raises:
             ModelError: the model gave no answer.
-            SandboxUnavailable: the sandbox went away while a tool ran; the call stays without a result.
+            SandboxUnavailable: the sandbox failed while a tool ran; the call stays without a result.
+            UsageError: the agent has no model.
         """
         if self.llm is None:
             raise UsageError("The agent has no model. Give it one: Agent(llm=open_model(LLMConfig(model=...))).")
@@ -280,12 +280,12 @@ class Agent:
         return (yield from run_calls(planned, limits=_limits(tools_map)))
 
     def resume_calls(self, tools_map: ToolsMap, history: History, *, stopped: Callable[[], str | None]) -> Step:
-        """Run the approved calls, and answer the refused ones; yields results, as `step` does.
+        """Run the approved calls, and answer the rejected ones; yield the results, as `step` does.
 
         Args:
             tools_map: the tools by name.
-            history: holds the calls with the user's decisions.
-            stopped: gives the reason not to start further calls once the run is being stopped.
+            history: has the calls with the user's decisions.
+            stopped: returns why no further call may start, once the run is being stopped, else None.
         """
         calls = ready(history.pending_actions, tools_map)
         return run_calls(calls, limits=_limits(tools_map), stopped=stopped)
@@ -316,7 +316,7 @@ def _check_switches(switches: Mapping[str, object], tools: object) -> None:
 
 
 def _checked(source: MCPSource | None) -> MCPSource | None:
-    """The configuration of MCP servers, which is read once to find its faults; of a file, its content may change."""
+    """Read a configuration of MCP servers, to find its errors now; return it unread, as a file may change."""
     if source is not None:
         from ohsandbox.mcp import MCPServers, read_mcp_config  # noqa: PLC0415 - few agents have servers
 
@@ -354,7 +354,7 @@ def _made(entry: Entry, state: ConversationState) -> Sequence[AnyTool]:
 
 
 def _matching(spec: Tool, state: ConversationState) -> Sequence[AnyTool]:
-    """The registered tools that match the spec's pattern, and those of the runtime's own that are not registered."""
+    """Make the registered tools that match the spec's pattern, and those of the runtime's unregistered ones."""
     names = matching_tools(spec.name)
     own = [] if state.runtime is None else [tool["name"] for tool in state.runtime.get_tools()]
     names += [name for name in fnmatch.filter(own, spec.name) if not is_registered(name)]

@@ -1,4 +1,4 @@
-"""Converts a response to actions: each validated call is an action that may run, or the reason for its refusal."""
+"""Converts a response to actions: each valid call is an action that may run; an invalid one has a refusal."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ SECURITY_RISK_DESC: str = SECURITY_RISK_SCHEMA["description"]
 """The description of `security_risk` for the model."""
 
 _MAX_SHOWN_ARGUMENTS_CHARS = 200
-"""The part of an unknown tool's arguments that is quoted back: enough to repeat the call with another tool."""
+"""Number of characters of an unknown tool's arguments to quote: enough to repeat the call with another tool."""
 
 MAX_CALLS = 16
-"""Limit per response; a model that sends five hundred at once has failed, and none of them saw another's result."""
+"""Maximum number of calls per response; a model that sends more does not use their results."""
 
 _REFUSED_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 """Characters that providers refuse in a function's name in the history."""
 
 _AROUND_A_NAME = re.compile(r"^(?:functions?|tools?|default_api)[.:/]|<\|.*$|:\d+$", re.DOTALL)
-"""Text that models add to a name: a namespace from training, a template token, a call's number."""
+"""Text that models add to a name: a namespace from training, a template token, the number of a call."""
 
 
 class ActionSecurityRisk(Enum):
@@ -63,11 +63,11 @@ class ActionSecurityRisk(Enum):
 
 
 class MessageAction(Action):
-    """A message for the user: what a response without tool calls is."""
+    """A message for the user: a response without tool calls."""
 
     content: str
     wait_for_response: bool = True
-    """It is the user's turn."""
+    """Whether it is the user's turn."""
 
 
 class ToolCallMetadata(NamedTuple):
@@ -81,7 +81,7 @@ class ToolCallMetadata(NamedTuple):
     call_index: int = 0
     total_calls_in_response: int = 1
     model_response: ChatResponse | None = None
-    """The whole response; None where only the log knows of the call."""
+    """The whole response; None if only the log has the call."""
 
 
 class ActionEvent(NamedTuple):
@@ -95,9 +95,9 @@ class ActionEvent(NamedTuple):
     refusal: str | None = None
     """Why the call does not run; reported to the model."""
     thought: str = ""
-    """The model's text beside its calls; on the first action of a response only."""
+    """The model's text beside its calls; only in the first action of a response."""
     security_risk: ActionSecurityRisk | None = None
-    """None if not requested: for messages, malformed calls, and read-only tools."""
+    """None for messages, malformed calls, and read-only tools, for which it is not requested."""
     arguments: str = "{}"
     """A JSON object that every parser accepts."""
     raw_arguments: str | None = None
@@ -125,7 +125,7 @@ class ActionEvent(NamedTuple):
     def event(self) -> EventBody:
         """The `tool_call` or `assistant_message` event, to be stored before anything runs.
 
-        The first event of a response holds its cost.
+        The first event of a response has its cost.
         """
         cost: dict[str, Any] = {"usage": self.response.usage.model_dump(), "cost_usd": self.response.cost_usd}
         if self.metadata is None:
@@ -158,12 +158,12 @@ class ActionEvent(NamedTuple):
 def response_to_actions(
     response: ChatResponse, tools_map: Mapping[str, AnyTool], *, taken_ids: AbstractSet[str] = frozenset()
 ) -> list[ActionEvent]:
-    """The actions of a response, in its order; at least one: a message if it has no calls.
+    """Return the actions of a response, in its order; without calls, one message.
 
     Args:
         response: has exactly one choice; `ChatResponse` ensures that.
         tools_map: the tools by name.
-        taken_ids: call ids of earlier responses; a call with one of them, or with none, gets a fresh id.
+        taken_ids: call ids of earlier responses; a call with one of them, or without an id, gets a new id.
     """
     message = response.choices[0].message
     if not message.tool_calls:
@@ -182,15 +182,15 @@ def response_to_actions(
 
 
 def combine_thought(event: ActionEvent, thought: str) -> ActionEvent:
-    """Prepend a thought to the event's own."""
+    """Return the event with a text before its own thought."""
     return event._replace(thought="\n".join(part for part in (thought, event.thought) if part))
 
 
 def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> ActionEvent:
-    """Set the event's risk from the arguments; without one, UNKNOWN for a tool that may change something.
+    """Return the event with the risk in the arguments; if there is none, UNKNOWN, or None for a read-only tool.
 
     Raises:
-        ToolArgumentsError: the risk given is none of RISK_LEVELS.
+        ToolArgumentsError: the risk is not one of RISK_LEVELS.
     """
     assert event.tool is not None  # noqa: S101 - only a tool has a risk
     is_argument = SECURITY_RISK in event.tool.arguments_type.model_fields
@@ -201,9 +201,12 @@ def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> Actio
 
 
 def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
-    """The action for an event's arguments; ToolArgumentsError if they do not fit the tool.
+    """Return the action for an event's arguments.
 
-    Nulls for optional arguments whose schema does not allow null are left out: models send them to omit an argument.
+    A null for an optional argument whose schema does not allow null is dropped: models send it to omit an argument.
+
+    Raises:
+        ToolArgumentsError: the arguments do not fit the tool.
     """
     fields = tool.arguments_type.model_fields
     idle = {
@@ -227,7 +230,7 @@ def runs_beside(tool: AnyTool, action: Action | None) -> bool:
 
 
 def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
-    """Find the tool by name or alias; else by spelling, if exactly one tool matches.
+    """Return the tool with this name or alias; else the one with a similar spelling, if there is only one.
 
     Raises:
         UnknownToolError: there is none; the message names the closest and the available ones.
@@ -266,7 +269,7 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
             return event._replace(refusal=blocked or f"{unknown} Nothing ran. You sent: {_shown(event.arguments)}")
         event = set_security_risk(_named(event._replace(tool=tool), name, tool.name), arguments)
         event = event._replace(action=action_of(tool, json.loads(event.arguments)))
-        vars(event.action)["tool_call_metadata"] = event.metadata  # frozen fields, and this is none
+        vars(event.action)["tool_call_metadata"] = event.metadata  # this is not a field, and those are frozen
     except ToolArgumentsError as error:
         return event._replace(tool=None, security_risk=None, refusal=blocked or str(error))
     return event._replace(refusal=blocked)
@@ -297,7 +300,7 @@ def _shown(arguments: str) -> str:
 
 
 def _spelling(name: str) -> str:
-    """The name without case, punctuation and the ending `Tool`."""
+    """Return the name without case, punctuation and the ending `Tool`."""
     return re.sub(r"[\W_]", "", name).lower().removesuffix("tool")
 
 

@@ -1,4 +1,4 @@
-"""Condensers shorten the messages for the model. The log keeps everything."""
+"""Condensers shorten the messages for the model; the log keeps all of them."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _SUMMARY_SYSTEM = (
 )
 
 MAX_RESULT_CHARS = 4_000
-"""The part of each message that the summarising model gets; the ends of a result are the most informative."""
+"""Maximum number of characters of a message for the summarizing model: its beginning and end are kept."""
 
 _MAX_PROMPT_CHARS = 200_000
-"""About 50,000 tokens: fits the smallest context window among models usable as agents."""
+"""Maximum length of the prompt, about 50,000 tokens: fits the smallest context window of models for agents."""
 
 
 class Ask(Protocol):
-    """Asks the model one question outside the conversation."""
+    """Asks the model a question outside of the conversation."""
 
     def __call__(self, prompt: str, *, system: str = "") -> str:
         """Return the answer's text."""
 
 
 class Condensation(NamedTuple):
-    """The messages to leave out of the request, and the note that replaces them."""
+    """The messages to drop from the request, and the note in their place."""
 
     keep_first: int
-    """Number of messages kept at the beginning (not counting the system message)."""
+    """Number of messages to keep at the beginning, without the system message."""
     dropped: int
-    """Number of messages removed after them."""
+    """Number of messages to drop after them."""
     summary: str
     """The text in their place; may be empty."""
 
     @property
     def action(self) -> CondensationAction:
-        """What is done to the messages."""
+        """The condensation as an action."""
         return CondensationAction(keep_first=self.keep_first, dropped=self.dropped, summary=self.summary)
 
 
 class CondensationAction(Action):
-    """A condensation from the log, as the action that is applied to what the model is shown."""
+    """A condensation in the log, as an action on the messages."""
 
     keep_first: int
     dropped: int
@@ -60,7 +60,7 @@ class CondensationAction(Action):
 
     @classmethod
     def from_event(cls, data: Mapping[str, Any]) -> Self:
-        """Make the action from the data of a `condensation` event, which also holds a reason."""
+        """Return the action in the data of a `condensation` event, which also has a reason."""
         return cls.model_validate({name: data[name] for name in cls.model_fields})
 
     def apply(self, messages: Sequence[Message]) -> list[Message]:
@@ -79,7 +79,7 @@ class Condenser(ABC):
 
         Args:
             messages: the conversation in OpenAI form, without the system message.
-            ask: the model, for condensers that summarise.
+            ask: asks the model, for condensers that summarize.
 
         Raises:
             ModelError: the model was asked and gave no answer.
@@ -87,7 +87,7 @@ class Condenser(ABC):
 
 
 class NoCondenser(Condenser):
-    """Drops nothing: a conversation that becomes too long ends."""
+    """Drops nothing: the run ends with an error when the conversation is too long."""
 
     def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:  # noqa: ARG002 - the interface
         """Return None."""
@@ -95,14 +95,14 @@ class NoCondenser(Condenser):
 
 
 class WindowCondenser(Condenser):
-    """Keeps the beginning and the newest messages, and drops those between."""
+    """Keeps the beginning and the newest messages, and drops those in between."""
 
     def __init__(self, *, keep_first: int = 1, keep_last: int = 40) -> None:
         self._keep_first = keep_first
         self._keep_last = keep_last
 
     def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:
-        """Drop the middle, never a call without its result; of fewer than `keep_last` messages, the older half."""
+        """Drop the middle, with each call and its results together; of at most `keep_last` messages, the older half."""
         first = self._keep_first
         end = _end(messages, first, keep_last=min(self._keep_last, len(messages) // 2))
         return Condensation(first, end - first, self._summary(messages[first:end], ask)) if end > first else None
@@ -112,7 +112,7 @@ class WindowCondenser(Condenser):
 
 
 class SummarizingCondenser(WindowCondenser):
-    """As `WindowCondenser`, with the model's summary of the dropped messages."""
+    """Drops the same messages as `WindowCondenser`, and puts the model's summary of them in their place."""
 
     def _summary(self, dropped: Sequence[Message], ask: Ask) -> str:
         text = "\n\n".join(_as_text(message) for message in dropped)
@@ -120,9 +120,9 @@ class SummarizingCondenser(WindowCondenser):
 
 
 def _end(messages: Sequence[Message], keep_first: int, *, keep_last: int) -> int:
-    """The last index at or before the newest keep_last messages where a cut separates no call from its results.
+    """Return the last index at or before the newest keep_last messages that separates no call from its results.
 
-    A result and its images belong to the message before them.
+    A result, and its images, belong to the message before them.
     """
     end = len(messages) - keep_last
     while keep_first < end < len(messages):

@@ -1,4 +1,4 @@
-"""Runs the calls of one response: each is stored before it runs, its result or refusal afterwards."""
+"""Runs the calls of one response: each is stored before it runs, and its result or refusal after that."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     AnyCall = ActionEvent | HeldCall
 
 MAX_SIDE_BY_SIDE = 4
-"""Limit of concurrent read-only calls of one response: more would only queue for the sandbox's cores."""
+"""Maximum number of concurrent read-only calls; more would only wait for the sandbox's cores."""
 
 _FINISHED_BEFORE = "Not executed: `finish` came before it in the same reply."
 _ASKED_BEFORE = "Not executed: `ask_human` came before it in the same reply. Wait for the answer."
@@ -51,7 +51,7 @@ _TOO_LATE = {StepOutcome.FINISHED: _FINISHED_BEFORE, StepOutcome.IDLE: _ASKED_BE
 
 
 class ObservationEvent(NamedTuple):
-    """The observation of a tool that ran; a failure is an observation too."""
+    """The observation of a tool that ran, also if it failed."""
 
     tool_call_id: str
     name: str
@@ -152,7 +152,7 @@ def _side_by_side(group: list[AnyCall]) -> Iterator[tuple[AnyCall, _ResultEvent]
 
 
 def _result(call: AnyCall, refusal: str | None = None, limits: OutputLimits = DEFAULT_LIMITS) -> _ResultEvent:
-    """Run the call; a tool's failure is a result, a sandbox's failure or an interrupt is not."""
+    """Run the call; a failure of a tool is a result, a failure of the sandbox or an interrupt is raised."""
     if refusal is not None:
         return AgentErrorEvent(call.tool_call_id, call.name, refusal, limits=limits)
     assert call.tool is not None  # noqa: S101 - a call without refusal has its tool

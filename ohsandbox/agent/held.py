@@ -36,17 +36,17 @@ class Verdict(NamedTuple):
 
     risk: ActionSecurityRisk = ActionSecurityRisk.UNKNOWN
     why: tuple[str, ...] = ()
-    """For the user: the parts of the call that cause the risk."""
+    """The reasons for the risk, for the user."""
     asks: bool = False
     """Whether to ask the user."""
     approval: int | None = None
-    """The number of the standing approval that makes asking unnecessary."""
+    """Number of the standing approval by which the user is not asked."""
     refusal: str | None = None
-    """Why it does not run, for the model; then nobody is asked."""
+    """Why the call does not run, for the model; the user is not asked."""
 
 
 Screen = Callable[[Sequence[ActionEvent]], Sequence[Verdict] | None]
-"""Gives a verdict for each planned call of a response, or None if all may run and no approval needs recording."""
+"""Returns a verdict for each call of a response, or None if all may run and no approval needs to be recorded."""
 
 
 class HeldCall(NamedTuple):
@@ -61,17 +61,17 @@ class HeldCall(NamedTuple):
     fault: str | None = None
     """Why it cannot run in any case."""
     approved: bool | None = None
-    """The user's decision; None before it."""
+    """The user's decision; None before that."""
     reason: str = ""
     approval: int | None = None
-    """The standing approval that allows it."""
+    """Number of the standing approval that allows it."""
     hint: Mapping[str, Any] | None = None
     """The fields of its `tool.CallHint`; None in an older log."""
     tool: ToolDefinition[Any, Any] | None = None
-    """Set, with its action, by `ready` for a call that may run."""
+    """Set by `ready`, with the action, for a call that may run."""
     action: Action | None = None
     event: EventBody | None = None
-    """None: it was stored before."""
+    """None, since the event is stored already."""
 
     @property
     def waits(self) -> bool:
@@ -80,7 +80,7 @@ class HeldCall(NamedTuple):
 
     @property
     def refusal(self) -> str | None:
-        """The message to the model instead of a result; None if the call may run."""
+        """The model's result for a call that may not run; None if it may run."""
         if self.approved is False:
             return f"{REFUSED}: {self.reason}" if self.reason else f"{REFUSED}. No reason was given."
         return _NEVER_ASKED if self.waits else self.fault
@@ -90,10 +90,10 @@ _Stage = Enum("_Stage", ["WAITING", "RELEASED", "OVER"])
 
 
 class HeldCalls:
-    """The held calls of the newest response, derived only from the log's events: every process sees the same.
+    """The held calls of the newest response, derived only from the events of the log, so that all processes agree.
 
-    They wait until each that asks has a decision; the next RUNNING status releases them to run; any later status ends
-    them. This separates a decided call that never began from one that perhaps did.
+    They wait until all that ask have a decision; the next RUNNING status releases them to run; any later status ends
+    that. This tells a decided call that never began from one that may have begun.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class HeldCalls:
 
     @property
     def due(self) -> list[HeldCall]:
-        """The calls that the run that has just begun must answer."""
+        """The calls that a run must answer first; [] unless it has just begun."""
         return self.all if self._stage is _Stage.RELEASED else []
 
     def add(self, event: SDKEvent) -> None:
@@ -137,7 +137,7 @@ class HeldCalls:
             self._stage = _Stage.RELEASED
 
     def never_ran(self, tool_call_id: str) -> str | None:
-        """The message to the model for a call that certainly did not begin; None if it perhaps did."""
+        """Return the model's result for a call that certainly did not begin; None if it may have begun."""
         call = self._calls.get(tool_call_id)
         if call is None:
             return None
@@ -148,7 +148,7 @@ class HeldCalls:
         return None if tool_call_id in self._perhaps_begun() else NOT_BEGUN
 
     def clear(self) -> None:
-        """Drop all calls: the response is closed."""
+        """Drop all calls; the response is answered."""
         self._calls.clear()
         self._stage = _Stage.WAITING
 
@@ -160,14 +160,14 @@ class HeldCalls:
                 self._calls[tool_call_id] = call._replace(approved=data["approved"], reason=data["reason"])
 
     def _ask_again(self, number: object) -> None:
-        """Calls allowed only by a revoked approval that have not begun wait again. No number: all were revoked."""
+        """Make calls that only this approval allowed wait again, unless they began; no number means all approvals."""
         for tool_call_id, call in self._calls.items():
             if call.approval == number or (call.approval is not None and not isinstance(number, int)):
                 verdict = call.verdict._replace(asks=True, approval=None)
                 self._calls[tool_call_id] = call._replace(verdict=verdict, approval=None)
 
     def _perhaps_begun(self) -> set[str]:
-        """The first runnable call and those that run concurrently with it: the next begins after its result."""
+        """Return the first call that can run and those that run concurrently: the next begins after their results."""
         begun: list[HeldCall] = []
         for call in self._calls.values():
             if begun and not (call.only_reads and begun[-1].only_reads):
@@ -185,7 +185,7 @@ def _held_call(data: Mapping[str, Any]) -> HeldCall:
 
 
 def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> Iterator[EventBody]:
-    """The `tool_call` events of a response that waits for approval."""
+    """Yield the `tool_call` events of a response that waits for approval."""
     for call, verdict in zip(planned, verdicts, strict=True):
         yield events.held(
             call.event,

@@ -1,4 +1,4 @@
-"""Parses a model's arguments if they are unambiguous."""
+"""Parses the arguments in a model's tool call, if they are unambiguous."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ohsandbox.errors import ToolArgumentsError
 from ohsandbox.strict_json import refuse_constant
 
 MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
-"""Room for a 1 MiB file with every character escaped; more would be sent again with every later request."""
+"""Room for a file of 1 MiB with all characters escaped; later requests would repeat more."""
 
 MAX_QUOTED_CHARS = 500
-"""The part of malformed arguments quoted to the model."""
+"""Number of characters of malformed arguments that are quoted to the model."""
 
 _FENCE = "```"
 
 _DEBRIS = re.compile(r"(?:[\s}\]`;]|</?[\w|]+>)*")
-"""Text allowed after a complete object: excess brackets, a fence, a template token."""
+"""Text that may follow a complete object: superfluous brackets, a fence, a template token."""
 
 
 def parse_arguments(raw: str) -> dict[str, Any]:
-    """Parse a model's arguments if they are unambiguous.
+    """Return the arguments in a model's tool call, if they are unambiguous.
 
-    Accepted: raw control characters in strings; an object in a JSON string, in chunks or in a Markdown fence; the
-    same object twice; brackets and template tokens after it.
+    These are accepted: raw control characters in strings; an object in a JSON string, in chunks or in a Markdown fence;
+    the same object twice; brackets and template tokens after it.
 
     Raises:
-        ToolArgumentsError: no JSON object, or two, or not finite, or too long; gives the place, quotes the beginning.
+        ToolArgumentsError: it has no JSON object or two different ones, a number is not finite, or it is too long.
     """
     if len(raw) > MAX_ARGUMENTS_CHARS:
         raise ToolArgumentsError(
@@ -47,7 +47,7 @@ def parse_arguments(raw: str) -> dict[str, Any]:
 
 
 def _loads(text: str) -> Any:
-    """Parse the JSON value in text; ignores text that models add around it.
+    """Return the JSON value in a text, ignoring what models add around it.
 
     Raises:
         ValueError: there is none, or more than one.
@@ -69,7 +69,7 @@ def _loads(text: str) -> Any:
 
 
 def _unwrapped(value: Any) -> Any:
-    """Decode an object given as a JSON string, or as a list of the string's chunks."""
+    """Return the object in a JSON string, or in a list of chunks of one; other values as they are."""
     if isinstance(value, list) and value and all(isinstance(chunk, str) for chunk in value):
         value = "".join(value)
     if isinstance(value, str) and value.lstrip().startswith(("{", '"{')):

@@ -1,4 +1,4 @@
-"""The system prompt: our text, the sandbox's facts, and the user's additions."""
+"""The system prompt: the default text, facts about the sandbox, and the user's additions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 INSTRUCTIONS_NAME = "AGENTS.md"
-"""The standard file name of a project's instructions for coding agents (agents.md, 2025)."""
+"""The usual file name of a project's instructions for coding agents (agents.md, 2025)."""
 
 _MAX_INSTRUCTIONS_CHARS = 32_000
-"""About 8,000 tokens, which every request carries."""
+"""About 8,000 tokens, which every request contains."""
 
 _READ_BYTES = 1024 * 1024
 
@@ -51,12 +51,12 @@ def render_system_prompt(
     """Return the exact text of the system message.
 
     Args:
-        tool_names: the callable tools; the prompt mentions only these.
-        runtime: describes the sandbox; None is a conversation without one.
-        system_prompt: replaces ours, unchanged.
+        tool_names: the tools that can be called; the prompt mentions only these.
+        runtime: describes the sandbox; None if there is none.
+        system_prompt: replaces the default prompt.
         extensions: paragraphs appended to it.
-        microagents: knowledge appended to those.
-        workspace: the text of the workspace's instructions file; appended last, and marked as such.
+        microagents: texts with knowledge, appended to those.
+        workspace: the text of the workspace's instructions file, appended last with a note about its origin.
     """
     base = system_prompt
     if base is None:
@@ -66,13 +66,13 @@ def render_system_prompt(
 
 
 def secrets_note(runtime: Runtime | None) -> tuple[str, ...]:
-    """The paragraph that names the secrets of commands; empty if there are none."""
+    """Return the paragraph that names the secrets of commands; () if there are none."""
     names = () if runtime is None else runtime.secrets.names
     return (_SECRETS.format(names=", ".join(names)),) if names else ()
 
 
 def read_workspace_instructions(runtime: Runtime) -> str | None:
-    """The text of `AGENTS.md` in the sandbox's working directory, its middle cut; None if it cannot be read."""
+    """Return the text of `AGENTS.md` in the sandbox's working directory, cut in the middle; None if it has none."""
     try:
         data = runtime.read_bytes(INSTRUCTIONS_NAME, limit_bytes=_READ_BYTES)
     except SandboxFileError:

@@ -1,4 +1,4 @@
-"""What `Agent(tools=...)` takes besides agents, in three forms: a name, a spec or a definition."""
+"""The forms of a tool in `Agent(tools=...)`, besides agents: a name, a spec or a definition."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ GivenTool = str | Tool | AnyTool | RuntimeTool | Mapping[str, Any] | Callable[..
 
 
 def entry_of(given: GivenTool) -> str | Tool | AnyTool:
-    """The entry for what was given; whether a name exists is told when a conversation makes the tools.
+    """Return an agent's entry for a tool. Whether a name exists is checked when a conversation makes the tools.
 
     A dict names a registered tool, whose own description and schema are used: `{"type": "function", "function":
-    {"name": ...}}`, as litellm and OpenAI have it, or the `name` alone. With `inputSchema` it is as `Runtime.get_tools`
-    gives it, and may be the runtime's.
+    {"name": ...}}`, as in litellm and OpenAI, or only `name`. A dict with `inputSchema`, as from `Runtime.get_tools`,
+    may name a tool of the runtime.
 
     Raises:
-        UsageError: it is nothing of these; or a dict that nothing runs; or a function that cannot be a tool.
+        UsageError: the object has none of these forms, a dict's tool is not registered, or a function cannot be a tool.
     """
     if isinstance(given, str | Tool | ToolDefinition):
         return given

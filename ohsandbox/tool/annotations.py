@@ -13,7 +13,7 @@ from ohsandbox.schema.execution import quoted
 
 
 class ToolAnnotations(ConfigModel):
-    """Hints of the Model Context Protocol (revision 2025-06-18); the defaults are the protocol's, the cautious ones."""
+    """Hints of the Model Context Protocol (revision 2025-06-18), with its defaults, which are the cautious values."""
 
     title: str | None = None
     """The display name."""
@@ -26,11 +26,11 @@ class ToolAnnotations(ConfigModel):
     openWorldHint: bool = True  # noqa: N815 - the protocol's spelling
     """It interacts with external entities: networks, other programs."""
     progressEnabled: bool | None = Field(default=None, exclude=True)  # noqa: N815 - the spelling of older pages
-    """Accepted and ignored: it is not a hint of the protocol. Progress that a server reports is shown without it."""
+    """Accepted and ignored: the protocol has no such hint. Progress that a server reports is always shown."""
 
     @classmethod
     def reading(cls, title: str, *, open_world: bool = False) -> Self:
-        """Annotations of a read-only, idempotent tool."""
+        """Return the annotations of a read-only, idempotent tool."""
         return cls(title=title, readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=open_world)
 
 
@@ -62,7 +62,7 @@ _CallKind = Literal[
 
 
 class CallHint(BaseModel):
-    """A call's display form and whether it writes, for readers of the log that do not create the tool."""
+    """How a call is shown, and whether it writes; for readers of the log that do not create the tool."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -71,31 +71,31 @@ class CallHint(BaseModel):
     `?` a search, `@` a web page, `&` a sub-agent, `*` a thought, `.` anything else."""
     kind: _CallKind = ""
     subject: str = ""
-    """The text argument that identifies the call's subject; empty shows all arguments."""
+    """Name of the argument with the text that is shown as the call's subject; "" shows all arguments."""
     note: str = ""
-    """Shown after the subject; text from a newline on is shown on separate lines."""
+    """Text to show after the subject; from its first newline on, it is shown on lines of its own."""
     writes: bool = True
-    """The call may change files of the sandbox, so they are saved before it."""
+    """Whether the call may change files in the sandbox, so that a checkpoint is taken before it."""
     destructive: bool = False
-    """The tool declares that it may overwrite or delete."""
+    """Whether the tool declares that it may overwrite or delete."""
     answers: bool = False
-    """The subject is the agent's answer to the user."""
+    """Whether the subject is the agent's answer to the user."""
     needs_agent: bool = False
-    """Useless for an MCP client, which has its own model and user."""
+    """Whether it is useless for an MCP client, which has its own model and user."""
 
 
 Hint = CallHint | Callable[[Mapping[str, Any]], CallHint]
-"""A fixed hint, or a function of the call's arguments, which may be of any type if they come from a log."""
+"""A hint, or a function that returns one for a call's arguments, whose values may have any type."""
 
 
 def counted_lines(text: object) -> str:
-    """`(1 line)`, `(20 lines)`; a value that is not text counts as empty."""
+    """Return the number of lines as `(1 line)` or `(20 lines)`; a value that is not text has none."""
     count = len(text.splitlines()) if isinstance(text, str) else 0
     return "(1 line)" if count == 1 else f"({count} lines)"
 
 
 _SecurityRisk = Literal["LOW", "MEDIUM", "HIGH", "UNKNOWN"]
-"""UNKNOWN is recorded if the model gives no risk; it is accepted from the model, but not offered."""
+"""UNKNOWN is recorded if the model gives no risk; a model may give it, but it is not offered."""
 
 _OFFERED_RISKS: tuple[_SecurityRisk, ...] = ("LOW", "MEDIUM", "HIGH")
 
@@ -120,7 +120,7 @@ def with_security_risk(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], _SecurityRisk | None]:
-    """Split off `security_risk`: the other arguments, and the risk; lower case is accepted, absent and null are None.
+    """Return the other arguments, and the value of `security_risk` in any case; None if it is missing or null.
 
     Raises:
         ToolArgumentsError: the risk is not one of LOW, MEDIUM, HIGH, UNKNOWN.

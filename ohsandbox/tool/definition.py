@@ -41,31 +41,31 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     """A tool. Create an instance if it needs no conversation; otherwise subclass it and implement `create`."""
 
     name: str
-    """The model's name for it: letters, digits, `_` and `-`, at most 64 (the rule of every provider)."""
+    """The tool's name for the model: 1 to 64 letters, digits, `_` and `-`, as all providers require."""
     description: str
     """Starts with a verb; describes the arguments, the result and the limits."""
     action_type: type[ActionT]
     observation_type: type[ObservationT] | None = None
     short_description: str | None = None
-    """The same facts in fewer words, for models that take at most 1024 characters; None: the description is cut."""
+    """A shorter description for models that take at most 1024 characters; without one, the description is cut."""
     annotations: ToolAnnotations | None = None
-    """None is the protocol's cautious default: not read-only, destructive."""
+    """The effects; None means the protocol's cautious defaults: not read-only, destructive."""
     executor: ToolExecutor[ActionT, ObservationT] | None = None
-    """None: the tool can be described but not called."""
+    """Runs the tool; a tool without one can be described but not called."""
     aliases: tuple[str, ...] = ()
-    """Other names that a model may use; they are not offered."""
+    """Other names that a model may use; it is not told them."""
     hint: Hint | None = None
-    """How its calls are shown, and whether they write; None shows the arguments and uses the annotations."""
+    """How calls are shown, and whether they write; None shows the arguments and uses the annotations."""
     require_confirmation: bool = False
     """The user must approve each call, regardless of the conversation's policy."""
     limits: OutputLimits = DEFAULT_LIMITS
-    """How much of a result is shown."""
+    """Limits of a result for the model."""
 
     def __post_init__(self) -> None:
-        """Check the fields early: a provider refuses every request that contains an invalid name, say.
+        """Check the fields: providers would refuse every request with an invalid name.
 
         Raises:
-            UsageError: a field is of another type, or providers refuse the name.
+            UsageError: a field has a wrong type, or providers refuse the name.
         """
         expect("name", self.name, str, optional=False)
         expect("description", self.description, str, optional=False)
@@ -78,7 +78,7 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
 
     @classmethod
     def create(cls, *args: Any, **kwargs: Any) -> Sequence[ToolDefinition[Any, Any]]:  # noqa: ARG003 - a signature
-        """Not supported for plain definitions: those are instances already.
+        """Raise an error: a plain definition is an instance already.
 
         Raises:
             UsageError: always; a subclass that needs a conversation overrides this.
@@ -91,7 +91,7 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         return self.annotations is not None and self.annotations.readOnlyHint
 
     def call_hint(self, arguments: Mapping[str, Any]) -> CallHint:
-        """The hint for the log of a call with these arguments."""
+        """Return the hint for a call with these arguments."""
         hint = self.hint(arguments) if callable(self.hint) else self.hint or CallHint()
         said = self.annotations
         destructive = said is not None and "destructiveHint" in said.model_fields_set and said.destructiveHint
@@ -100,11 +100,11 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
 
     @property
     def arguments_type(self) -> type[Action]:
-        """The type that validates the arguments: the action, unless that only wraps them."""
+        """The type that validates the arguments: the action type, unless that wraps another one."""
         return self.action_type
 
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> ActionT:
-        """The action for a model's arguments; a `security_risk` among them is checked and dropped.
+        """Return the action for a model's arguments; a `security_risk` among them is checked and dropped.
 
         Raises:
             ToolArgumentsError: an argument is missing, unknown or wrong.
@@ -119,7 +119,7 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         """Run the tool.
 
         Raises:
-            ToolError: it failed; or it has no executor; or action or observation is of another type.
+            ToolError: the tool failed or has no executor, or action or observation has a wrong type.
         """
         if self.executor is None:
             raise ToolError(f"Tool {self.name!r} cannot be called: it has no executor.")
@@ -134,36 +134,36 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         return observation
 
     def with_executor(self, executor: ToolExecutor[ActionT, ObservationT]) -> Self:
-        """Copy the tool with another executor."""
+        """Return a copy with another executor."""
         return replace(self, executor=executor)
 
     def shortened(self) -> Self:
-        """Copy the tool with its short description, where it has one."""
+        """Return a copy with the short description; the tool itself if it has none."""
         return self if self.short_description is None else replace(self, description=self.short_description)
 
     def interrupt(self) -> None:
-        """End the executor's running call; from any thread."""
+        """End the executor's running call. Thread-safe."""
         if self.executor is not None:
             self.executor.interrupt()
 
     def last_output(self) -> bytes:
-        """The end of the running call's output, not masked; from any thread."""
+        """Return the end of the running call's output, not masked. Thread-safe."""
         return b"" if self.executor is None else self.executor.last_output()
 
     def close(self) -> None:
-        """Release the executor's resources. Safe to call twice."""
+        """Release the executor's resources; idempotent."""
         if self.executor is not None:
             self.executor.close()
 
     def to_openai_tool(self) -> dict[str, Any]:
-        """The function tool of the chat completions API."""
+        """Return the tool in the form of the chat completions API."""
         return {
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": self._parameters()},
         }
 
     def to_mcp_tool(self) -> dict[str, Any]:
-        """The entry of an MCP `tools/list` answer."""
+        """Return the tool as an entry of an MCP `tools/list` answer."""
         tool: dict[str, Any] = {
             "name": self.name,
             "description": self.description,

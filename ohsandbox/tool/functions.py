@@ -1,4 +1,4 @@
-"""`function_tool`: a plain Python function as a tool, its schema from its signature."""
+"""`function_tool`: makes a tool of a Python function, with a schema from its signature."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def function_tool(
 ) -> ToolDefinition[Action, Observation]:
     """Return a tool that calls the function. The function runs on the host with your rights, outside any sandbox.
 
-    Its docstring is the tool's description, its parameters are the tool's arguments. pydantic checks their annotations
-    (`Annotated[int, Field(ge=0, description="...")]` adds a limit and a description); a parameter without one takes any
-    JSON value. The return value is shown: a text or an `Observation` as it is, anything else as JSON. A coroutine
+    Its docstring is the tool's description, and its parameters are the tool's arguments. pydantic checks them by their
+    annotations (`Annotated[int, Field(ge=0, description="...")]` adds a limit and a description); without one, any JSON
+    value is accepted. The model sees a returned text or `Observation` as it is, anything else as JSON. A coroutine
     function is awaited in the call's thread.
 
     Args:
         function: a function or method.
-        name: the model's name for it; None is the function's own.
-        annotations: the tool's effects; None is the cautious default, for which a confirmation policy asks.
+        name: the tool's name for the model; None means the function's name.
+        annotations: the tool's effects; None means the cautious defaults, for which a confirmation policy asks.
 
     Raises:
-        UsageError: the function has no docstring, or a parameter without a name or with a type that JSON cannot
-            represent; or it is a factory, with a parameter `conv_state`.
+        UsageError: the function has no docstring, a parameter that cannot be passed by name, one with a type that JSON
+            cannot represent, or a parameter `conv_state`, which makes it a factory of tools.
     """
     named: str = name or function.__name__
     what = f"Function {named!r}"
@@ -71,7 +71,7 @@ def function_tool(
         result = function(**{one: getattr(action, attribute) for one, attribute in attributes.items()})
         return _observation(asyncio.run(result) if inspect.iscoroutine(result) else result)
 
-    call.__module__ = function.__module__  # whose tool it is
+    call.__module__ = function.__module__  # for the tool's origin
     return ToolDefinition(
         name=named,
         description=description,
@@ -82,7 +82,7 @@ def function_tool(
 
 
 def _field(parameter: inspect.Parameter, *, is_renamed: bool) -> Any:
-    """Create the field of a parameter; a default that JSON cannot represent is left out of the schema."""
+    """Return the field for a parameter; a default that JSON cannot represent is not in the schema."""
     default, alias = parameter.default, parameter.name if is_renamed else None
     if isinstance(default, FieldInfo):
         return default

@@ -3,9 +3,9 @@
     [project.entry-points."ohsandbox.tools"]
     weather = "my_package.weather:WeatherTool"
 
-An entry point names what `register_tool` takes: a ToolDefinition, a subclass of it, a factory or a plain function. It
-is imported when an agent asks for its name, or when all tools are listed; a distribution that is installed and not used
-runs no code.
+An entry point names an object for `register_tool`: a ToolDefinition, a subclass of it, a factory or a plain function.
+It is imported when an agent names it, or when all tools are listed; a distribution that is installed but not used runs
+no code.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Origin(NamedTuple):
     """The source of a tool."""
 
     name: str
-    """`ohsandbox`, a distribution, or the module that registered it."""
+    """`ohsandbox`, a distribution, or the module that registered the tool."""
     version: str = ""
 
 
 class _Plugin(NamedTuple):
-    """The result of loading an entry point: a tool, or the reason why there is none."""
+    """The result of loading an entry point: a tool, or the reason for the failure."""
 
     origin: Origin
     tool: Any = None
@@ -47,7 +47,7 @@ class Plugins:
     """The entry points of a group, each imported once, on demand. Thread-safe."""
 
     def __init__(self, group: str = GROUP, *, check: Callable[[str, Any], Any]) -> None:
-        """`check` takes name and object; it returns the tool or raises UsageError. The group "" has no entry points."""
+        """Create it; check(name, object) returns the tool or raises UsageError. The group "" has no entry points."""
         self._group = group
         self._check = check
         self._guard = threading.RLock()
@@ -56,11 +56,11 @@ class Plugins:
         """Entry points by name, not imported yet."""
 
     def names(self) -> list[str]:
-        """All names, without imports. If two distributions have a name, the first one gets it."""
+        """Return all names, without imports. If two distributions have a name, it is that of the first one."""
         return sorted(self._entry_points())
 
     def get(self, name: str) -> _Plugin | None:
-        """Load the entry point; None if there is no such name. A broken one causes one warning."""
+        """Load an entry point; return None if the name is unknown. A failure is logged once."""
         with self._guard:
             found = self._entry_points().get(name)
             if found is not None and name not in self._loaded:
@@ -92,8 +92,8 @@ class Plugins:
 def _entries(distribution: Distribution, group: str) -> Iterator[EntryPoint]:
     """Read the entry points of one distribution from its own file.
 
-    Not by `entry_points()`: where the backport importlib_metadata 8.9 is imported (litellm does), a single malformed
-    line in any distribution makes that raise, and no tool would be found.
+    `entry_points()` is not used: if the backport importlib_metadata 8.9 is imported (as by litellm), one malformed line
+    in any distribution makes it raise, and no tool would be found.
     """
     parser = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign] # names are case-sensitive

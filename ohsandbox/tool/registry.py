@@ -1,4 +1,4 @@
-"""Where an agent's tools come from: the registry of tools by name, and a runtime's own (`Runtime.get_tools`)."""
+"""The sources of an agent's tools: the registry of tools by name, and a runtime's own (`Runtime.get_tools`)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 AnyTool = ToolDefinition[Any, Any]
 _ToolFactory = Callable[..., AnyTool | Sequence[AnyTool]]
 Registrable = AnyTool | type[ToolBase[Any, Any]] | Callable[..., Any]
-"""An instance, a class, a `_ToolFactory`, or a function that becomes a tool."""
+"""An instance, a class, a `_ToolFactory`, or a function, which becomes a tool."""
 
 
 OWN = "ohsandbox"
 _STATE_PARAMETER = "conv_state"
-"""A function with a parameter of this name is a factory of tools, not a tool."""
+"""Parameter that makes a function a factory of tools."""
 
 
 class BuiltInTool(NamedTuple):
@@ -55,7 +55,7 @@ class Tool(ConfigModel):
     """A spec: a registered name and the parameters for its creation."""
 
     name: str = Field(min_length=1)
-    """A registered name, or a shell pattern such as `file_*`, which selects every registered tool that matches."""
+    """A registered name, or a shell pattern such as `file_*`, which selects all registered tools that match."""
     params: dict[str, Any] = Field(default_factory=dict)
     require_confirmation: bool = False
     """The user must approve each call of the created tools."""
@@ -68,9 +68,9 @@ class Tool(ConfigModel):
 
 
 class ToolRegistry:
-    """Tools by name: instances as they are, classes through `create`, factories by call. Thread-safe.
+    """Tools by name: instances, classes (called by `create`) and factories. Thread-safe.
 
-    An unregistered name is looked up among the plugins; they cannot replace a registered one.
+    A name that is not registered is looked up among the plugins, which cannot replace registered ones.
     """
 
     def __init__(self, plugins: Plugins | None = None) -> None:
@@ -91,8 +91,7 @@ class ToolRegistry:
             built_in: whether the tool is built in.
 
         Raises:
-            UsageError: name is empty, or that of a built-in tool and replace is False; or tool is none of these, an
-                instance that cannot run, or a function that cannot be a tool.
+            UsageError: the name is empty, or is a built-in tool's and replace is False; or the object cannot be a tool.
         """
         expect("name", name, str, optional=False)
         if not name.strip():
@@ -113,7 +112,7 @@ class ToolRegistry:
             self._entries.pop(name, None)
 
     def names(self, pattern: str = "*") -> list[str]:
-        """The names that match the shell pattern, sorted: the registered ones, and those of plugins that load."""
+        """Return the names that match a shell pattern, sorted: registered ones, and those of plugins that load."""
         with self._guard:
             registered = set(self._entries)
         offered = [name for name in fnmatch.filter(self._plugins.names(), pattern) if name not in registered]
@@ -121,7 +120,7 @@ class ToolRegistry:
         return sorted(loaded.union(fnmatch.filter(registered, pattern)))
 
     def matching(self, pattern: str) -> list[str]:
-        """Return the names as `names` does, but one for each tool, in the order of registration."""
+        """Return the names as `names` does, but only one for each tool, in the order of registration."""
         names = self.names(pattern)
         with self._guard:
             entries = dict(self._entries)
@@ -138,10 +137,10 @@ class ToolRegistry:
         return registered or name in self._plugins.names()
 
     def origin(self, name: str) -> Origin:
-        """The source of the tool of that name.
+        """Return the source of the tool of that name.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such tool.
         """
         return self._find(name)[1]
 
@@ -149,7 +148,7 @@ class ToolRegistry:
         """Create the spec's tools for the conversation.
 
         Raises:
-            UsageError: the name is not registered, or params are invalid, or a plugin's tool takes a registered name.
+            UsageError: the name is unknown, params are invalid, or a plugin's tool has the name of a registered one.
         """
         if is_pattern(spec.name):
             specs = [spec.model_copy(update={"name": name}) for name in self.matching(spec.name)]
@@ -188,7 +187,7 @@ class ToolRegistry:
         return plugin.tool, plugin.origin
 
     def _refuse_shadows(self, name: str, tools: Sequence[AnyTool], origin: Origin) -> None:
-        """Refuse a plugin's tool that has a registered tool's name, even if its entry point has another name."""
+        """Raise UsageError if a plugin's tool has the name of a registered tool; its entry point may have another."""
         with self._guard:
             names = () if name in self._entries else [one for tool in tools for one in (tool.name, *tool.aliases)]
             taken = next((one for one in names if one in self._entries), None)
@@ -199,15 +198,15 @@ class ToolRegistry:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether the name is a shell pattern; no tool's own name is one."""
+    """Whether the name is a shell pattern; names of tools are not."""
     return any(character in name for character in "*?[")
 
 
 def usable(name: str, tool: Any) -> Registrable:
-    """Return what is registered for an object: a plain function becomes a tool of that name, the rest stays as it is.
+    """Return the object to register: a plain function becomes a tool of that name, other objects stay as they are.
 
     Raises:
-        UsageError: it is neither an instance that can run, nor a subclass, nor a factory, nor a function that can be a
+        UsageError: the object is not an instance with an executor, a subclass, a factory, or a function that can be a
             tool.
     """
     if isinstance(tool, ToolDefinition) and tool.executor is None:
@@ -254,9 +253,9 @@ def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | _ToolFactory, conv_state
 
 
 def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) -> bool:
-    """Whether the factory takes a param of that name; one that takes any, or has no readable signature, takes it.
+    """Whether the factory takes a param of that name, also by `**`, or has no readable signature.
 
-    The conversation's state does not count as a param, unless any_name is set.
+    conv_state counts as a param only if any_name is set.
     """
     try:
         parameters = inspect.signature(factory).parameters
@@ -268,7 +267,7 @@ def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) ->
 
 
 class RuntimeTool(BaseModel):
-    """One entry of `Runtime.get_tools()`, in MCP form. Other keys are ignored."""
+    """An entry of `Runtime.get_tools()`, in MCP's form; other keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -279,11 +278,11 @@ class RuntimeTool(BaseModel):
     annotations: ToolAnnotations | None = None
 
     def to_param(self) -> dict[str, Any]:
-        """The function tool of the chat completions API, with the schema simplified for providers."""
+        """Return the tool in the form of the chat completions API, with a schema that providers accept."""
         return self.definition().to_openai_tool()
 
     def definition(self, runtime: Runtime | None = None) -> ToolDefinition[Action, Observation]:
-        """The tool's definition, which calls `Runtime.execute_tool`; without a runtime it cannot be called.
+        """Return a definition that calls `Runtime.execute_tool`; without a runtime it cannot be called.
 
         Raises:
             UsageError: providers refuse its name.
@@ -304,16 +303,16 @@ class RuntimeTool(BaseModel):
 
 
 def find_runtime_tool(runtime: Runtime, name: str) -> ToolDefinition[Action, Observation] | None:
-    """Find the tool of that name among the runtime's tools."""
+    """Return the tool of that name among the runtime's tools; None if there is none."""
     found = next((entry for entry in runtime.get_tools() if entry["name"] == name), None)
     return None if found is None else RuntimeTool.model_validate(found).definition(runtime)
 
 
 class _RuntimeResolver:
-    """The registered tools that need no more than a runtime, for `Runtime.execute_tool`."""
+    """The registered tools that need only a runtime, for `Runtime.execute_tool`."""
 
     def __init__(self, registry: ToolRegistry, *, without: Collection[str]) -> None:
-        """without: names of tools that need a conversation."""
+        """Create it without the tools of these names, which need a conversation."""
         self._registry, self._without = registry, frozenset(without)
 
     def names(self) -> list[str]:
@@ -321,7 +320,7 @@ class _RuntimeResolver:
         return [name for name in self._registry.names() if name not in self._without]
 
     def hint(self, name: str) -> str:
-        """Say that the tool needs a conversation, and which tools do not; or suggest the name that was meant."""
+        """Return text about an unknown name: that the tool needs a conversation, or a similar name; "" for neither."""
         known = self.names()
         if self._registry.knows(name):
             return f". It needs a conversation; a runtime alone has: {', '.join(known)}."
@@ -329,7 +328,7 @@ class _RuntimeResolver:
         return near and f".{near}"
 
     def create(self, name: str, runtime: Runtime) -> list[AnyTool]:
-        """Create the tools of that name; raises as `ToolRegistry.resolve`."""
+        """Create the tools of that name; raise the errors of `ToolRegistry.resolve`."""
         return self._registry.resolve(Tool(name=name), ConversationState(conversation_id="runtime", runtime=runtime))
 
 
@@ -338,15 +337,15 @@ _registry = ToolRegistry(Plugins(check=usable))
 
 @suggests_names
 def register_tool(name: str, tool: Registrable, *, replace: bool = False, built_in: bool = False) -> None:
-    """Register an instance, a class, a factory or a plain function with the process's registry.
+    """Register an instance, a class, a factory or a plain function in the registry of this process.
 
-    A factory is a function with a parameter `conv_state`, and makes tools. Any other function is a tool itself: it runs
-    on the host, and its docstring and annotations describe it.
+    A function with a parameter `conv_state` is a factory of tools. Any other function becomes a tool itself: it runs on
+    the host, and its docstring and annotations describe it.
 
     Args:
         name: the name in an agent's `tools`; a second registration replaces the first.
-        tool: the object to register, as described above.
-        replace: whether the tool may replace a built-in tool.
+        tool: the object.
+        replace: whether it may replace a built-in tool.
         built_in: for the tools of this package.
 
     Raises:
