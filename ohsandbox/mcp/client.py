@@ -51,31 +51,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAX_SAID_CHARS = 2000
-"""Limit of a server's own error message."""
+"""Maximum length of a server's own error message."""
 
 INITIALIZE = "initialize"
 
 MAX_START_S = 900.0
-"""Limit for a server that keeps printing and never answers; enough to download a browser over a slow line."""
+"""Time limit for a server that keeps printing and does not answer: enough to download a browser on a slow line."""
 
 _MARGIN_S = 10.0
-"""A synchronous caller waits this much longer than the protocol's own timeout, which cancels properly."""
+"""A synchronous caller waits this much longer than the protocol's timeout, which also cancels the request."""
 
 CLOSE_S = 8.0
-"""Limit for closing: two seconds of grace, the kill and a check for survivors, times three for a busy machine."""
+"""Time limit for closing: two seconds of grace, the kill and a check for survivors, times three for a busy machine."""
 
 for _name in ("mcp", "client"):  # the second is the SDK's session; otherwise `lastResort` prints invalid output
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 _CLOSED_WORDS = frozenset({"Connection closed", "SSE stream ended without a response"})
-"""The SDK's error messages for a connection that ended."""
+"""Messages of the SDK's errors for a connection that has ended."""
 
 
 class MCPClient(Client[ClientTransport]):
     """A client of one server. Supports `async with`, and `with` for synchronous code.
 
-    All work runs on the process's single background loop; any thread may call the synchronous methods.
+    All work runs on the background loop of the process; the synchronous methods are thread-safe.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class MCPClient(Client[ClientTransport]):
             server: the name for messages.
             timeouts: for the protocol's phases.
             on_tools_changed: called on the loop when the server sends `tools/list_changed`.
-            on_log: called on the loop with each log line of the server, control characters removed.
+            on_log: called on the loop with each log line of the server, without control characters.
             on_words: called on the loop with each line that a stdio server prints while it starts.
         """
         self.server = server
@@ -131,7 +131,7 @@ class MCPClient(Client[ClientTransport]):
             MCPServerGoneError: this process is a forked child; the parent owns the connection.
         """
         if os.getpid() != self._pid:
-            raise MCPServerGoneError(f"MCP server {self.server!r} is the parent's of this process. Start one here.")
+            raise MCPServerGoneError(f"MCP server {self.server!r} belongs to the parent process. Start one here.")
         try:
             return background_loop().call(fn, *args, timeout_s=timeout)
         except MCPError:
@@ -144,6 +144,7 @@ class MCPClient(Client[ClientTransport]):
 
         Raises:
             MCPConnectionError, MCPServerGoneError, MCPTimeoutError, MCPProtocolError, MCPRefusedError: see `errors`.
+            SandboxUnavailable: the sandbox is gone.
         """
         self.call_async_from_sync(self.open, timeout=max(MAX_START_S, self.timeouts.initialize_s) + _MARGIN_S)
         return self
@@ -155,7 +156,7 @@ class MCPClient(Client[ClientTransport]):
         self.sync_close()
 
     def sync_close(self) -> None:
-        """Close the connection, and end the server and its children if we started it. Safe to call twice."""
+        """Close the connection, and end the server and its children if it runs in the sandbox; idempotent."""
         if os.getpid() == self._pid:
             background_loop().call(self.shut, timeout_s=2 * CLOSE_S + _MARGIN_S)
 
@@ -171,7 +172,7 @@ class MCPClient(Client[ClientTransport]):
         """Connect and initialize.
 
         Raises:
-            MCPError: as `connect`.
+            MCPError, SandboxUnavailable: as for `connect`.
         """
         try:
             await self._open()
@@ -217,7 +218,7 @@ class MCPClient(Client[ClientTransport]):
         return not self.is_connected()
 
     async def how_it_ended(self) -> str:
-        """How the connection ended, in one or more sentences."""
+        """Return how the connection ended, in one or more sentences."""
         ended = await self.transport.epitaph() if isinstance(self.transport, SandboxTransport) else None
         return f"MCP server {self.server!r} ended while nothing was asked of it. {ended or ''}".rstrip()
 
@@ -230,7 +231,7 @@ class MCPClient(Client[ClientTransport]):
         """Fetch all pages of `tools/list`.
 
         Raises:
-            MCPError: as `connect`.
+            MCPError, SandboxUnavailable: as for `connect`.
         """
         seconds = self.timeouts.list_s
         try:
@@ -261,7 +262,7 @@ class MCPClient(Client[ClientTransport]):
         """Call a tool; a result with `is_error` is not an exception. On timeout the server gets a cancellation.
 
         Raises:
-            MCPError: as `connect`.
+            MCPError, SandboxUnavailable: as for `connect`.
         """
         seconds = timeout_s or self.timeouts.call_s
         try:
@@ -297,7 +298,7 @@ class MCPClient(Client[ClientTransport]):
         return MCPTimeoutError(f"MCP server {self.server!r} {how}")
 
     async def _explained(self, error: Exception, *, doing: str, seconds: float) -> OhsandboxError:
-        """Map an error to one of our classes."""
+        """Return the error of our classes that corresponds to an error."""
         cause = _cause(error)
         if isinstance(cause, MCPConnectionError):
             return MCPConnectionError(f"MCP server {self.server!r} did not start. {cause}")
@@ -328,7 +329,7 @@ class MCPClient(Client[ClientTransport]):
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The original error below FastMCP's and anyio's wrappers."""
+    """Return the original error inside of FastMCP's and anyio's wrappers."""
     seen: set[int] = set()
     while id(error) not in seen:
         seen.add(id(error))

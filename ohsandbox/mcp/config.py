@@ -18,38 +18,38 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MAX_CONFIG_BYTES = 1_000_000
-"""People write configurations by hand; a larger file is the wrong file."""
+"""Maximum size: configurations are written by hand, so a larger file is the wrong one."""
 
 _MIN_MASKED_CHARS = 8
-"""Shortest value that is masked; a shorter one occurs by chance in ordinary text."""
+"""Minimum length of a masked value; shorter ones occur by chance in ordinary text."""
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}$]|\$(?!\{))*+))?\}")
 _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
-"""Keys from other programs' files; we accept and ignore them."""
+"""Keys in files of other programs, which are accepted and ignored."""
 
 _FAMILIES = {"sse": "sse", "http": "http", "streamable-http": "http", "shttp": "http"}
 OLDER_FORMS = {"sse_servers": "sse", "shttp_servers": "http", "stdio_servers": None}
 
 INITIALIZE_S = 30.0
-"""Limit for a server to start, counted from the last output of the server or its installer."""
+"""Time limit for a start, from the last output of the server or its installer."""
 _LIST_S = 15.0
 _CALL_S = 180.0
-"""Limit for one tool call."""
+"""Time limit for a tool call."""
 
 
 class Timeouts(NamedTuple):
     """Timeouts of a server's phases, in seconds."""
 
     initialize_s: float = INITIALIZE_S
-    """Limit of a start without output: each line that the server or its installer prints restarts the time."""
+    """Time limit for a start without output: each line that the server or its installer prints restarts it."""
     list_s: float = _LIST_S
     call_s: float = _CALL_S
 
 
 class ServerConfig(BaseModel):
-    """One server. Either `command`, which is started, or `url`, which is connected to."""
+    """One server: a `command` to start, or a `url` to connect to."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,13 +60,13 @@ class ServerConfig(BaseModel):
     cwd: str | None = None
     """The server's working directory in the sandbox, relative to the sandbox's own."""
     user: str | None = None
-    """The user that runs the server in the sandbox; with a user other than the agent's, their processes are
-    separated."""
+    """The user that runs the server in the sandbox. If it is not the agent's, neither can access the other's
+    processes."""
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
     transport: Literal["stdio", "http", "streamable-http", "sse"] | None = None
     timeout: float | None = Field(default=None, gt=0, le=86_400)
-    """Seconds for a call, and for the start if more than 30."""
+    """Seconds for a call, and for the start if that is more than 30."""
     where: Literal["sandbox", "host"] | None = None
     """None starts a command in the sandbox and reaches a url from the host. `host` starts a command on this machine
     with your rights; `sandbox` reaches a url from inside the sandbox's network, where `localhost` is the sandbox
@@ -109,12 +109,12 @@ class ServerConfig(BaseModel):
 
     @property
     def timeouts(self) -> Timeouts:
-        """The default timeouts, or those that `timeout` sets."""
+        """The timeouts, as changed by `timeout`."""
         return Timeouts(max(self.timeout or 0, INITIALIZE_S), _LIST_S, self.timeout or _CALL_S)
 
     @property
     def identity(self) -> str:
-        """Identifies the command or url: a different command under the same name is a different server."""
+        """A hash of the command or url: a different command with the same name is a different server."""
         said = json.dumps([self.command, self.args, self.cwd, self.url, self.runs_in])
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
@@ -124,21 +124,21 @@ class ServerConfig(BaseModel):
         return self.where or ("host" if self.command is None else "sandbox")
 
     def offers(self, tool: str) -> bool:
-        """Whether include and exclude let the tool through."""
+        """Whether include and exclude select the tool."""
         return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.include) and not any(
             fnmatch.fnmatchcase(tool, pattern) for pattern in self.exclude
         )
 
 
 class Resolved(NamedTuple):
-    """A server with its variables resolved; only the server gets the values, logs do not."""
+    """A server with the values of its variables, which go only to the server and never to logs."""
 
     config: ServerConfig
     secrets: dict[str, str]
-    """Variable to value, for values that came from the host and are long enough to mask in an output."""
+    """Values by variable, if they came from the host and are long enough to be masked."""
 
     def masked(self, text: str) -> str:
-        """Replace the values in text by their variables' names, including JSON-escaped values."""
+        """Return text with the names of the variables in place of their values, also of JSON-escaped ones."""
         for name, value in sorted(self.secrets.items(), key=lambda pair: -len(pair[1])):
             for written in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
                 text = text.replace(written, f"[value of {name}]")
@@ -152,21 +152,21 @@ class MCPConfig(BaseModel):
 
     servers: dict[str, ServerConfig] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    """Warnings to show once: servers that run on the host."""
+    """Warnings to show once, about servers that run on the host."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> MCPConfig:
         """Parse a dict in one of two forms: `{"mcpServers": {name: {...}}}`, or the lists of `mcp.*_servers`.
 
         Raises:
-            MCPConfigError: the configuration is invalid; names the server and the key.
+            MCPConfigError: the configuration is invalid; the message names the server and the key.
         """
         entries = entries_of(raw)
         servers = {name: server_of(name, entry) for name, entry in entries.items()}
         return cls(servers=servers, warnings=_warnings(servers))
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict that `parse` accepts."""
+        """Return a dict that `parse` accepts."""
         entries = {name: one.model_dump(mode="json", exclude_unset=True) for name, one in self.servers.items()}
         return {"mcpServers": entries}
 
@@ -175,7 +175,7 @@ class MCPConfig(BaseModel):
         """Read a JSON file.
 
         Raises:
-            MCPConfigError: it cannot be read, is not JSON, or `parse` rejects it; names the file.
+            MCPConfigError: the file cannot be read, or is not JSON or not valid; the message names it.
         """
         try:
             with Path(path).expanduser().open("rb") as file:
@@ -194,7 +194,7 @@ class MCPConfig(BaseModel):
 
 
 def merged(first: MCPConfig, second: MCPConfig) -> MCPConfig:
-    """Merge two configurations; a server in second replaces one of the same name."""
+    """Return the servers of both configurations; one in second replaces one of the same name."""
     servers = {**first.servers, **second.servers}
     return MCPConfig(servers=servers, warnings=_warnings(servers))
 
@@ -208,10 +208,10 @@ def _warnings(servers: Mapping[str, ServerConfig]) -> tuple[str, ...]:
 
 
 def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Resolved:
-    """Replace `${VAR}` in the server's `env`, `headers` and `url`; values are not expanded again.
+    """Return the server with the values of `${VAR}` in `env`, `headers` and `url`; values are not expanded again.
 
     Raises:
-        MCPConfigError: a variable is not set and has no default; names it, never a value.
+        MCPConfigError: a variable is not set and has no default; the message names it, but never a value.
     """
     used: dict[str, str] = {}
 
@@ -247,7 +247,7 @@ def entries_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the unchecked servers of both forms by name: those of `mcpServers`, then of each of OLDER_FORMS, in order.
 
     Raises:
-        MCPConfigError: the form is wrong; names the key.
+        MCPConfigError: the form is invalid; the message names the key.
     """
     if isinstance(raw, dict) and set(raw) == {"mcp"}:
         raw = raw["mcp"]
@@ -270,7 +270,7 @@ def entries_of(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, dict[str, Any]]]:
-    """Read the servers of an older list: a url, an object with `url` and `api_key`, or a command with `name`."""
+    """Return the servers in an older list: a url, an object with `url` and `api_key`, or a command with `name`."""
     if not isinstance(listed, list):
         _refuse(f"`{form}` must be a list of servers.")
     found = []
@@ -297,10 +297,10 @@ def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, di
 
 
 def server_of(name: str, entry: Any) -> ServerConfig:
-    """Validate the definition of one server.
+    """Return the validated definition of one server.
 
     Raises:
-        MCPConfigError: its name or definition is wrong; names the server and the key.
+        MCPConfigError: its name or definition is invalid; the message names the server and the key.
     """
     if not _SERVER_NAME.fullmatch(name):
         _refuse(f"MCP server name {name!r} is not 1 to 40 letters, digits, `_`, `-` and `.`. Rename it.")

@@ -1,4 +1,4 @@
-"""A server's texts and results, cleaned, masked and limited for models and users."""
+"""Texts and results of a server, cleaned, masked and limited for models and users."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""Limit of an image, in bytes: that of the strictest provider."""
+"""Maximum size of an image in bytes, as of the strictest provider."""
 
 MAX_IMAGES = 20
-"""Limit per result; each image costs a thousand tokens or more."""
+"""Maximum number per result; each image costs a thousand tokens or more."""
 
 MAX_BLOCKS = 200
-"""Limit per result; each block takes at least one line."""
+"""Maximum number per result; each block takes at least one line."""
 
 Mask = Callable[[str], str]
 """Replaces the secrets in a text."""
@@ -41,16 +41,16 @@ _HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0100-\U000e01ef]"
 )
-"""Zero-width, direction overrides, fillers, variation selectors: no legitimate description needs them."""
+"""Zero-width characters, direction overrides, fillers and variation selectors, which no honest description needs."""
 
 
 def printable(text: str) -> str:
-    r"""Remove control sequences and control characters; `\r\n` becomes `\n`."""
+    r"""Return text without control sequences and control characters; `\r\n` becomes `\n`."""
     return _CONTROLS.sub("", without_controls(encodable(text).encode()))
 
 
 def visible(text: str, *, limit_chars: int) -> str:
-    """Do what `printable` does, remove characters that hide or reorder text, and truncate with a note."""
+    """Return text as `printable` does, without characters that hide or reorder text, and cut with a note."""
     shown = _HIDDEN.sub("", printable(text)).strip()
     if len(shown) <= limit_chars:
         return shown
@@ -58,12 +58,12 @@ def visible(text: str, *, limit_chars: int) -> str:
 
 
 def one_line(text: str, *, limit_chars: int) -> str:
-    """Do what `visible` does, and put the text on one line."""
+    """Return text as `visible` does, on one line."""
     return visible(" ".join(printable(text).split()), limit_chars=limit_chars)
 
 
 def masked(value: Any, mask: Mask) -> Any:
-    """Mask secrets in the value's keys, texts and numbers, and replace numbers that JSON does not have."""
+    """Return the value with secrets masked in keys, texts and numbers, and without numbers that JSON does not have."""
     if isinstance(value, dict):
         return {mask(key): masked(item, mask) for key, item in value.items()}
     if isinstance(value, list):
@@ -78,31 +78,31 @@ def masked(value: Any, mask: Mask) -> Any:
 
 
 class MCPToolObservation(Observation):
-    """The content of a result, in its order."""
+    """The result of a call: its contents, in order."""
 
     server: str
     tool: str
     content: tuple[Content, ...]
     structured: Any = None
-    """The structured content as JSON values; `content` already holds it as text."""
+    """The structured content as JSON values; `content` has it as text."""
     failed: bool = False
-    """The `isError` of the server's result."""
+    """The field `isError` of the result."""
 
     @property
     def is_error(self) -> bool:
-        """Whether the server reports an error."""
+        """Whether the server reported an error."""
         return self.failed
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """Return the content; never empty."""
+        """The content; never empty."""
         return self.content or (TextContent(text=f"[{self.tool} returned nothing.]"),)
 
 
 def observe(
     server: str, tool: str, result: CallToolResult, *, mask: Mask, limits: OutputLimits = DEFAULT_LIMITS
 ) -> MCPToolObservation:
-    """Make the observation of a result; mask removes secrets from every text."""
+    """Return the observation of a result; mask removes secrets from all texts."""
     content: list[Content] = []
     for block in result.content[:MAX_BLOCKS]:
         shown = _shown(block)
@@ -143,7 +143,7 @@ def _shown(block: ContentBlock) -> Content:  # noqa: PLR0911 - one a kind
 
 
 def _image(data: str, *, said: str) -> Content:
-    """The image if its bytes are an image, whatever MIME type the server declares."""
+    """Return the image if the bytes are one, whatever MIME type the server states; else a text about it."""
     said = one_line(said, limit_chars=100)
     if _size(data) > MAX_IMAGE_BYTES:
         return TextContent(text=f"[image, {said}, {_size(data)} bytes: left out, at most {MAX_IMAGE_BYTES} are shown]")
@@ -163,7 +163,7 @@ def _size(encoded: str) -> int:
 def _is_said(structured: Any, content: Sequence[Content]) -> bool:
     """Whether a text of the content is the structured content as JSON, as the protocol recommends.
 
-    FastMCP's servers wrap a plain value as `{"result": value}`; their text holds the value only.
+    FastMCP's servers wrap a plain value as `{"result": value}`; their text has only the value.
     """
     plain = structured["result"] if isinstance(structured, dict) and set(structured) == {"result"} else structured
     for part in content:
@@ -180,7 +180,7 @@ def _is_said(structured: Any, content: Sequence[Content]) -> bool:
 
 
 def _bounded(content: Sequence[Content], mask: Mask, limit_chars: int) -> list[Content]:
-    """Clean and mask every text; all texts share limit_chars fairly."""
+    """Return the content with all texts cleaned and masked; each gets an equal share of limit_chars."""
     texts = [mask(printable(part.text)) for part in content if isinstance(part, TextContent)]
     share = limit_chars // max(1, len(texts)) if sum(map(len, texts)) > limit_chars else limit_chars
     left = iter(texts)

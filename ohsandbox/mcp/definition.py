@@ -1,4 +1,4 @@
-"""A server's tools for the model: listed, limited and cleaned; named; and defined as tools of an agent."""
+"""A server's tools for the model: validated, limited, cleaned and named, and their definitions for an agent."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ if TYPE_CHECKING:
 __all__ = ["MCPAction", "MCPToolAction", "MCPToolDefinition", "MCPToolExecutor"]
 
 MAX_TOOLS = 128
-"""Limit per server; providers accept the same number in a request, for all servers together."""
+"""Maximum number per server; providers accept as many in a request, for all servers together."""
 
 _MAX_DESCRIPTION_CHARS = 2048
-"""Limit of a tool's description: enough for examples, too little for a second system prompt."""
+"""Maximum length of a tool's description: enough for examples, too little for a second system prompt."""
 
 _MAX_ARGUMENT_CHARS = 1024
-"""Limit of an argument's description."""
+"""Maximum length of an argument's description."""
 
 _MAX_SCHEMA_CHARS = 64 * 1024
-"""Limit of a tool's schema: some 16,000 tokens in every request."""
+"""Maximum length of a tool's schema: some 16,000 tokens in every request."""
 
 MAX_NAME_CHARS = 128
-"""Limit of a tool's name (MCP 2025-11-25); every process on this host that knows the server stores it."""
+"""Maximum length of a tool's name (MCP 2025-11-25); it is stored for all processes that use the server."""
 
 MAX_SERVER_CHARS = 256 * 1024
-"""Limit of one server's descriptions and schemas: some 65,000 tokens per request. A hundred tools have fewer."""
+"""Maximum length of a server's descriptions and schemas: some 65,000 tokens per request. A hundred tools have fewer."""
 
 MAX_DEFINITION_CHARS = 16 * 1024
-"""Limit of a tool's stored definition, which users compare; most have under 2,000 characters."""
+"""Maximum length of a tool's stored definition, which users compare; most have under 2,000 characters."""
 
 _PINNED = {"name", "title", "description", "input_schema", "annotations"}
 _ARGUMENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-"""The property names that providers accept; one invalid name makes them refuse the whole request."""
+"""Property names that providers accept; they refuse a request with any other."""
 
 _MAX_MODEL_NAME_CHARS = 64
-"""Limit of a tool's name for the model; every provider requires `[a-zA-Z0-9_-]{1,64}`."""
+"""Maximum length of a tool's name for the model; all providers require `[a-zA-Z0-9_-]{1,64}`."""
 
 _REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class UnusableToolError(ValueError):
-    """The tool cannot be offered; gives the reason."""
+    """A tool cannot be offered; `str(error)` is the reason."""
 
 
 class ListedTool(NamedTuple):
@@ -74,18 +74,18 @@ class ListedTool(NamedTuple):
     """The tool's name at the server."""
     description: str
     input_schema: dict[str, Any]
-    """The schema that the server sent; untrusted."""
+    """The server's schema; untrusted."""
     schema: dict[str, Any]
-    """The schema for the model: no references, cleaned descriptions. Do not modify."""
+    """The schema for the model, without references and with cleaned descriptions; it must not be modified."""
     annotations: ToolAnnotations
     fingerprint: str
     """SHA-256 of the server's full definition."""
     definition: str
-    """The full definition as lines of text, cut at MAX_DEFINITION_CHARS; not cleaned."""
+    """The full definition as lines of text, not cleaned; at most MAX_DEFINITION_CHARS."""
 
     @property
     def action_type(self) -> type[Action]:
-        """A model of the arguments by the server's schema, created on demand; its docstring is the description."""
+        """A model of the arguments by the server's schema; its docstring is the description."""
         return _create_mcp_action_type(self.name, self.input_schema, self.description)
 
     @property
@@ -95,11 +95,11 @@ class ListedTool(NamedTuple):
 
 
 def listed_tool(server: str, tool: Tool) -> ListedTool:
-    """Clean and limit a tool for the model.
+    """Return a tool for the model, cleaned and limited.
 
     Raises:
-        UnusableToolError: its name has invisible characters, its schema is too large, or an argument has a
-            name that providers refuse.
+        UnusableToolError: its name is too long or has invisible characters, it runs only as a task, its schema is too
+            large, or providers refuse the name of an argument.
     """
     if not tool.name or visible(tool.name, limit_chars=MAX_NAME_CHARS) != tool.name or "\n" in tool.name:
         raise UnusableToolError(f"its name is not 1 to {MAX_NAME_CHARS} characters that can be seen")
@@ -124,7 +124,7 @@ def fingerprint_of(tool: Tool) -> str:
 
 
 def definition_of(tool: Tool) -> str:
-    """The input of the fingerprint for users to read: one line of text or JSON per item. Not cleaned."""
+    """Return the fingerprinted fields for users to read: one line of text or JSON per item; not cleaned."""
     said = tool.model_dump(mode="json", by_alias=True, include=_PINNED, exclude_none=True)
     lines: list[str] = []
     for name, value in sorted(said.items()):
@@ -147,7 +147,7 @@ def _as_text(value: Any) -> str:
 
 
 def _create_mcp_action_type(name: str, input_schema: dict[str, Any], description: str = "") -> type[Action]:
-    """Create a model of the arguments; takes bounded time for any schema."""
+    """Return a model of the arguments, in bounded time for any schema."""
     return Action.from_mcp_schema(name, input_schema, description=description)
 
 
@@ -160,7 +160,7 @@ def _annotations(tool: Tool) -> ToolAnnotations:
 
 
 def _clean(node: Any, *, is_map: bool = False) -> Any:
-    """Copy with cleaned descriptions. is_map: the keys are argument names, not keywords."""
+    """Return a copy with cleaned descriptions. is_map: the keys are names of arguments, not keywords."""
     if isinstance(node, list):
         return [_clean(item) for item in node]
     if not isinstance(node, dict):
@@ -186,10 +186,10 @@ class ServerTool(NamedTuple):
 def model_names(
     tools: Sequence[ServerTool], reserved: Collection[str], *, foreign: Collection[str] = ()
 ) -> dict[ServerTool, str]:
-    """The model's name for each tool: its own name, or `server__tool` if that is taken or reserved.
+    """Return the model's name for each tool: its own name, or `server__tool` if that is taken or reserved.
 
-    Tools of foreign servers always get the long name, which leaves the short one to the others. Comparison ignores
-    case: users and models confuse names that differ only in case.
+    Tools of foreign servers always get the long name, which leaves the short one to others. Comparisons ignore case,
+    since users and models confuse names that differ only in case.
     """
     ours = [tool for tool in tools if tool.server not in foreign]
     wanted = Counter(_safe(tool.tool).lower() for tool in ours)
@@ -208,12 +208,12 @@ def model_names(
 
 
 def prefixed(tool: ServerTool) -> str:
-    """`server__tool` in characters that providers accept."""
+    """Return `server__tool` in characters that providers accept."""
     return _safe(f"{_REFUSED.sub('_', tool.server)}__{tool.tool}")
 
 
 def _safe(name: str) -> str:
-    """Replace refused characters by `_`; a name that is too long becomes its prefix and a hash of the whole."""
+    """Return the name with `_` for refused characters; a name that is too long is cut, with a hash of the whole."""
     safe = _REFUSED.sub("_", name) or "_"
     if len(safe) <= _MAX_MODEL_NAME_CHARS:
         return safe
@@ -222,13 +222,13 @@ def _safe(name: str) -> str:
 
 
 class MCPToolAction(Action):
-    """The arguments of one call, checked against the server's schema."""
+    """The arguments of a call, validated by the server's schema."""
 
     arguments: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def visualize(self) -> Text:
-        """Return one line per argument, as for any other action."""
+        """One line per argument, as for any other action."""
         return lines_of(self.arguments)
 
 
@@ -236,24 +236,24 @@ class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
     """Calls one tool of one server."""
 
     def __init__(self, caller: MCPServers, server: str, tool: str, *, owns_caller: bool = False) -> None:
-        """With owns_caller, closing the tool ends all servers."""
+        """Create it; with owns_caller, closing the tool ends all servers."""
         self._caller, self._server, self._tool, self._owns_caller = caller, server, tool, owns_caller
 
     def __call__(self, action: MCPToolAction) -> MCPToolObservation:
         """Call the tool.
 
         Raises:
-            MCPError: the call returned no result; the message gives the reason and the consequence.
+            MCPError: the call had no result; the message says why, and what follows from it.
             SandboxUnavailable: the sandbox is gone.
         """
         return self._caller.call(self._server, self._tool, action.arguments)
 
     def interrupt(self) -> None:
-        """Cancel the pending calls of this tool; from any thread."""
+        """Cancel the pending calls of this tool. Thread-safe."""
         self._caller.interrupt(self._server, self._tool)
 
     def last_output(self) -> bytes:
-        """Return what the server has reported for the pending calls of this tool."""
+        """Return the server's progress reports about the pending calls of this tool."""
         return self._caller.last_progress(self._server, self._tool).encode("utf-8", "replace")[-LAST_OUTPUT_BYTES:]
 
     def close(self) -> None:
@@ -263,7 +263,7 @@ class MCPToolExecutor(ToolExecutor[MCPToolAction, MCPToolObservation]):
 
 
 def believed(hints: ToolAnnotations) -> ToolAnnotations:
-    """The hints to use from an untrusted server: the title, and hints that raise the risk.
+    """Return the hints of an untrusted server that count: the title, and those that raise the risk.
 
     MCP 2025-06-18, "Tools": annotations are untrusted unless they come from a trusted server.
     """
@@ -274,7 +274,7 @@ def believed(hints: ToolAnnotations) -> ToolAnnotations:
 
 @dataclass(frozen=True, kw_only=True)
 class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
-    """A tool of an MCP server. `listed` holds the server's description of it."""
+    """A tool of an MCP server; `listed` has the server's description of it."""
 
     server: str
     listed: ListedTool
@@ -292,7 +292,7 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
         trusted: bool = False,
         limits: OutputLimits = DEFAULT_LIMITS,
     ) -> list[MCPToolDefinition]:
-        """Create the tool under the model's name for it; trusted is as in `ServerConfig.trusted`."""
+        """Return the tool with this name for the model; trusted is `ServerConfig.trusted`."""
         return [
             cls(
                 name=name, description=listed.description, aliases=aliases, server=server, listed=listed, limits=limits,
@@ -304,11 +304,11 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
 
     @cached_property
     def arguments_type(self) -> type[Action]:
-        """The action type of the server's schema, made at the first call."""
+        """The action type by the server's schema, made at the first call."""
         return self.listed.action_type
 
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> MCPToolAction:
-        """The action for a model's arguments, checked against the server's schema.
+        """Return the action for a model's arguments, validated by the server's schema.
 
         A `security_risk` that the server's schema does not declare is checked and dropped.
 
@@ -321,7 +321,7 @@ class MCPToolDefinition(ToolDefinition[MCPToolAction, MCPToolObservation]):
         return MCPToolAction(arguments=checked.to_arguments())
 
     def to_mcp_tool(self) -> dict[str, Any]:
-        """The entry of an MCP `tools/list` answer."""
+        """Return the tool as an entry of an MCP `tools/list` answer."""
         tool = {"name": self.name, "description": self.description, "inputSchema": self.listed.schema}
         return {**tool, "annotations": self.listed.annotations.model_dump(exclude_none=True)}
 

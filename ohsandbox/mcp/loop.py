@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BLOCKING_CALLS = 32
-"""Starting and ending a process each block a thread; asyncio's default pool has six threads on two CPUs."""
+"""Number of threads: starting and ending a process each block one; asyncio's default pool has six on two CPUs."""
 
 
 class _BackgroundLoop:
@@ -55,7 +55,7 @@ _shared: _BackgroundLoop | None = None
 
 
 def background_loop() -> _BackgroundLoop:
-    """The process's loop, created at first use; a forked child gets its own."""
+    """Return the loop of this process, created at first use; a forked child gets its own."""
     global _shared  # noqa: PLW0603 - the whole process shares one loop
     with _guard:
         if _shared is None or _shared.pid != os.getpid():
@@ -64,11 +64,11 @@ def background_loop() -> _BackgroundLoop:
 
 
 _detached: set[asyncio.Future[Any]] = set()
-"""asyncio keeps only weak references to tasks."""
+"""Keeps the tasks alive: asyncio has only weak references to them."""
 
 
 def detach(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-    """Start work on the running loop; it continues if its waiter is cancelled. `settle` waits for all."""
+    """Start work on the running loop; it continues even if the waiting caller is cancelled. `settle` waits for all."""
     task = asyncio.ensure_future(work)
     _detached.add(task)
     task.add_done_callback(_detached.discard)

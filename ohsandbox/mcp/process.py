@@ -38,41 +38,41 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 MAX_UNREAD_BYTES = 2 * MAX_LINE_BYTES
-"""Limit of queued messages for a server that does not read its input."""
+"""Maximum size of queued messages for a server that does not read its input."""
 
 STDERR_BYTES = 64 * 1024
-"""The tail of a server's standard error that we keep."""
+"""Size of the end of a server's standard error that is kept."""
 
 LAST_WORDS_CHARS = 2000
-"""The part of that tail, and of invalid lines on stdout, that the error message quotes."""
+"""Length of the end of it, and of invalid lines on stdout, that an error message quotes."""
 
 STATUS_BYTES, STATUS_CHARS = 4096, 160
-"""The tail of the start-up output that we read, and the length of the line taken from it."""
+"""Size of the end of start-up output that is read, and maximum length of the line taken from it."""
 
 _DIRECT_BYTES = 4096
-"""A socket that polls writable accepts this much without blocking (Linux: a third of its buffer is free); such a
-message skips the writing thread, which costs 60 microseconds a call."""
+"""A socket that polls writable accepts this much without blocking (Linux: a third of its buffer is free). Such a
+message skips the writing thread, which takes 60 microseconds per call."""
 
 GRACE_S = 2.0
-"""Time between closing a server's input and SIGKILL: the MCP SDKs use the same."""
+"""Seconds between closing a server's input and SIGKILL, as in the MCP SDKs."""
 
 _LAST_READ_S = 0.2
-"""Time to read the rest of an exited process's pipes."""
+"""Seconds to read the rest of an exited process's pipes."""
 
 _EXIT_CODE_S = 1.0
-"""Time for the engine to report the exit code after the streams have ended."""
+"""Seconds for the engine to report the exit code after the streams have ended."""
 
 LOOK_EVERY_S = 2.0
-"""Interval of checks that the server still runs. A check asks the engine, which takes a millisecond; most calls end
+"""Seconds between checks that the server runs. A check asks the engine, which takes a millisecond; most calls end
 before the first one."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""A shell's exit codes for a program that does not exist, or cannot be executed (POSIX XCU 2.8.2)."""
+"""Exit codes of a shell for a program that does not exist, or cannot be executed (POSIX XCU 2.8.2)."""
 
 _BEGIN = 'ulimit -m %d 2>/dev/null;exec "$@"'
 _BEGIN_IN = 'ulimit -m %d 2>/dev/null;cd "$0"&&exec "$@"'
-"""For sh. The resident set limit is a second mark: Linux has ignored it since 2.4.30, and children inherit it even with
-an empty environment, in their own session, and after their parents have exited."""
+"""Shell code that starts a server. The limit on the resident set is a second mark: Linux has ignored it since 2.4.30,
+and children inherit it even with an empty environment, in another session, and after their parents have exited."""
 
 _FAMILY = (
     b"ohs_hit=' %d ' ohs_found= ohs_more=yes;while [ $ohs_more ];do ohs_more=;for ohs_d in /proc/[0-9]*;do"
@@ -80,7 +80,7 @@ _FAMILY = (
     b'case $ohs_hit in *" $2 "*)ohs_hit="$ohs_hit$ohs_p " ohs_found="$ohs_found $ohs_p:${20}" ohs_more=yes;;esac;'
     b"done;done;echo $ohs_found"
 )
-"""Lists the descendants of a process as PID:START. Uses the functions of processes.sh, which every worker has."""
+"""Lists the descendants of a process as PID:START, by the functions of processes.sh, which each worker has."""
 
 _KILL_FAMILY = (
     b"for ohs_p in %s;do ohs_stat ${ohs_p%%:*}||continue;set -- $ohs_line;"
@@ -91,9 +91,9 @@ _SWEEP = (
     b"for ohs_d in $(grep -lse %s -e 'resident set *%d ' /proc/[0-9]*/environ /proc/[0-9]*/limits 2>/dev/null);do"
     b" ohs_p=${ohs_d#/proc/};kill -9 ${ohs_p%%/*} 2>/dev/null&&echo $ohs_p;done;:"
 )
-"""Kills and lists every process that has one of our marks in its environment or its limits."""
+"""Kills and lists all processes that have one of the marks in their environment or limits."""
 _SWEEPS = 5
-"""Number of sweeps: a process tree that forks during a sweep needs another one."""
+"""Maximum number of sweeps: a process tree that forks during one needs another."""
 
 
 class Command(NamedTuple):
@@ -106,14 +106,14 @@ class Command(NamedTuple):
 
 
 class ServerProcess:
-    """A running server. Its streams belong to the event loop that calls `watch`; all other methods may block."""
+    """A running server. The event loop that calls `watch` handles its streams; all other methods may block."""
 
     def __init__(self, runtime: Runtime, command: Command) -> None:
         """Start the server.
 
         Raises:
             MCPConnectionError: the server cannot be started.
-            SandboxUnavailable: the sandbox cannot serve.
+            SandboxUnavailable: the sandbox is unavailable.
         """
         self._runtime, self._command = runtime, command
         self._mark = f"OHSANDBOX_MCP={secrets.token_hex(8)}"
@@ -142,14 +142,14 @@ class ServerProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
         self.fault: str | None = None
-        """Why we ended the server, if it did not end by itself."""
+        """Why we ended the server; None if it ended by itself."""
         self.exit_code: int | None = None
         self.on_words: Callable[[str], None] | None = None
-        """Called on the loop with output that is not a message: the last line of each chunk."""
+        """Called on the loop with output that is no message: the last line of each chunk."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the server ended or we ended it."""
+        """Whether the server has ended."""
         return self._silent.is_set()
 
     # --- on the loop --------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class ServerProcess:
             self._to_write.put(data)
 
     def _takes_at_once(self) -> bool:
-        """Whether the only descriptor is a socket, which also polls for writing, and has room."""
+        """Whether the only descriptor is a socket, for which `poll` also tells if it can be written, and has room."""
         fds = self._channel.filenos() or ()
         if len(fds) != 1 or not stat.S_ISSOCK(os.fstat(fds[0]).st_mode):
             return False
@@ -251,7 +251,7 @@ class ServerProcess:
     # --- in threads ---------------------------------------------------------------------------
 
     def _read_all(self) -> None:
-        """Read a channel without descriptors; each chunk waits until the loop has taken the previous one."""
+        """Read a channel without descriptors, in a thread; each chunk waits until the loop has handled the last one."""
         assert self._loop is not None  # noqa: S101 - set by watch
         with contextlib.suppress(RuntimeError):  # the loop is closed
             while not self._silent.is_set():
@@ -274,9 +274,9 @@ class ServerProcess:
         self._channel.close_stdin()
 
     def end(self) -> None:
-        """Close the server's input, wait, kill it and its remaining children. Blocks slightly longer than GRACE_S."""
+        """Close the server's input, wait, kill it and its children. Blocks a little longer than GRACE_S."""
         family = b""
-        with contextlib.suppress(OhsandboxError):  # first: an orphan without our marks cannot be identified later
+        with contextlib.suppress(OhsandboxError):  # first: an orphan without the marks cannot be identified later
             said = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
             family = b" ".join(re.findall(rb"\b\d+:\d+", said))
         self._to_write.put(None)
@@ -294,14 +294,14 @@ class ServerProcess:
         self.learn_exit_code()
 
     def learn_exit_code(self, timeout_s: float = _EXIT_CODE_S) -> bool:
-        """Set `exit_code` if the process ends within timeout_s; return whether it is known."""
+        """Set `exit_code` if the process ends within timeout_s seconds; return whether it is known."""
         if self.exit_code is None:
             with contextlib.suppress(OhsandboxError, TimeoutError):
                 self.exit_code = self._channel.wait(timeout_s)
         return self.exit_code is not None
 
     async def aclose(self) -> None:
-        """Call `end`, then close the channel; on the loop. Safe to call twice."""
+        """Call `end`, then close the channel, on the loop; idempotent."""
         await asyncio.shield(self._close_soon())
 
     def _close_soon(self) -> asyncio.Future[None]:
@@ -316,14 +316,14 @@ class ServerProcess:
         self._channel.close()
 
     async def notice_exit(self) -> None:
-        """Drop the server if it has exited, even if others hold its streams open; its last output is still read."""
+        """Read the last output of a server that has exited, and end its streams, which others may hold open."""
         loop = asyncio.get_running_loop()
         if not self._silent.is_set() and await loop.run_in_executor(None, self.learn_exit_code, 0):
             await asyncio.sleep(_LAST_READ_S)
             self._finish()
 
     def epitaph(self) -> str:
-        """Describe how the server ended, with its last output, in sentences."""
+        """Return how the server ended, with its last output, in sentences."""
         program = self._command.argv[0]
         if self.fault:
             how = self.fault
@@ -342,14 +342,14 @@ class ServerProcess:
 
 
 class SandboxTransport(ClientTransport):
-    """Starts a stdio server over `Runtime.channel`: no engine client, full duplex, one limited line per message."""
+    """Starts a stdio server by `Runtime.channel`: without an engine client, full duplex, and with limited lines."""
 
     def __init__(self, runtime: Runtime, command: Command) -> None:
         self._runtime, self._command = runtime, command
         self.process: ServerProcess | None = None
         """The server of the last connection."""
         self.on_words: Callable[[str], None] | None = None
-        """The `on_words` callback of the next server that is started."""
+        """The callback `on_words` of the next server."""
 
     def __repr__(self) -> str:
         return f"<SandboxTransport({self._command.argv[0]!r})>"
@@ -358,11 +358,11 @@ class SandboxTransport(ClientTransport):
     async def connect_session(
         self, *, transport_options: TransportOptions | None = None, **session_kwargs: Unpack[SessionKwargs]
     ) -> AsyncIterator[ClientSession]:
-        """Start the server and yield a session that is not initialised; ends the server afterwards.
+        """Start the server and yield a session that is not initialized; end the server after that.
 
         Raises:
             MCPConnectionError: the server cannot be started.
-            SandboxUnavailable: the sandbox cannot serve.
+            SandboxUnavailable: the sandbox is unavailable.
         """
         session_class = transport_options.session_class if transport_options else GuardedSession
         starting = asyncio.get_running_loop().run_in_executor(None, ServerProcess, self._runtime, self._command)
@@ -381,7 +381,7 @@ class SandboxTransport(ClientTransport):
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
-        """During a request, check regularly that the server runs: a child may hold a dead server's streams open."""
+        """Check regularly in the block that the server runs: a child may hold a dead server's streams open."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
 
@@ -398,7 +398,7 @@ class SandboxTransport(ClientTransport):
             timer.cancel()
 
     async def epitaph(self) -> str | None:
-        """How the server ended, with its last output; None while it runs."""
+        """Return how the server ended, with its last output; None while it runs."""
         process = self.process
         if process is None or not process.is_over:
             return None

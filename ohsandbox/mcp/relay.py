@@ -1,4 +1,4 @@
-"""Connections out of a sandbox, each relayed by a process there, and an httpcore network backend on top."""
+"""Connections from inside a sandbox, each relayed by a process there, and an httpcore network backend for them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 CONNECT_S = 30
 
 GRACE_S = 2.0
-"""Time for a connector to notice the end of its input."""
+"""Seconds for a connector to notice the end of its input."""
 
 CHUNK_BYTES, STDERR_BYTES, TROUBLE_CHARS = 64 * 1024, 2000, 300
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _LISTED_PORTS = (443, 80)
-"""The ports of an allowlist rule that names only a host."""
+"""Ports of an allowlist rule that names only a host."""
 
 _CONNECTED = b"+"
-"""The first byte that a connector prints; the remote end's bytes follow."""
+"""First byte of a connector's output; the bytes of the remote end follow."""
 
 _PYTHON = f"""
 import os, socket, sys, threading
@@ -82,12 +82,12 @@ read -r host port||exit 0
 if command -v nc;then exec >&3;printf +;exec nc "$host" "$port";fi
 echo "it has none of python3, bash and nc to connect with">&2;exit 1
 """
-"""Reads `HOST PORT`, then connects, with programs that most images have (`wait -n` needs bash 4.3; nc cannot report
-when it has connected). The output of `command -v` goes to /dev/null, the remote end's bytes to descriptor 3."""
+"""Reads `HOST PORT`, then connects, by a program that most images have (`wait -n` needs bash 4.3; nc cannot report that
+it has connected). The output of `command -v` goes to /dev/null, the remote end's bytes to descriptor 3."""
 
 
 class ConnectionRelay:
-    """Makes connections from inside a sandbox. Starts no process before the first connection."""
+    """Makes connections from inside a sandbox; before the first one it starts no process there."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -96,16 +96,16 @@ class ConnectionRelay:
         self._spare: _Connector | None = None
         self._closed = False
         self.trouble = ""
-        """Why the last connection failed; empty if it succeeded."""
+        """Why the last connection failed; "" if it did not."""
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """Return a socket connected to host:port as seen from the sandbox; blocks.
+        """Return a socket connected to host:port, as resolved and reached from the sandbox. Blocks.
 
-        If the sandbox has an allowlist, a host other than the sandbox itself is reached through the allowlist's proxy,
+        If the sandbox has an allowlist, hosts other than the sandbox itself are reached through the allowlist's proxy,
         without a process inside.
 
         Raises:
-            ConnectionError: the host cannot be reached; gives the reason and the remedy.
+            ConnectionError: the host cannot be reached; the message has the reason and the remedy.
         """
         self.trouble = ""
         note = partial(self._note, host, port)
@@ -132,7 +132,7 @@ class ConnectionRelay:
         try:
             connector.connect(asked)
         except _DiedSilentlyError:
-            raise ConnectionError("the program that was to connect was killed") from None
+            raise ConnectionError("the process that makes the connection was killed") from None
         return connector
 
     def _start(self) -> _Connector:
@@ -157,7 +157,7 @@ class ConnectionRelay:
             connector.end()
 
     def close(self) -> None:
-        """End every connection and its process in the sandbox. Safe to call twice."""
+        """End all connections and their processes in the sandbox; idempotent."""
         with self._guard:
             self._closed, self._spare = True, None
             live = [*self._live]
@@ -173,15 +173,15 @@ class ConnectionRelay:
         why = one_line(why, limit_chars=TROUBLE_CHARS).rstrip(".")
         self.trouble = (
             f"From inside the sandbox, {host}:{port} cannot be reached: {why}. "
-            f'{remedy}, or take out `"where": "sandbox"` to connect from this machine'
+            f'{remedy}, or remove `"where": "sandbox"` to connect from this machine'
         )
 
 
 def _through_proxy(near: socket.socket, host: str, port: int) -> socket.socket:
-    """Make the proxy at the other end of `near` connect it to host:port.
+    """Connect to host:port through the proxy at the other end of `near`; return that socket.
 
     Raises:
-        ConnectionError: the proxy does not connect it; gives the reason.
+        ConnectionError: the proxy refuses; the message has the reason.
     """
     with contextlib.ExitStack() as failed:
         failed.callback(near.close)
@@ -207,7 +207,7 @@ class _DiedSilentlyError(Exception):
 
 
 class _Connector:
-    """A process in the sandbox that connects, and then relays the connection's bytes until one end closes."""
+    """A process in the sandbox that connects, and relays the bytes until one end closes."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._channel = runtime.channel(["/bin/sh", "-c", _CONNECTOR, _PYTHON, _BASH])
@@ -216,10 +216,10 @@ class _Connector:
         self._first: list[Chunk] = []
         """Data received with the answer."""
         self.ended = threading.Event()
-        """Both ends are closed and the process has exited."""
+        """Set when both ends are closed and the process has exited."""
 
     def connect(self, asked: bytes) -> None:
-        """Connect; ends the process on failure.
+        """Connect; end the process on failure.
 
         Raises:
             ConnectionError: the connector could not connect.
@@ -250,7 +250,7 @@ class _Connector:
         raise ConnectionError(said.decode("utf-8", "replace"))
 
     def relay(self, far: socket.socket, note: Callable[[str], None]) -> None:
-        """Relay bytes; returns when the connection is closed and the process has exited."""
+        """Relay bytes until the connection is closed and the process has exited."""
         self._far = far
         try:
             with far, self._channel:
@@ -283,7 +283,7 @@ class _Connector:
             note(said.decode("utf-8", "replace"))
 
     def end(self) -> None:
-        """End the connection or, without one, the process. If both have ended, the process id may be another's."""
+        """End the connection or, without one, the process. After both have ended, another process may have its id."""
         if self.ended.is_set():
             return
         if self._far is not None:
@@ -305,7 +305,7 @@ class _Connector:
                 self._channel.kill()
 
     def kill(self) -> None:
-        """Kill the process, which ends whatever waits for it."""
+        """Kill the process, which also ends pending reads and waits."""
         with contextlib.suppress(OhsandboxError, OSError):
             self._channel.kill()
 
@@ -324,7 +324,7 @@ class SandboxNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,  # noqa: ARG002 - as above
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - as above
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to host:port as the sandbox resolves and reaches it.
+        """Connect to host:port, as resolved and reached from the sandbox.
 
         Raises:
             httpcore2.ConnectError: see `ConnectionRelay.connect`.
@@ -350,7 +350,7 @@ def _close_late(connecting: asyncio.Future[socket.socket]) -> None:
 
 
 class _Connection(httpcore2.AsyncNetworkStream):
-    """httpcore's stream interface over asyncio's streams; httpcore's own implementation, over anyio, is not public."""
+    """httpcore's stream interface for asyncio's streams; httpcore's own implementation, for anyio, is not public."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

@@ -1,6 +1,6 @@
-"""Servers behind a URL, reached by FastMCP's transports with limits: from the host, or from inside the sandbox.
+"""Servers behind a URL, reached by FastMCP's transports, with limits, from the host or from inside the sandbox.
 
-From inside, each connection is relayed by a process there, below httpcore: HTTP, TLS and keys stay on the host.
+From inside, a process there relays each connection, below httpcore: HTTP, TLS and keys stay on the host.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 _READ_S = 300.0
-"""Limit of the time between two reads of a response; a call's own timeout ends it earlier."""
+"""Maximum time between two reads of a response; a call's own timeout may end it earlier."""
 
 MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS, IDLE_S = 100, 20, 5.0
 """httpx's defaults."""
 
 DRAIN_S, DRAIN_BYTES = 0.05, 64 * 1024
-"""Limits for reading on after the awaited message, of which little is left then."""
+"""Limits for reading on after the awaited message; little is left by then."""
 
 
 class _Reached(ClientTransport):
-    """Common part of both transports: the relay out of the sandbox, and the last transport error."""
+    """The common part of both transports: the relay out of the sandbox, and the last transport error."""
 
     url: str
     runtime: Runtime | None = None
-    """The runtime whose sandbox makes the connections; None: the host makes them."""
+    """The runtime whose sandbox makes the connections; None if the host makes them."""
     relay: ConnectionRelay | None = None
     trouble: str = ""
-    """The last transport error: the SDK only reports that the connection closed."""
+    """The last transport error, since the SDK reports only that the connection was closed."""
 
     @contextlib.asynccontextmanager
     async def connect_session(self, **options: Any) -> AsyncIterator[ClientSession]:
@@ -67,9 +67,9 @@ class _Sse(_Reached, SSETransport):
 
 
 def remote_transport(server: ServerConfig, runtime: Runtime | None = None) -> _Http | _Sse:
-    """The transport for a server's `url`: SSE if `transport` or the path says so, else streamable HTTP.
+    """Return the transport for a server's `url`: SSE if `transport` or the path says so, else streamable HTTP.
 
-    With a runtime the connections are made inside its sandbox: `localhost` is the sandbox's own.
+    With a runtime, the connections are made inside its sandbox, and `localhost` is the sandbox.
     """
     assert server.url is not None  # noqa: S101 - only such servers come here
     url = httpx2.URL(server.url)
@@ -97,7 +97,7 @@ def _client(
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Rejects a response with a message longer than the stdio line limit, and a redirect to another host."""
+    """Refuses a response with a message over the limit for lines of stdio, and a redirect to another host."""
 
     def __init__(self, memory: _Reached) -> None:
         relay = memory.relay
@@ -126,7 +126,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
 
 
 def _proxy_for(url: httpx2.URL) -> str | None:
-    """The proxy from HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY: httpx ignores them with a custom transport."""
+    """Return the proxy in HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, which httpx ignores here."""
     if url.host in LOOPBACK or proxy_bypass(url.host):
         return None
     proxies = getproxies()
@@ -135,21 +135,21 @@ def _proxy_for(url: httpx2.URL) -> str | None:
 
 
 def _refusal(request: httpx2.Request, response: httpx2.Response) -> str:
-    """Why the response is rejected before its body; empty if it is not.
+    """Return why a response is refused before its body; "" if it is not.
 
-    The headers hold keys for the configured host. A few compressed bytes could expand to gigabytes.
+    Headers of the request have keys for the configured host. A few compressed bytes could expand to gigabytes.
     """
     if response.has_redirect_location:
         target = request.url.join(response.headers["location"])
         if (target.scheme, target.host, target.port) != (request.url.scheme, request.url.host, request.url.port):
             return f"It redirects to another host, {target.host!r}. If that is right, write it into `url`"
     if (coding := response.headers.get("content-encoding", "identity")) != "identity":
-        return f"It compresses its answers ({coding!r}) though asked not to"
+        return f"It compresses its answers ({coding!r}), although that was not accepted"
     return ""
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """A response's body; rejects a message that would exhaust the host's memory.
+    """The body of a response; it refuses a message that would exhaust the host's memory.
 
     A message is the whole body, or an event of `text/event-stream`, which ends with a blank line.
     """
@@ -194,7 +194,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         raise httpx2.ReadError(why)
 
     async def aclose(self) -> None:
-        """Read on for a moment after the SDK has its message, so that the connection can be reused."""
+        """Read on for a moment after the SDK has its message, so that the connection can be reused; then close."""
         left = DRAIN_BYTES
         try:
             if self._is_answer and self._chunks is not None:

@@ -41,18 +41,18 @@ class ServerState(StrEnum):
 
 
 class ServerStatus(NamedTuple):
-    """A snapshot of a server."""
+    """The status of a server at one time."""
 
     name: str
     state: ServerState
     reason: str
-    """Why the server is not ready; empty if it is."""
+    """Why the server is not ready; "" if it is."""
     where: str
     """`sandbox` or `host`."""
     tools: tuple[str, ...]
-    """The tools' names at the server."""
+    """Names of the tools at the server."""
     withheld: dict[str, str]
-    """Tools that changed since they were first seen, and how to approve them."""
+    """Tools that have changed since they were first seen, and how to approve them."""
     refused: dict[str, str]
     """Tools that cannot be offered, and why."""
     restarts: int
@@ -63,33 +63,34 @@ class MCPEvent(NamedTuple):
 
     server: str
     kind: str
-    """ready, failed, ended, restarted, off, tools_changed, withheld, refused, log, progress or status."""
+    """ready, late, failed, ended, restarted, off, tools_changed, withheld, refused, warning, log, progress or
+    status."""
     message: str
 
 
 _CANCEL_S = 2.0
-"""Time for calls to process their cancellation; normally immediate."""
+"""Seconds for calls to handle their cancellation, which is usually immediate."""
 
 MAX_RESTARTS = 3
 _RESTART_WINDOW_S = 600.0
-"""Older restarts do not count: an agent that kills all processes once an hour keeps its servers."""
+"""Earlier restarts do not count: an agent that kills all processes once an hour keeps its servers."""
 
 BACK_OFF_S = (0.0, 1.0, 5.0)
-"""Delay before each restart; the first end is usually not the server's fault."""
+"""Seconds before each restart; the first end is usually not the server's fault."""
 
 _RELIST_PAUSE_S = 0.05
-"""Delay before the tools are listed again: a server that registers ten tools sends ten notifications."""
+"""Seconds before the tools are listed again: a server that registers ten tools sends ten notifications."""
 
 MAX_RELISTS = 20
 _RELIST_WINDOW_S = 600.0
-"""Further tool changes in this window are ignored: each is reported to the model and costs its prompt cache."""
+"""Further changes of tools in this time are ignored: the model is told each one, which costs its prompt cache."""
 
 _STATUS_PAUSE_S = 0.2
-"""Interval of status updates for the user; nobody reads faster ones."""
+"""Seconds between status updates for the user."""
 
 
 MAX_PROGRESS = 50
-"""Limit of progress reports kept for a tool's newest call, for a user who watches."""
+"""Maximum number of progress reports that are kept for a tool's newest call, for a user who watches."""
 
 
 class MCPServer:
@@ -106,16 +107,16 @@ class MCPServer:
         advise: Callable[[], str] = str,
         limits: OutputLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Start nothing yet. `connect(on_tools_changed=..., on_log=...)` makes a client that is not open yet.
+        """Create it without starting anything. `connect(on_tools_changed=..., on_log=...)` returns a client, not open.
 
-        advise: gives the likely cause of a failed start.
+        advise: returns the likely cause of a failed start.
         """
         self.name, self.config, self._resolved = name, resolved.config, resolved
         self._connect, self._advise, self._on_event = connect, advise, on_event
         self._limits = limits
         self.filter = ToolFilter(name, resolved, pins, self._tell)
         self.progress: dict[str, tuple[str, ...]] = {}
-        """Progress reports of each tool's newest call, newest last."""
+        """Progress reports of the newest call of each tool, oldest first."""
         self._said_at = 0.0
         self._client: MCPClient | None = None
         self._turn = asyncio.Lock()
@@ -127,7 +128,7 @@ class MCPServer:
         self.reason = "It is disabled in the configuration." if self.config.disabled else ""
 
     def status(self) -> ServerStatus:
-        """The server's current status."""
+        """Return the present status."""
         state, reason, client = self.state, self.reason, self._client
         if state is ServerState.READY and client is not None and client.is_over:
             state, reason = ServerState.ENDED, "It ended while nothing was asked of it."
@@ -139,7 +140,7 @@ class MCPServer:
     # --- start and end ------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the server and list its tools; a failure sets state and reason, and is not raised."""
+        """Start the server and list its tools; a failure is not raised, but sets state and reason."""
         async with self._turn:
             if self.state is not ServerState.WAITING:
                 return
@@ -176,7 +177,7 @@ class MCPServer:
             raise MCPServerGoneError(f"MCP server {self.name!r} was closed while it started.")
 
     async def close(self) -> None:
-        """End the server; cancels calls in flight, which may be restarting it. Safe to call twice."""
+        """End the server; cancel pending calls, which may be restarting it; idempotent."""
         client, self._client = self._client, None
         self._enter(ServerState.CLOSED, "It was closed.")
         for task in self._at_work:
@@ -187,7 +188,7 @@ class MCPServer:
             await asyncio.shield(detach(client.shut()))
 
     def _enter(self, state: ServerState, reason: str = "", *, kind: str = "") -> None:
-        """Change the state, unless the server is closed; with kind, report the reason as an event of that kind."""
+        """Change the state, unless the server is closed; with kind, report the reason as an event."""
         if self.state is not ServerState.CLOSED:
             self.state, self.reason = state, reason
         if kind:
@@ -196,7 +197,7 @@ class MCPServer:
     # --- calls ------------------------------------------------------------------------------------
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
-        """Call a tool; restarts the server if it has ended.
+        """Call a tool; if the server has ended, restart it first.
 
         Raises:
             MCPError: see `ohsandbox.mcp.errors`.
@@ -225,7 +226,7 @@ class MCPServer:
         return observe(self.name, tool, result, mask=self._resolved.masked, limits=self._limits)
 
     def offered(self) -> list[ListedTool]:
-        """The tools that may be called now, in the server's order."""
+        """Return the tools that may be called now, in the server's order."""
         return [] if self.state is ServerState.OFF else self.filter.now()
 
     def _work(self, task: asyncio.Task[Any]) -> None:
@@ -234,7 +235,7 @@ class MCPServer:
         task.add_done_callback(self._at_work.discard)
 
     def _note_end(self, client: MCPClient, error: OhsandboxError) -> str:
-        """Record that the server ended; return the consequence as a sentence."""
+        """Record that the server has ended; return what follows from it, as a sentence."""
         if self._client is client:
             self._client = None
             self._enter(ServerState.ENDED, str(error), kind="ended")
@@ -242,10 +243,11 @@ class MCPServer:
         return "It was closed." if self.state is ServerState.CLOSED else self._what_follows()
 
     async def _ready(self) -> MCPClient:
-        """Return the open client; restarts the server if needed.
+        """Return an open client; restart the server if necessary.
 
         Raises:
-            MCPServerGoneError: it cannot be restarted, or is disabled.
+            MCPServerGoneError: it cannot be restarted, is switched off, or is closed.
+            SandboxUnavailable: the sandbox is gone.
         """
         if self.state is ServerState.WAITING:
             await self.start()
@@ -277,7 +279,7 @@ class MCPServer:
         self._tell("restarted", f"restart {number + 1} of {MAX_RESTARTS}")
 
     def _what_follows(self) -> str:
-        """Return the consequence of the server's end as a sentence; disables the server after too many restarts."""
+        """Return what follows from the server's end, as a sentence; switch it off after too many restarts."""
         now = time.monotonic()
         self._restarts = [at for at in self._restarts if now - at < _RESTART_WINDOW_S]
         if len(self._restarts) < MAX_RESTARTS:
@@ -289,7 +291,7 @@ class MCPServer:
     # --- tools ------------------------------------------------------------------------------------
 
     def _relist_soon(self) -> None:
-        """Handle `tools/list_changed`: many notifications cause one `tools/list`."""
+        """Handle `tools/list_changed`; many notifications cause one `tools/list`."""
         if self._client is None or self._relist_is_due:
             return
         now = time.monotonic()
@@ -306,7 +308,7 @@ class MCPServer:
         try:
             self.filter.take(await client.fetch_tools(), client.unfit)
         except OhsandboxError as error:
-            self._tell("tools_changed", f"its new list of tools could not be had: {self._masked(error)}")
+            self._tell("tools_changed", f"its new list of tools could not be fetched: {self._masked(error)}")
             return
         now = set(self.filter.tools)
         if now != before:
@@ -323,14 +325,14 @@ class MCPServer:
         self._on_event(MCPEvent(self.name, kind, self._resolved.masked(message)))
 
     def _take_words(self, line: str) -> None:
-        """Handle start-up output, usually the progress of a download."""
+        """Report start-up output, usually the progress of a download."""
         now = time.monotonic()
         if now - self._said_at >= _STATUS_PAUSE_S:
             self._said_at = now
             self._tell("status", line)
 
     def _masked(self, error: Any) -> Any:
-        """The same error without the values of variables in its message."""
+        """Return the same error without the values of variables in its message."""
         if isinstance(error, OhsandboxError):
             error.args = (self._resolved.masked(str(error)),)
         return error

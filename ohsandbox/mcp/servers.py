@@ -1,4 +1,4 @@
-"""The MCP servers of one agent: started together, their tools collected, called and closed."""
+"""The MCP servers of one agent: they are started together; their tools are collected, called and closed."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 
 CLOSE_S = 15.0
-"""Limit for all servers together: each has two seconds to exit by itself."""
+"""Time limit in seconds for all servers together; each has two to exit by itself."""
 
 PASSING = frozenset({"log", "progress", "status"})
-"""Kinds of events that only inform a user who watches: they change nothing."""
+"""Kinds of events that only inform a user who watches."""
 
 _INSTALLERS = frozenset({"bash", "bunx", "deno", "npm", "npx", "pip", "pipx", "pnpm", "sh", "uv", "uvx", "yarn"})
-"""Commands that usually download a server and start it."""
+"""Programs that usually download a server and start it."""
 
 
 _TELLS_PROGRESS = {"npx": {"npm_config_loglevel": "http"}}
-"""Environment that makes an installer report progress: without a terminal npm downloads silently."""
+"""Variables that make an installer report its progress: without a terminal npm downloads silently."""
 
 
 class MCPServers:
-    """The servers of a configuration. Methods may be called from any thread; `close` ends everything."""
+    """The servers of a configuration. Thread-safe."""
 
     def __init__(
         self,
@@ -64,21 +64,21 @@ class MCPServers:
         limits: OutputLimits = DEFAULT_LIMITS,
         foreign: Collection[str] = (),
     ) -> None:
-        """Resolve the configuration; this starts nothing.
+        """Resolve the configuration, without starting anything.
 
         Args:
             config: the servers.
             runtime: runs the commands; None if no server needs a sandbox.
             variables: values for `${VAR}`, usually os.environ; a server gets only the values that it names.
-            reserved: names of native tools, not available to servers' tools.
+            reserved: names of native tools, which servers' tools do not get.
             pins: fingerprints of tools seen earlier; None trusts each tool at first sight.
-            on_event: called on another thread with each event for the user; must not block.
-            limits: how much of a result is shown.
+            on_event: called in another thread with each event for the user; must not block.
+            limits: limits of a result for the model.
             foreign: names of servers that a repository defines: their variables are not resolved, and their tools are
-                always called `server__tool`.
+                always named `server__tool`.
 
         Raises:
-            MCPConfigError: a variable is missing, a server needs a sandbox and none was given, or there are servers and
+            MCPConfigError: a variable is not set, a server needs a sandbox and there is none, or there are servers and
                 the library fastmcp is not installed.
         """
         require_library(config)
@@ -125,7 +125,7 @@ class MCPServers:
         return found
 
     def _advice(self, server: ServerConfig) -> str:
-        """The likely cause of a failed start."""
+        """Return the likely cause of a failed start; "" if unknown."""
         program = PurePosixPath(server.command or "").name
         if program not in _INSTALLERS or server.runs_in == "host" or self._runtime is None:
             return ""
@@ -147,7 +147,7 @@ class MCPServers:
         return MCPClient(transport, server=name, timeouts=server.timeouts, **hooks)
 
     def _the_host(self) -> Runtime:
-        """The runtime for servers on the host: a scrubbed environment, no confinement."""
+        """Return the runtime for servers on the host, with a reduced environment and without confinement."""
         from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - rarely needed
 
         with self._guard:
@@ -164,7 +164,7 @@ class MCPServers:
         self.close()
 
     def start(self) -> Self:
-        """Start all servers in the background and return; the sandbox must be started. Safe to call twice."""
+        """Start all servers in the background; the sandbox must be running. Idempotent."""
         with self._guard:
             if self._started is None and not self._closed:
                 self._started = background_loop().submit(self._start_all)
@@ -177,7 +177,7 @@ class MCPServers:
         await asyncio.gather(*(server.start() for server in self._servers.values()))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until every server is ready or has failed; False if some still start after timeout_s seconds.
+        """Wait until all servers are ready or have failed; return False if some still start after timeout_s seconds.
 
         None: only the servers' own timeouts limit the wait.
         """
@@ -191,9 +191,9 @@ class MCPServers:
         return True
 
     def close(self) -> None:
-        """End all servers and their children concurrently; calls in flight fail. Safe to call twice.
+        """End all servers and their children concurrently; pending calls fail. Idempotent.
 
-        Does nothing in a forked child: the parent owns the servers.
+        In a forked child it does nothing: the servers are the parent's.
         """
         if self._is_inherited:
             return
@@ -208,7 +208,7 @@ class MCPServers:
 
     @property
     def _is_inherited(self) -> bool:
-        """Whether this is a forked child: the threads that serve the connections run in the parent."""
+        """Whether this is a forked child; the threads that serve the connections run in the parent."""
         return os.getpid() != self._pid
 
     async def _close_all(self) -> None:
@@ -223,10 +223,10 @@ class MCPServers:
     def tools(
         self, timeout_s: float | None = None, *, reserved: Collection[str] = (), owned: bool = False
     ) -> list[MCPToolDefinition]:
-        """The tools of the ready servers, in the order of the configuration; waits as `wait` does.
+        """Return the tools of the ready servers, in the order of the configuration; wait as `wait` does.
 
-        Each has its own name, or `server__tool` if its name is reserved (by this call or by the constructor) or not
-        unique. With owned, closing any of them closes these servers.
+        Each has its own name, or `server__tool` if that is reserved (by this call or the constructor) or not unique.
+        With owned, closing any of them closes all servers.
         """
         self.wait(timeout_s)
         running = [server for name, server in self._servers.items() if name not in self._stopped]
@@ -253,7 +253,7 @@ class MCPServers:
         return made
 
     def _named(self, tools: list[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
-        """Name the tools. A tool keeps its name even if servers come and go: no other tool gets that name."""
+        """Return names for the tools. A tool keeps its name: no other tool gets it, even if servers come and go."""
         taken = {name.lower() for name in reserved}
         kept = {tool: self._given[tool] for tool in tools if self._given.get(tool, "").lower() not in {"", *taken}}
         fresh = [tool for tool in tools if tool not in kept]
@@ -261,10 +261,10 @@ class MCPServers:
         return {tool: self._given[tool] for tool in tools}
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> MCPToolObservation:
-        """Call a tool by the server's name for it.
+        """Call a tool by its name at the server.
 
         Raises:
-            MCPError: the call returned no result; gives the reason.
+            MCPError: the call had no result; the message says why.
             SandboxUnavailable: the sandbox is gone.
         """
         known = self._servers.get(server)
@@ -272,7 +272,7 @@ class MCPServers:
             reason = "was closed" if known else "is not configured"
             raise MCPServerGoneError(f"MCP server {server!r} {reason}.")
         if self._is_inherited:
-            raise MCPServerGoneError(f"MCP server {server!r} is the parent's of this process. Start one here.")
+            raise MCPServerGoneError(f"MCP server {server!r} belongs to the parent process. Start one here.")
         self.start()
         waiting = background_loop().submit(known.call, tool, arguments)
         calls = self._in_flight.setdefault(ServerTool(server, tool), set())
@@ -290,20 +290,20 @@ class MCPServers:
             calls.discard(waiting)
 
     def interrupt(self, server: str, tool: str) -> None:
-        """Cancel the pending calls of a tool; from any thread. The server gets a cancellation."""
+        """Cancel the pending calls of a tool; the server gets a cancellation. Thread-safe."""
         for waiting in list(self._in_flight.get(ServerTool(server, tool), ())):
             waiting.cancel()
 
     def last_progress(self, server: str, tool: str) -> str:
-        """The newest progress reports of a tool's pending calls, a line each; from any thread."""
+        """Return the newest progress reports of a tool's pending calls, a line each. Thread-safe."""
         known = self._servers.get(server)
         return "\n".join(known.progress.get(tool, ()) if known is not None else ())
 
     def call_tool_mcp(self, action: MCPAction) -> MCPToolObservation:
-        """Call a tool by the model's name for it, or by `server__tool`.
+        """Call a tool by its name for the model, or by `server__tool`.
 
         Raises:
-            MCPError: the tool does not exist, or returned no result.
+            MCPError: the tool does not exist, or the call had no result.
         """
         if not self._names:
             self.tools()
@@ -313,7 +313,7 @@ class MCPServers:
         return self.call(found.server, found.tool, action.arguments)
 
     def stop(self, names: Collection[str]) -> None:
-        """End some of the servers for good: their tools are neither listed nor called any more. From any thread."""
+        """End some of the servers for good: their tools are no longer listed or called. Thread-safe."""
         known = {*names} & {*self._servers} - self._stopped
         self._stopped |= known
         self.version += bool(known)
@@ -326,7 +326,7 @@ class MCPServers:
         return any(server.status().withheld for server in self._servers.values())
 
     def approve(self, server: str, tool: str) -> None:
-        """Trust a withheld tool's current definition; `tools` offers it again.
+        """Trust the current definition of a withheld tool; `tools` offers it again.
 
         Raises:
             UsageError: no such tool is withheld.
@@ -337,11 +337,11 @@ class MCPServers:
     # --- messages --------------------------------------------------------------------------------
 
     def status(self) -> list[ServerStatus]:
-        """The status of every server, in the order of the configuration."""
+        """Return the status of all servers, in the order of the configuration."""
         return [server.status() for server in self._servers.values()]
 
     def missing(self) -> str:
-        """A prompt text: the unavailable servers with reasons; empty if all are available."""
+        """Return a text about the unavailable servers, with reasons; "" if all are available."""
         absent = [one for one in self.status() if one.state not in (ServerState.READY, ServerState.DISABLED)]
         return "\n".join(f"MCP server {one.name!r} is {one.state.value}: {one.reason}" for one in absent)
 
@@ -354,10 +354,10 @@ class MCPServers:
 
 
 def require_library(config: MCPConfig) -> None:
-    """Check that the library that connects to servers is installed, if a server needs it.
+    """Check that fastmcp is installed, if a server needs it.
 
     Raises:
-        MCPConfigError: the library is missing; names a server.
+        MCPConfigError: it is not installed; the message names a server.
     """
     wanted = [name for name, server in config.servers.items() if not server.disabled]
     if wanted and find_spec("fastmcp") is None:
@@ -369,7 +369,7 @@ def read_mcp_config(config: MCPConfig | Mapping[str, Any] | str | os.PathLike[st
     """Read a configuration from an `MCPConfig`, a dict or a JSON file's path.
 
     Raises:
-        MCPConfigError: the configuration is invalid; names the server and the key.
+        MCPConfigError: the configuration is invalid; the message names the server and the key.
     """
     if isinstance(config, MCPConfig):
         return config
@@ -392,7 +392,7 @@ def create_mcp_tools(
     `MCPServers`, which takes the same options.
 
     Raises:
-        MCPConfigError: the configuration is wrong.
+        MCPConfigError: the configuration is invalid.
     """
     servers = MCPServers(read_mcp_config(config), runtime, **options).start()
     try:

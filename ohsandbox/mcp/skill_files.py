@@ -1,7 +1,7 @@
-"""The files of a repository's skills that may define MCP servers: found and read in the sandbox.
+"""The files of a repository's skills that may define MCP servers: they are found and read in the sandbox.
 
 A skill is a Markdown file whose front matter may have `mcp_tools` (OpenHands' microagents), or a directory with a
-`SKILL.md` and perhaps a `.mcp.json`. Anybody who can write to the repository can add one, including the agent.
+`SKILL.md` and perhaps a `.mcp.json`. Whoever can write to the repository can add one, including the agent.
 Therefore symlinks are not followed.
 """
 
@@ -26,7 +26,7 @@ MAX_FILES, MAX_DIRECTORIES, MAX_NAMES, MAX_DEPTH = 500, 500, 10_000, 6
 """Limits of the search below PLACES: a repository of 300 skills has 300 files or directories. Each takes 4 ms."""
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEFINITION_BYTES = 16 * 1024
-"""Limit of a front matter and of a `.mcp.json`; the YAML parser reads 100 KB a second."""
+"""Maximum size of a front matter and of a `.mcp.json`; the YAML parser reads 100 KB a second."""
 _MAX_DEFINING_FILES = 32
 MAX_PATH_CHARS = 300
 KEY = "mcp_tools"
@@ -39,7 +39,7 @@ class TooManySkillsError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What a person is told."""
+        """The message for a person."""
         return f"The skills have {self}. Name those that you want in your own settings."
 
 
@@ -56,7 +56,7 @@ def find_skill_files(runtime: Runtime) -> SkillFiles:
     """Find the files below the sandbox's working directory. If any limit is exceeded, none is returned.
 
     Raises:
-        SandboxUnavailable: the sandbox cannot serve.
+        SandboxUnavailable: the sandbox is unavailable.
     """
     refused: list[str] = []
     try:
@@ -66,7 +66,7 @@ def find_skill_files(runtime: Runtime) -> SkillFiles:
 
 
 def _defining_files(runtime: Runtime, refused: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield path and unparsed definition of each file that may name servers, in the order of the files' names."""
+    """Yield path and unparsed definition of each file that may define servers, in the order of paths."""
     count = 0
     for path in _skill_files(runtime):
         try:

@@ -1,4 +1,4 @@
-"""MCP servers that the skills of a repository define: read and checked. Nothing is started here.
+"""MCP servers that the skills of a repository define: they are read and checked, but not started.
 
 Variables are not resolved, and a definition that cannot be shown to a person in full is refused.
 """
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
 
 MAX_SERVERS = 16
 MAX_CHARS = 10_000
-"""Limit of all definitions and command lines together. 16 definitions of usual length, which fit, take some 100 rows;
-with everything spelt out some 200."""
+"""Maximum length of all definitions and command lines together: 16 definitions of usual length, some 100 lines."""
 _MAX_YAML_DEPTH = 8
 MAX_REFUSED = 10
-"""Limit of reported refusals; the rest is only counted."""
+"""Maximum number of reported refusals; further ones are only counted."""
 
 SKILL_ROOT = "${SKILL_ROOT}"
 """The directory of the skill in the sandbox; the only variable that is resolved."""
 
 _NAME = re.compile(r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
-"""A server's name. Stricter than in a person's own configuration: `server__tool` must have one reading."""
+"""Names of servers; stricter than in a person's own configuration, since `server__tool` must not be ambiguous."""
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\]\n]')
 _SERVER_DEPTH = 2
-"""The depth of the servers' names in `.mcp.json`: `{"mcpServers": {"name": ...`."""
+"""Depth of the servers' names in `.mcp.json`: `{"mcpServers": {"name": ...`."""
 
 
 class SkillServer(NamedTuple):
@@ -48,18 +47,18 @@ class SkillServer(NamedTuple):
     name: str
     config: ServerConfig
     file: str
-    """Path of the definition's file, relative to the working directory."""
+    """Path of the file that defines it, relative to the working directory."""
     line: int
-    """The line on which the definition begins, from 1."""
+    """Line on which the definition begins, from 1."""
 
     @property
     def command_line(self) -> str:
-        """The command and its arguments, quoted for a shell; empty for a url."""
+        """The command and its arguments, quoted for a shell; "" for a url."""
         return "" if self.config.command is None else shlex.join([self.config.command, *self.config.args])
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Return only what the file says of the server; `${SKILL_ROOT}` is resolved; a url has its `where`."""
+        """The fields in the file, with `${SKILL_ROOT}` resolved; a url also has `where`."""
         return self.config.model_dump(mode="json", exclude_unset=True)
 
 
@@ -68,7 +67,7 @@ class SkillServers(NamedTuple):
 
     servers: tuple[SkillServer, ...] = ()
     refused: tuple[str, ...] = ()
-    """One sentence for each refused definition. It contains foreign text that is not safe to print as it is."""
+    """A sentence for each refused definition. It has foreign text, which is not safe to print as it is."""
 
     def without(self, names: Collection[str]) -> SkillServers:
         """Return a copy in which servers with one of these names, ignoring case, are refused."""
@@ -91,7 +90,7 @@ def find_skill_servers(runtime: Runtime) -> SkillServers:
     """Find the skills' servers below the sandbox's working directory. If any limit is exceeded, none is returned.
 
     Raises:
-        SandboxUnavailable: the sandbox cannot serve.
+        SandboxUnavailable: the sandbox is unavailable.
     """
     return read_skill_servers(find_skill_files(runtime), runtime)
 
@@ -152,7 +151,7 @@ def _checked(name: str, entry: Any, *, isolated: bool) -> ServerConfig:
     """Return the configuration of an entry.
 
     Raises:
-        MCPConfigError: the entry is invalid, or requests what only a person's own configuration may.
+        MCPConfigError: the entry is invalid, or has what only a person's own configuration may have.
     """
     if isinstance(entry, dict) and "url" in entry:
         entry = {"where": "sandbox", **entry}
@@ -208,7 +207,7 @@ def _parsed_json(data: bytes) -> tuple[Any, list[int]]:
 
 
 def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
-    """Return the value of KEY, with every scalar as text or null, and the line of each server in it."""
+    """Return the value of KEY, with all scalars as text or null, and the line of each server in it."""
     import yaml  # noqa: PLC0415 - 15 ms, for repositories that need it
 
     try:
@@ -217,7 +216,7 @@ def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
-        reason = getattr(error, "problem", None) or "it holds characters that YAML has not"
+        reason = getattr(error, "problem", None) or "it has characters that YAML does not allow"
         raise ValueError(f"{where}it is not valid YAML: {reason}") from None
     raw = whole.get(KEY) if isinstance(whole, dict) else None
     if not isinstance(raw, dict) or "mcp" in raw:
@@ -231,13 +230,13 @@ def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
 
 
 class _Nodes:
-    """Builds plain values from YAML's events. Refuses tags, anchors and duplicate keys, so nothing is hidden."""
+    """Builds plain values from YAML's events; it refuses tags, anchors and duplicate keys, so nothing is hidden."""
 
     def __init__(self, yaml: Any, text: str) -> None:
         self._yaml = yaml
         self._events = yaml.parse(text, Loader=yaml.SafeLoader)
         self.lines: dict[tuple[Any, ...], int] = {}
-        """Line of each value, by the keys and numbers that lead to it."""
+        """Line of each value, by the keys and indices that lead to it."""
         self._next()  # the stream begins
         self._next()  # the document begins
 
@@ -246,7 +245,7 @@ class _Nodes:
         if event is None:
             raise ValueError("it is empty")
         if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
-            raise ValueError(f"line {event.start_mark.line + 1}: anchors, aliases and tags of YAML are not taken")
+            raise ValueError(f"line {event.start_mark.line + 1}: anchors, aliases and tags of YAML are not accepted")
         return event
 
     def build(self, path: tuple[Any, ...]) -> Any:
@@ -273,7 +272,7 @@ class _Nodes:
         while not isinstance(key := self._next(), self._yaml.MappingEndEvent):
             line = key.start_mark.line + 1
             if not isinstance(key, self._yaml.ScalarEvent) or key.value in made:
-                raise ValueError(f"line {line}: a key stands twice, or is not text")
+                raise ValueError(f"line {line}: a key is repeated, or is not text")
             self.lines[*path, key.value] = line
             made[key.value] = self.build((*path, key.value))
         return made

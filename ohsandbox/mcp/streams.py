@@ -1,4 +1,4 @@
-"""An untrusted server's messages: their lines, the limits on them, and the SDK's session with limits."""
+"""Messages of an untrusted server: their lines, their limits, and the SDK's session with limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class FloodError(ValueError):
-    """The server sent a longer line, or more invalid data, than the limits allow; the stream is unusable."""
+    """The server sent a longer line, or more invalid data, than allowed; the stream is unusable."""
 
 
 class LineFramer:
@@ -49,7 +49,7 @@ class LineFramer:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that data completes.
+        """Add data; return the lines that it completes.
 
         Raises:
             FloodError: one of them, or the buffered part of the next one, exceeds the limit.
@@ -64,7 +64,7 @@ class LineFramer:
         return [line.removesuffix(b"\r") for line in lines]
 
     def rest(self) -> bytes:
-        """The bytes after the last newline."""
+        """Return the bytes after the last newline."""
         return bytes(self._held)
 
     def _check(self, length: int) -> None:
@@ -74,58 +74,58 @@ class LineFramer:
 
 
 MAX_LINE_BYTES = 16_000_000
-"""A message with a 10 MB file in base64 fits; an endless line cannot exhaust the host's memory."""
+"""Maximum size of a line: a message with a 10 MB file in base64 fits; an endless one cannot exhaust the memory."""
 
 _NOISE_LINES = 10
 NOISE_BYTES = 200
-"""The part kept of each stdout line that is not a message, for the message about the server's end."""
+"""Length of the beginning of each stdout line that is not a message, kept for the report about the server's end."""
 
 _MAX_BROKEN = 100
-"""Limit of malformed messages and of responses without a request."""
+"""Maximum number of malformed messages and of responses without a request."""
 
 _MAX_UNASKED_PER_S = 1000
-"""Limit of a server's notifications and requests per second."""
+"""Maximum number of notifications and requests per second."""
 
 _MAX_NOISE_PER_S = 10_000
-"""Limit of lines that are not messages. Reading more would block the loop, which other servers need too."""
+"""Maximum number of lines per second that are not messages: more would block the loop, which other servers need."""
 
 MAX_UNASKED_BYTES_PER_S = 32_000_000
-"""Limit of the bytes of unrequested messages and other lines together, per second."""
+"""Maximum number of bytes per second of unrequested messages and other lines."""
 
 MAX_PARTS = 250_000
-"""Limit of strings, objects, lists and commas in one message: 16 MB of `{},` would take 1.6 GB of the host's memory."""
+"""Maximum number of strings, objects, lists and commas in a message: 16 MB of `{},` would take 1.6 GB of memory."""
 
 _TOO_MANY = f"the answer has more than {MAX_PARTS} JSON values"
 MALFORMED = "the answer is not a valid JSON-RPC message"
 """The error message for the caller that waits for such a response."""
 
 MAX_PROGRESS = 10**300
-"""Limit of progress numbers; the largest float is 1.8e308."""
+"""Maximum of progress numbers; the largest float is 1.8e308."""
 
 _MAX_PAGES = 64
-"""Page limit of `tools/list`; tools beyond `tool_listing.MAX_TOOLS` are not offered anyway."""
+"""Maximum number of pages of `tools/list`; at most `definition.MAX_TOOLS` tools are offered anyway."""
 
 MAX_LISTED = 1024
-"""Limit of tools read per server, so that `include` can choose among them; 128 are offered."""
+"""Maximum number of tools read per server, so that `include` can choose among them; 128 are offered."""
 
 _MAX_LISTED_CHARS = 4_000_000
-"""Limit of all listed tools together, as JSON."""
+"""Maximum length of all listed tools together, as JSON."""
 
 _FURTHER = "(further tools)"
-"""The key for further tools in `GuardedSession.unfit`."""
+"""Key of further tools in `GuardedSession.unfit`."""
 
 _END_BYTES = 512
-"""An unparsable message is searched for its id in this many bytes at its beginning and at its end."""
+"""Number of bytes at the beginning and at the end of an unparsable message in which its id is searched."""
 
 _ID = re.compile(rb'"id"\s*:\s*"?(\d{1,18})"?\s*[,}]')
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A JSON string. Takes linear time: no backtracking, and each match begins where the last one ended."""
+"""A JSON string; matching takes linear time, since it does not backtrack and matches do not overlap."""
 
 
 def parse_message(line: bytes) -> JSONRPCMessage | None:
-    """Parse a line as a JSON-RPC message; None if it is not one.
+    """Return the JSON-RPC message in a line; None if it is not one.
 
-    Invalid UTF-8 and lone surrogates (JavaScript cuts strings between the two halves of a character) become `?`.
+    Invalid UTF-8 and lone surrogates (JavaScript may cut a string within a character) become `?`.
     """
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -140,7 +140,7 @@ def parse_message(line: bytes) -> JSONRPCMessage | None:
 
 
 class Intake:
-    """Separates a server's messages from other output, and enforces the limits on both."""
+    """Separates a server's messages from its other output, and enforces limits on both."""
 
     def __init__(self) -> None:
         self.noise: deque[str] = deque(maxlen=_NOISE_LINES)
@@ -152,11 +152,11 @@ class Intake:
         self._second = 0
 
     def note_request(self, request_id: RequestId) -> None:
-        """Record an outgoing request: one response with this id is accepted."""
+        """Record an outgoing request; one response with its id is accepted."""
         self._asked.add(coerce_request_id(request_id))
 
     def take(self, line: bytes) -> JSONRPCMessage | None:
-        """Return the line's message, or None if it is not a message or must be ignored.
+        """Return the message in a line; None if it is not one, or must be ignored.
 
         An invalid response becomes an error for its request, which would otherwise wait until its timeout.
 
@@ -202,7 +202,7 @@ class Intake:
     def _count_broken(self) -> None:
         self.broken += 1
         if self.broken >= _MAX_BROKEN:
-            raise FloodError(f"{self.broken} malformed messages or answers to nothing")
+            raise FloodError(f"{self.broken} malformed messages or responses without a request")
 
     def _count_unasked(self, length: int, what: str, most: int) -> None:
         second = int(time.monotonic())
@@ -213,7 +213,7 @@ class Intake:
         if self._unasked[what] > most:
             raise FloodError(f"more than {most} {what} in a second")
         if self._unasked_bytes > MAX_UNASKED_BYTES_PER_S:
-            raise FloodError(f"more than {MAX_UNASKED_BYTES_PER_S / 1e6:g} MB unasked in a second")
+            raise FloodError(f"more than {MAX_UNASKED_BYTES_PER_S / 1e6:g} MB of unrequested data in a second")
 
 
 def has_too_many_parts(line: bytes) -> bool:
@@ -234,7 +234,7 @@ def _parts(line: bytes) -> int:
 
 
 def _ids_of_answer(line: bytes) -> set[RequestId]:
-    """The request ids that an invalid response may refer to; several ids are guesses."""
+    """Return the ids of requests that an invalid response may answer; several are guesses."""
     try:
         said = {} if len(line) > MAX_PARTS else json.loads(line)
     except (ValueError, RecursionError):
@@ -247,7 +247,7 @@ def _ids_of_answer(line: bytes) -> set[RequestId]:
 
 
 def _is_countable(message: JSONRPCRequest | JSONRPCNotification) -> bool:
-    """False for progress numbers beyond a float's range: converting them ends the SDK's session."""
+    """Whether the message has no progress number over a float's range, which would end the SDK's session."""
     if message.method != "notifications/progress" or message.params is None:
         return True
     numbers = (message.params.get("progress"), message.params.get("total"))
@@ -255,7 +255,7 @@ def _is_countable(message: JSONRPCRequest | JSONRPCNotification) -> bool:
 
 
 class Outbox:
-    """The SDK's stream of messages to the server: passes each as one line to `write`, which does not block."""
+    """The SDK's stream of messages to the server; it passes each as a line to `write`, which must not block."""
 
     def __init__(self, intake: Intake, write: Callable[[bytes], None]) -> None:
         self._intake, self._write = intake, write
@@ -264,7 +264,7 @@ class Outbox:
         """Send one message.
 
         Raises:
-            anyio.BrokenResourceError: the server accepts no more input.
+            anyio.BrokenResourceError: the server no longer accepts input.
         """
         if isinstance(item.message, JSONRPCRequest):
             self._intake.note_request(item.message.id)
@@ -289,13 +289,13 @@ class GuardedSession(ClientSession):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.unfit: dict[str, str] = {}
-        """Invalid tools of the last `tools/list` pages, with the reason; they are left out."""
+        """Invalid tools of the last `tools/list`, which are left out, with the reasons."""
         self._listed = self._listed_chars = 0
         self._send_raw = self._dispatcher.send_raw_request
         self._dispatcher.send_raw_request = self._send_leniently  # type: ignore[method-assign] # sees raw responses
 
     async def list_all_tools(self) -> tuple[Tool, ...]:
-        """The valid tools of all pages of `tools/list`, within the limits."""
+        """Return the valid tools of all pages of `tools/list`, within the limits."""
         self.unfit = {}
         self._listed = self._listed_chars = 0
         tools: list[Tool] = []
@@ -309,7 +309,7 @@ class GuardedSession(ClientSession):
         return tuple(tools)
 
     async def _send_leniently(self, method: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Drop malformed tools one by one: the SDK validates the list as a whole and would reject all."""
+        """Drop malformed tools one by one: the SDK validates the list as a whole, and would refuse all of them."""
         raw = await self._send_raw(method, *args, **kwargs)
         if method == "tools/list" and isinstance(raw.get("tools"), list):
             raw["tools"] = [tool for tool in raw["tools"] if self._is_fit(tool)]
@@ -320,7 +320,7 @@ class GuardedSession(ClientSession):
         self._listed_chars += 0 if _FURTHER in self.unfit else len(json.dumps(tool))
         if self._listed > MAX_LISTED or self._listed_chars > _MAX_LISTED_CHARS:
             self.unfit[_FURTHER] = (
-                f"{MAX_LISTED} tools of a server are looked at, {_MAX_LISTED_CHARS} characters of them"
+                f"only {MAX_LISTED} tools of a server are read, and {_MAX_LISTED_CHARS} characters of them"
             )
             return False
         try:
@@ -335,7 +335,7 @@ class GuardedSession(ClientSession):
         else:
             return True
         name = tool.get("name") if isinstance(tool, dict) else None
-        self.unfit[one_line(str(name or "(no name)"), limit_chars=100)] = f"it is in no valid form: {why}"
+        self.unfit[one_line(str(name or "(no name)"), limit_chars=100)] = f"it is invalid: {why}"
         return False
 
     async def dispatch_input_request(
@@ -343,7 +343,7 @@ class GuardedSession(ClientSession):
         ctx: ClientRequestContext,  # noqa: ARG002 - the SDK's signature
         request: InputRequest,
     ) -> InputResponse | ErrorData:
-        """Sampling, elicitation and roots are not offered: a server can neither spend tokens nor ask the user."""
+        """Refuse sampling, elicitation and roots: a server can neither spend tokens nor ask the user."""
         return ErrorData(code=METHOD_NOT_FOUND, message=f"{request.method} is not offered by this client")
 
     async def validate_tool_result(self, name: str, result: CallToolResult) -> None:

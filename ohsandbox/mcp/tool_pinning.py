@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ohsandbox.mcp.config import Resolved
 
 MAX_PINNED = 1024
-"""Limit of pinned tools per server, over time; eight times the number that it may offer at once."""
+"""Maximum number of pinned tools per server, over time; eight times as many as it may offer at once."""
 
 MAX_ANNOUNCED = 10
-"""Refused tools that are reported one by one; each is a line for the user and in the log."""
+"""Maximum number of refused tools that are reported one by one; each is a line for the user and in the log."""
 
 
 class ChangedTool(NamedTuple):
@@ -40,15 +40,15 @@ class ChangedTool(NamedTuple):
     description: str
     """The tool's current description, cleaned."""
     before: str = ""
-    """The tool's definition when it was trusted; empty if an older version pinned it. Not cleaned."""
+    """The definition that was trusted, not cleaned; "" if an older version pinned it."""
     now: str = ""
-    """The tool's current definition, in the form of `before`."""
+    """The current definition, in the form of `before`."""
 
 
 class Pins:
-    """Fingerprints by server and tool; with a path, stored in that JSON file on the host for all processes.
+    """Fingerprints by server and tool; with a path, they are stored in that JSON file for all processes.
 
-    Name and command identify a server: a different command under the same name is a different server.
+    A server is identified by name and command: a different command with the same name is a different server.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
@@ -73,13 +73,13 @@ class Pins:
                 self._pins = _read(self._path)
 
     def get(self, server: str, tool: str) -> str | None:
-        """The fingerprint, or None if the tool was never seen."""
+        """Return the fingerprint; None if the tool was never seen."""
         with self._guard:
             found: str | None = self._pins.get(server, {}).get(tool, {}).get("trusted")
             return found
 
     def has_room(self, server: str) -> bool:
-        """Whether more of its tools can be pinned: a server that lists new ones every second would fill the disk."""
+        """Whether more of its tools can be pinned: a server that lists new ones all the time would fill the disk."""
         with self._guard:
             return len(self._pins.get(server, {})) < MAX_PINNED
 
@@ -112,7 +112,7 @@ class Pins:
             pins.setdefault(server, {}).setdefault(tool, {})["now"] = now
 
     def changed(self) -> list[ChangedTool]:
-        """The tools that wait for approval."""
+        """Return the tools that wait for approval."""
         with self._guard:
             return [
                 _changed(server, tool, known)
@@ -122,15 +122,16 @@ class Pins:
             ]
 
     def approve(self, name: str, tool: str, *, shown: ChangedTool | None = None) -> ChangedTool:
-        """Trust a tool's current definition; running conversations use it at their next step.
+        """Trust a tool's current definition; running conversations use it from their next step on.
 
         Args:
             name: the server's name in the configuration.
-            tool: the server's own name for it.
+            tool: the tool's name at the server.
             shown: the definition that the user was shown.
 
         Raises:
-            UsageError: no such tool waits for approval, or it changed after it was shown.
+            UsageError: no such tool waits for approval, or it has changed since it was shown.
+            MCPConfigError: the file is damaged, or cannot be written.
         """
         with self._edited() as pins:
             for server, tools in pins.items():
@@ -144,7 +145,7 @@ class Pins:
 
     @contextlib.contextmanager
     def _edited(self) -> Iterator[dict[str, dict[str, dict[str, Any]]]]:
-        """Yield the current pins for modification; saves them at the end."""
+        """Yield the current pins for changes; save them at the end."""
         with self._guard:
             if self._path is None:
                 yield self._pins
@@ -160,7 +161,7 @@ class Pins:
             except OSError as error:
                 raise MCPConfigError(
                     f"The fingerprints of MCP tools cannot be kept in {str(self._path)!r}: {error.strerror}. "
-                    "No tool is trusted without. Make the directory writable."
+                    "No tool is trusted without them. Make the directory writable."
                 ) from None
 
 
@@ -169,7 +170,7 @@ def _pin(fingerprint: str, definition: str) -> dict[str, Any]:
 
 
 def _changed(server: str, tool: str, known: dict[str, Any]) -> ChangedTool:
-    """Make a ChangedTool from a pin; server is `SERVER@IDENTITY`, the form that `ToolFilter` uses."""
+    """Return the changed tool of a pin; server is `SERVER@IDENTITY`, as `ToolFilter` writes it."""
     before, now = known.get("definition", ""), known["now"]
     name = server.partition("@")[0]
     return ChangedTool(name, tool, str(now["description"]), str(before), str(now.get("definition", "")))
@@ -188,19 +189,19 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 class ToolFilter:
-    """The tools of one server, sorted: offered, withheld until a person approves them, refused."""
+    """The tools of one server: offered ones, those withheld until a person approves them, and refused ones."""
 
     def __init__(self, server: str, resolved: Resolved, pins: Pins, tell: Callable[[str, str], None]) -> None:
-        """Create a filter without tools. `tell(kind, message)` is called for each tool that is withheld or refused."""
+        """Create a filter without tools. `tell(kind, message)` is called about withheld and refused tools."""
         self._server, self._resolved, self._pins, self._tell = server, resolved, pins, tell
         self._pinned_as = f"{server}@{resolved.config.identity}"
         self.tools: dict[str, ListedTool] = {}
-        """All tools by their names at the server; includes withheld tools."""
+        """All tools by name at the server, also withheld ones."""
         self.refused: dict[str, str] = {}
-        """Reasons by the names of the refused tools."""
+        """Reasons by name of the refused tools."""
 
     def take(self, listed: Iterable[Tool], unfit: Mapping[str, str]) -> None:
-        """Sort a new list; tools seen for the first time are pinned.
+        """Sort a new list of tools; those seen for the first time are pinned.
 
         Raises:
             MCPConfigError: the pins cannot be read or written.
@@ -237,7 +238,7 @@ class ToolFilter:
             self._tell("refused", f"{more} more tools are not offered")
 
     def _made(self, tool: Tool, before: Mapping[str, ListedTool], length: int) -> ListedTool:
-        """Make the tool, if it can be offered after the ones before it, whose total length is given."""
+        """Return the tool if it can be offered after the ones before it, whose total length is given."""
         if len(before) >= MAX_TOOLS:
             raise UnusableToolError(f"more than {MAX_TOOLS} tools")
         if tool.name in before:
@@ -250,7 +251,7 @@ class ToolFilter:
         return made
 
     def _without_secrets(self, tool: Tool) -> Tool:
-        """Mask secrets: a description may contain the server's connection string with its password."""
+        """Return the tool with secrets masked: a description may have a connection string with a password."""
         mask = self._resolved.masked
         said = tool.model_dump_json(by_alias=True, exclude_unset=True) if self._resolved.secrets else ""
         return tool if mask(said) == said else type(tool).model_validate(masked(json.loads(said), mask))
@@ -263,14 +264,14 @@ class ToolFilter:
 
     @property
     def withheld(self) -> dict[str, str]:
-        """Tools that changed since they were first seen, and how to approve them."""
+        """Tools that have changed since they were first seen, and how to approve them."""
         return {name: how_to_approve(self._server, name) for name, tool in self.tools.items() if self._differs(tool)}
 
     def _differs(self, tool: ListedTool) -> bool:
         return self._pins.get(self._pinned_as, tool.name) != tool.fingerprint
 
     def now(self) -> list[ListedTool]:
-        """The tools that may be called now, in the server's order."""
+        """Return the tools that may be called now, in the server's order."""
         if self.withheld:
             self._pins.reload()  # the user may have approved one, in another process
         return [tool for tool in self.tools.values() if not self._differs(tool)]
@@ -293,7 +294,7 @@ class ToolFilter:
             )
 
     def approve(self, tool: str) -> bool:
-        """Trust a withheld tool's current definition; False if no such tool is withheld.
+        """Trust the current definition of a withheld tool; return False if no such tool is withheld.
 
         Raises:
             MCPConfigError: the pins cannot be read or written.
@@ -305,6 +306,6 @@ class ToolFilter:
 
 
 def how_to_approve(server: str, tool: str) -> str:
-    """A sentence with the command; the tool's name is quoted for the shell because users paste it."""
+    """Return a sentence with the command; the tool's name is quoted for the shell, since users paste it."""
     end_of_options = "-- " if tool.startswith("-") else ""
     return f"The user can approve it: `ohsandbox mcp approve {server} {end_of_options}{shlex.quote(tool)}`."
