@@ -66,7 +66,7 @@ def find_skill_files(runtime: Runtime) -> SkillFiles:
 
 
 def _defining_files(runtime: Runtime, refused: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield path and unparsed definition of each file that may define servers, in the order of paths."""
+    """Yield path and unparsed definition of each file that may define servers."""
     count = 0
     for path in _skill_files(runtime):
         try:

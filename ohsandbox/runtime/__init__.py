@@ -1,4 +1,4 @@
-"""The sandbox: a backend implements `open_channel`, and everything else is written once on top of it."""
+"""The sandbox: a backend implements `open_channel`, and everything else is implemented once, on top of that."""
 
 from typing import TYPE_CHECKING
 

@@ -25,28 +25,26 @@ class Backend(ABC):
     """A sandbox in which processes can be started."""
 
     outside_secrets: Mapping[str, str] = MappingProxyType({})
-    """Values by name that never enter the sandbox, such as those of its credentials; its output is masked
-    for them, too.
-    """
+    """Values, by name, that never enter the sandbox, such as its credentials; its output is masked for them, too."""
     state_dir: str
-    """The directory of the sandbox where sessions keep their FIFOs; every user of the sandbox may write it."""
+    """Directory in the sandbox for the FIFOs of sessions; every user of the sandbox may write it."""
     isolated: bool = True
-    """Commands can reach no files of this machine except a bound workspace."""
+    """Whether commands cannot reach files of this machine, except bound directories."""
     private_processes: bool = True
-    """All processes that are visible inside belong to the sandbox."""
+    """Whether all processes that are visible inside belong to the sandbox."""
     ends_processes: bool = False
-    """`_close` ends every process of the sandbox, so none has to be killed before it."""
+    """Whether `_close` ends all processes of the sandbox, so that none has to be killed before it."""
     while_starting: Callable[[], None] | None = None
-    """Called in the starting thread when only the engine works: what it begins in threads costs the start no time."""
+    """Called in the starting thread while only the engine works: work that it begins in threads costs no time."""
     reports_changes_later: bool = False
-    """Whether the owner calls `workspace_changes` after `close` and reports them: `close` keeps the data for it."""
+    """Whether the owner calls `workspace_changes` after `close`, which therefore keeps the data for it."""
     _trackers: tuple[ChangeTracker, ...] = ()
     resumed: ResumeReport | None = None
     """The report of `resume`; None if it was not called."""
 
     def __init__(self) -> None:
         self.secrets = Secrets()
-        """Variables of every shell and every `run`, set by `give_secrets`."""
+        """Variables of all shells and of `run`, set by `give_secrets`."""
         self._added_env: dict[str, str] = {}
         """Variables set by `set_env`."""
 
@@ -55,12 +53,12 @@ class Backend(ABC):
     @property
     @abstractmethod
     def id(self) -> str:
-        """The sandbox's id, as `ohsandbox ps` shows it."""
+        """The sandbox's id, as in `ohsandbox ps`."""
 
     @property
     @abstractmethod
     def workdir(self) -> str:
-        """The absolute path of the directory in which shells start and against which relative paths are resolved."""
+        """Absolute path of the directory in which shells start and to which relative paths refer."""
 
     @property
     def scratch_dir(self) -> str:
@@ -91,60 +89,60 @@ class Backend(ABC):
     ) -> Channel:
         """Start a process as the leader of its own session and return the channel to it.
 
-        env is added to the sandbox's own. user None is the sandbox's; workdir None is `workdir`.
+        env is added to the sandbox's own variables. user None is the sandbox's user; workdir None is `workdir`.
 
         Raises:
             UnknownUserError: user does not exist in the sandbox.
             WorkdirError: workdir cannot be entered.
-            SandboxUnavailable: the sandbox cannot start it.
+            SandboxUnavailable: the sandbox cannot start the process.
         """
 
     @abstractmethod
     def _close(self) -> None:
-        """Release the sandbox and remove it unless it is to be kept. Called once, after shells and workers ended."""
+        """Release the sandbox, and remove it unless it is to be kept. Called once, after shells and workers ended."""
 
     @abstractmethod
     def close(self, *, keep: bool | None = None) -> None:
         """Release the sandbox; idempotent."""
 
     def _decide_keep(self, *, keep: bool) -> None:
-        """Decide whether `_close` keeps or removes the sandbox; raises UsageError where that is not possible."""
+        """Decide whether `_close` keeps or removes the sandbox; raise UsageError if that is not possible."""
         if keep:
             raise UsageError(
                 f"A {type(self).__name__} has nothing to keep: keep=True is for a DockerRuntime. Leave it out"
             )
 
     def _loss(self) -> SandboxUnavailable | None:
-        """Return the error that says why the sandbox is not usable now, or None."""
+        """Return the error that says why the sandbox is not usable now; None if it is."""
         return None
 
     def _revive(self) -> str:
-        """Start a dead sandbox again with its files; returns what happened, as a sentence, or raises."""
+        """Start a dead sandbox again with its files; return what happened, as a sentence, or raise."""
         raise self._loss() or SandboxUnavailable(f"The sandbox {self.id} does not answer")
 
     def _restart(self) -> str:
-        """Kill every process of the sandbox and start it again, files kept; returns what happened, or raises."""
+        """Kill all processes of the sandbox and start it again with its files; return what happened, or raise."""
         raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
 
     def hold(self) -> None:  # noqa: B027 - most kinds have nothing to do
-        """Mark the sandbox as resumable: if this process dies, it stays for a process that resumes the conversation."""
+        """Mark the sandbox as resumable: if this process dies, it stays for one that resumes the conversation."""
 
     def hand_over(self, conversation: str) -> None:  # noqa: ARG002 - for those that can be resumed
-        """Transfer the running sandbox to another conversation: only that one can resume it from now on."""
+        """Transfer the running sandbox to another conversation; from now on only that one can resume it."""
         self.resumed = None
 
     def leave(self, *, at_once: bool = False) -> None:  # noqa: ARG002 - for those that can
-        """Close, but keep the sandbox for `resume` where the backend can; at_once skips the cleanup inside it."""
+        """Close, but keep the sandbox for `resume` if the backend can; at_once skips the cleanup inside."""
         self.close()
 
     @property
     def workspace_notes(self) -> tuple[str, ...]:
-        """Warnings about the protection of the bound directory or about a joined container, a line each."""
+        """Warnings about the protection of the bound directory, or about a joined container, one per line."""
         return ()
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """Whether `checkpoint` is supported."""
+        """Whether the backend supports `checkpoint`."""
         return False
 
     @property
@@ -159,7 +157,7 @@ class Backend(ABC):
 
     @property
     def copied_workspace(self) -> Path | None:
-        """The directory of this machine whose files were copied into the sandbox at its start; None without a copy."""
+        """The directory of this machine whose files were copied into the sandbox at its start; None if none were."""
         return None
 
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:  # noqa: ARG002 - as above
@@ -167,17 +165,17 @@ class Backend(ABC):
 
         Args:
             label: one line for people.
-            owner: a directory; once it is gone, `gc` removes the checkpoint. None keeps it until it is dropped.
+            owner: a directory; after it is deleted, `gc` removes the checkpoint. None keeps it until it is dropped.
 
         Raises:
-            UsageError: this kind of runtime cannot.
+            UsageError: this kind of runtime does not support it.
             SandboxUnavailable: the sandbox is not usable, or its disk is full.
         """
         raise self._without_checkpoints(f"label {label!r}")
 
     @property
     def has_setup(self) -> bool:
-        """Whether the sandbox began, once started, with the files that `keep_setup` stored."""
+        """Whether the started sandbox began with the files that `keep_setup` stored."""
         return False
 
     def keep_setup(self, setup_key: str | None) -> str:  # noqa: ARG002 - for those that keep some
@@ -200,42 +198,42 @@ class Backend(ABC):
 
         Args:
             checkpoint: its id.
-            conversation: the conversation that owns it.
-            workspace: replaces this one's `host_workspace`; of several, a directory that has one for each, or each by
-                its place in the sandbox.
+            conversation: the id of the conversation that will own the runtime.
+            workspace: replaces this one's `host_workspace`; for several, a directory with one for each, or directories
+                by their paths in the sandbox.
 
         Raises:
-            UsageError: this kind of runtime cannot, or workspace does not fit.
+            UsageError: this kind of runtime does not support it, or workspace does not fit.
         """
         raise self._without_checkpoints(f"id {checkpoint!r}")
 
     def _restore(self, checkpoint: str) -> None:
-        """Restore the files; every process ends. Raises as `restore`; nothing has changed then."""
+        """Restore the files; all processes end. Raises the errors of `restore`; nothing has changed then."""
         raise self._without_checkpoints(f"id {checkpoint!r}")
 
     def _without_checkpoints(self, which: str) -> UsageError:
         return UsageError(f"{type(self).__name__} does not support checkpoints ({which}). Use a DockerRuntime.")
 
     def connect_proxy(self) -> socket.socket | None:
-        """Open a connection to the allowlist's proxy, as programs inside do; None without an allowlist."""
+        """Return a connection to the allowlist's proxy, as programs inside use it; None without an allowlist."""
         return None
 
     def prepare_browser(self) -> None:  # noqa: B027 - most have nothing to do
-        """Let browsers of the sandbox use its network; call it before a browser is started."""
+        """Make browsers in the sandbox use its network; call it before a browser is started."""
 
     def describe(self) -> dict[str, str]:
         """Return facts for a system prompt, name to value."""
         return {"working directory": self.workdir}
 
     def environment(self) -> dict[str, str]:
-        """The variables of every new process on top of the sandbox's own: those of `set_env`, and the secrets."""
+        """Return the variables that new processes get besides the sandbox's own: by `set_env`, and the secrets."""
         return {**self._added_env, **self.secrets.environment()}
 
     def keep_outside(self, env: Mapping[str, str] | None) -> None:
-        """Refuse variables whose value is one of `outside_secrets`, which must not enter the sandbox.
+        """Check that no variable contains one of the values in `outside_secrets`.
 
         Raises:
-            UsageError: one has such a value.
+            UsageError: a variable does.
         """
         for name, value in (env or {}).items() if self.outside_secrets else ():
             for known, secret in self.outside_secrets.items():
@@ -261,26 +259,25 @@ class Backend(ABC):
             one.leave()
 
     def workspace_changes(self) -> WorkspaceReport:
-        """New or changed files in the bound directory that this machine may run or obey on its own, worst first.
+        """Return new or changed files in the bound directory that this machine may run or obey by itself, worst first.
 
-        Each change is reported once: since `start`, or since the last call. It works after `close` as well, when
-        nothing changes any more. If an earlier session on the directory was killed before it reported, the first call
-        begins with that session. Empty if no directory is bound. Of several directories, paths in the first one are
-        relative to it, and the others absolute.
+        Each change since `start` is reported once. This also works after `close`. If an earlier session on the
+        directory was killed before it reported, the first call begins with the changes of that session. Empty if no
+        directory is bound. With several directories, paths in the first one are relative to it, and others absolute.
         """
         return merged([one.report() for one in self._trackers], [one.root for one in self._trackers])
 
     def discard_changes(self) -> None:
-        """Discard the recorded contents of the bound directory after its changes are reported; `close` does so."""
+        """Discard the recorded contents of the bound directory, once its changes are reported; `close` does so."""
         for one in self._trackers:
             one.end()
 
     @property
     def watched(self) -> Path | None:
-        """The first directory that `workspace_changes` reports on, or None."""
+        """The first directory on which `workspace_changes` reports; None if there is none."""
         return self._trackers[0].root if self._trackers else None
 
     @property
     def previous_was_killed(self) -> bool:
-        """Whether an earlier session on the directory was killed and its changes have not been reported."""
+        """Whether an earlier session on the directory was killed before its changes were reported."""
         return any(one.previous_was_killed for one in self._trackers)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Runtime(ShellSessions, AsyncLifecycle):
     """A sandbox in which commands run and files are stored.
 
-    A backend implements `open_channel` and the lifecycle (see `Backend`); everything else is implemented here. All
-    operations may be called from any thread. A dead sandbox raises `SandboxUnavailable`, never returns a result.
+    A backend implements `open_channel` and the life cycle (see `Backend`); everything else is implemented here. All
+    operations are thread-safe. A dead sandbox raises `SandboxUnavailable`; it never returns a result.
     """
 
     mcp: MCPToolCaller | None = None
@@ -53,12 +53,13 @@ class Runtime(ShellSessions, AsyncLifecycle):
         self.close()
 
     def close(self, *, keep: bool | None = None) -> None:
-        """End every process that we started and release the sandbox. Closing twice is fine.
+        """End all processes that this object started, and release the sandbox; idempotent.
 
-        keep decides now whether the sandbox stays or is removed; None: as constructed. A closed one stays as it is.
+        keep says whether the sandbox stays or is removed; None means as constructed. A sandbox that is closed already
+        is not changed.
 
         Raises:
-            UsageError: this kind of sandbox cannot be kept, or, joined, not be removed; it is still open.
+            UsageError: this kind of sandbox cannot be kept or, if it was joined, not be removed; it is still open.
         """
         if keep is not None:
             expect("keep", keep, bool)
@@ -74,7 +75,7 @@ class Runtime(ShellSessions, AsyncLifecycle):
             self.discard_changes()
 
     def resume(self, checkpoints: Sequence[str] = ()) -> ResumeReport:  # noqa: ARG002 - for those that keep some
-        """Like `start`, but in the sandbox that an earlier process of the same conversation left, if it exists.
+        """Start as `start` does, but in the sandbox that an earlier process of the conversation left, if it exists.
 
         Processes that still run in it are ended. If it is gone, a new sandbox starts with the files of the first of
         checkpoints (ids, newest first) that exists.
@@ -92,7 +93,7 @@ class Runtime(ShellSessions, AsyncLifecycle):
         Raises:
             UsageError: this backend does not support checkpoints.
             ImageUnavailable: there is no such checkpoint; nothing has changed.
-            SandboxUnavailable: it cannot be done; nothing has changed.
+            SandboxUnavailable: restoring failed; nothing has changed.
         """
         self._restore(checkpoint if isinstance(checkpoint, str) else checkpoint.id)
         with self._lock:
@@ -115,22 +116,22 @@ class Runtime(ShellSessions, AsyncLifecycle):
         on_output: OnBytes | None = None,
         cancel: threading.Event | None = None,
     ) -> ExecResult:
-        """Run one process to its end, streams apart and binary-safe; after stdin it reads end of file.
+        """Run one process to its end, with separate, binary-safe streams; after stdin it reads end of file.
 
-        A missing executable is exit code 127 and one that cannot be executed 126, both `not_started`. After
-        timeout_s seconds the process and all it started are killed: a result with `timed_out`. Of each stream the
-        first limit_bytes are returned. merge_streams puts standard error into stdout, in the order of writing.
+        A missing executable gives exit code 127 and one that cannot be executed 126, both with `not_started`. After
+        timeout_s seconds the process and its descendants are killed, and the result has `timed_out`. The result has the
+        first limit_bytes of each stream. merge_streams adds standard error to stdout, in the order of writing.
 
-        `on_output(stream, data)` hears all of it as it comes, past limit_bytes too: 'stdout' or 'stderr' and bytes,
-        not masked. It is called in this thread, and the process waits while it is slow; what it raises ends the
-        process and is raised here. Once another thread sets cancel the process and all it started are killed: a
-        result with `cancelled`. Where it was set before, nothing runs.
+        `on_output(stream, data)` gets all output as it comes, also beyond limit_bytes: 'stdout' or 'stderr' and bytes,
+        not masked. It is called in this thread, and the process waits while it is slow; its errors end the process and
+        are raised here. When another thread sets cancel, the process and its descendants are killed, and the result has
+        `cancelled`; if it is set before the call, nothing runs.
 
         Raises:
-            UsageError: argv is empty, a string, contains a NUL, or an option is invalid; nothing ran.
-            UnknownUserError: also a LookupError.
-            WorkdirError: also FileNotFoundError or NotADirectoryError.
-            SandboxUnavailable: the sandbox went away.
+            UsageError: argv is empty, a string, or contains a NUL, or an option is invalid; nothing ran.
+            UnknownUserError: user does not exist; this is also a LookupError.
+            WorkdirError: workdir cannot be entered; this is also a FileNotFoundError or NotADirectoryError.
+            SandboxUnavailable: the sandbox is gone.
         """
         process = Process(
             argv, self._absolute, stdin=stdin, env=env, workdir=workdir, user=user, timeout_s=timeout_s,
@@ -142,7 +143,7 @@ class Runtime(ShellSessions, AsyncLifecycle):
         return process.run(self._call, self.ran_out_of_memory)
 
     def _begin_run(self, *words: Any, **options: Any) -> Begun[ExecResult] | None:
-        """`run`, begun in an event loop's thread; None where that might block."""
+        """Begin `run` in an event loop's thread; return None if that might block."""
         if len(words) != 1 or options.keys() - AT_ONCE_OPTIONS or options["cancel"].is_set():
             return None
         process = Process(words[0], self._absolute, **options)
@@ -156,12 +157,12 @@ class Runtime(ShellSessions, AsyncLifecycle):
     def read_bytes(
         self, path: str | PathLike[str], *, limit_bytes: int = DEFAULT_LIMIT_BYTES, user: str | int | None = None
     ) -> bytes:
-        """A regular file's bytes.
+        """Return the bytes of a regular file.
 
         Raises:
             UsageError: an argument is invalid.
-            SandboxFileError: also the builtin of its errno: ENOENT, EACCES, EISDIR, ENOTDIR, ENAMETOOLONG, ELOOP;
-                EINVAL for a FIFO, socket or device; EFBIG over limit_bytes; ETIMEDOUT where a read blocks for 10 s.
+            SandboxFileError: also the builtin exception of its errno: ENOENT, EACCES, EISDIR, ENOTDIR, ENAMETOOLONG,
+                ELOOP; EINVAL for a FIFO, socket or device; EFBIG over limit_bytes; ETIMEDOUT if a read blocks for 10 s.
         """
         invocation.check_call(user=user)
         invocation.check_bytes_limit(limit_bytes)
@@ -172,16 +173,17 @@ class Runtime(ShellSessions, AsyncLifecycle):
     def write_bytes(
         self, path: str | PathLike[str], data: bytes, *, mode: int | None = None, user: str | int | None = None
     ) -> None:
-        """Replace or make a file at once: readers see the old bytes or the new ones. Missing parents are made.
+        """Create or replace a file atomically: readers see the old bytes or the new ones. Missing parents are created.
 
-        An existing file keeps its owner and its mode, without setuid, setgid and sticky; a new one has 0o644 and a new
-        directory 0o755 whatever the umask; mode (0o644, say) overrides. Through a symlink its target is written. Hard
-        links to the old file keep the old bytes. Where the name cannot be replaced (a mount point, a directory that
-        this user may not write, an owner that it cannot give) the file is rewritten in place, and then not at once.
+        An existing file keeps its owner and its mode, without setuid, setgid and sticky; a new file gets mode 0o644 and
+        a new directory 0o755, whatever the umask; mode (such as 0o644) overrides this. Of a symlink the target is
+        written. Hard links to the old file keep the old bytes. If the name cannot be replaced (a mount point, a
+        directory that this user may not write, an owner that it cannot set), the file is rewritten in place, which is
+        not atomic.
 
         Raises:
-            UsageError: an argument is invalid: data is text, say.
-            SandboxFileError: as read_bytes, and ENOSPC, EROFS; the old file is then intact.
+            UsageError: an argument is invalid, for example data is a str.
+            SandboxFileError: as for read_bytes, and ENOSPC, EROFS; the old file is then intact.
         """
         invocation.check_call(user=user)
         invocation.check_buffer("data", data)
@@ -192,10 +194,10 @@ class Runtime(ShellSessions, AsyncLifecycle):
         self._file_call(body, path=path, user=user, limit_bytes=len(data), stdin=data, takes_stdin=True)
 
     def list_dir(self, path: str | PathLike[str], *, user: str | int | None = None) -> list[DirEntry]:
-        """A directory's entries, sorted by name; those that vanish while it looks are left out.
+        """Return a directory's entries, sorted by name, without those that vanish meanwhile.
 
         Raises:
-            SandboxFileError: ENOENT, ENOTDIR, EACCES; EFBIG when the names alone fill DEFAULT_LIMIT_BYTES.
+            SandboxFileError: ENOENT, ENOTDIR, EACCES; EFBIG if the names take more than DEFAULT_LIMIT_BYTES.
         """
         invocation.check_call(user=user)
         path = operations.path_of(path)
@@ -217,13 +219,13 @@ class Runtime(ShellSessions, AsyncLifecycle):
         limits: transfer.TransferLimits | None = None,
         cancel: threading.Event | None = None,
     ) -> list[str]:
-        """Copy a host file to target, or a directory's contents into it; creates target and replaces what is there.
+        """Copy a host file to target, or a directory's contents into it; target is created, its files are replaced.
 
-        Modes are kept, except for setuid, setgid and sticky; the owner is user. Symlinks are copied as they are, never
-        followed; hard links stay linked.
+        Modes are kept, except setuid, setgid and sticky; the owner is user. Symlinks are copied, never followed; hard
+        links stay linked.
 
         Returns:
-            What was left out: sockets, FIFOs and devices.
+            The paths that were left out: sockets, FIFOs and devices.
 
         Raises:
             UsageError: source is neither a file nor a directory, or its path contains a symlink that a sandbox could
@@ -231,7 +233,7 @@ class Runtime(ShellSessions, AsyncLifecycle):
             SandboxFileError: source does not exist (then also FileNotFoundError), the sandbox cannot store it, or this
                 machine cannot read it.
             ToolError: it is larger than limits; nothing was sent.
-            CallCancelledError: cancel was set before it ended.
+            CallCancelledError: cancel was set before the end.
         """
         invocation.check_call(user=user, cancel=cancel)
         limits = transfer.limits_of(limits)
@@ -250,19 +252,19 @@ class Runtime(ShellSessions, AsyncLifecycle):
     ) -> list[LeftOut]:
         """Copy a sandbox file to target on the host, or a directory's contents into it, through a strict filter.
 
-        Files, hard links and directories come out, and symlinks that stay inside; without setuid, setgid and sticky,
-        directories always open to you. What target already has under the same name is replaced, directories are
-        merged, and no symlink in target is ever followed.
+        Files, hard links, directories, and symlinks that stay inside are copied, without setuid, setgid and sticky; you
+        can always open the directories. Entries of target with the same names are replaced, directories are merged, and
+        no symlink in target is followed.
 
         Returns:
-            What was left out, and why.
+            The entries that were left out, and why.
 
         Raises:
             SandboxFileError: source does not exist or cannot be read, the sandbox sends an invalid archive, or this
                 machine cannot store it.
             ToolError: it is larger than limits; target is untouched.
-            UsageError: target is itself a symlink to a directory, or its path leads through one.
-            CallCancelledError: cancel was set before it ended.
+            UsageError: target is a symlink to a directory, or its path contains one.
+            CallCancelledError: cancel was set before the end.
         """
         invocation.check_call(user=user, cancel=cancel)
         limits = transfer.limits_of(limits)
@@ -277,21 +279,21 @@ class Runtime(ShellSessions, AsyncLifecycle):
     # --- tools --------------------------------------------------------------------------------
 
     def get_tools(self) -> list[dict[str, Any]]:
-        """The runtime's own tools in MCP shape: execute_bash, file_read, file_write."""
+        """Return the runtime's own tools, as in MCP's `tools/list`: execute_bash, file_read, file_write."""
         return tools.definitions()
 
     def execute_tool(
         self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
     ) -> Observation:
-        """Run one of these, or any registered tool that needs only a runtime: `glob`, `file_editor`, `browser`...
+        """Run one of the runtime's tools, or a registered tool that needs only a runtime: `glob`, `file_editor`...
 
-        A tool keeps its state (edits to undo, a Python kernel) until `close`. An unknown name or wrong arguments give
-        an ErrorObservation. `registered_tools.names()` lists what there is. cancel ends the call.
+        A tool keeps its state (edits to undo, a Python kernel) until `close`. An unknown name or invalid arguments give
+        an ErrorObservation. `registered_tools.names()` lists the registered ones. Setting cancel ends the call.
         """
         return tools.execute(self, name, arguments, cancel=cancel)
 
     def call_tool_mcp(self, action: MCPAction) -> Observation:
-        """Call a tool of the sandbox's MCP servers; an unknown tool or a missing result gives an ErrorObservation."""
+        """Call a tool of the sandbox's MCP servers; an unknown tool or a failed call gives an ErrorObservation."""
         return tools.call_mcp(self.mcp, action)
 
     # --- async: each method awaited; see `aio` ----------------------------------------------------

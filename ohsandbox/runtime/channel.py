@@ -1,4 +1,4 @@
-"""`Channel`: a duplex byte stream to one process of a sandbox. Every backend implements it."""
+"""`Channel`: a duplex byte stream to a process in a sandbox; each backend implements it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 KILLED = 128 + 9
-"""Exit code of a process that SIGKILL ended; the kernel's OOM killer sends SIGKILL too."""
+"""Exit code of a process ended by SIGKILL, which the kernel's OOM killer sends, too."""
 
 
 POLL_MS = 1000
-"""The longest poll of a channel's descriptors. poll(2) looks them up by number each time it wakes, so a descriptor that
-another thread closed and reused for another file cannot block the poll for ever."""
+"""Maximum time of one poll of a channel's descriptors. poll(2) looks them up by number each time it wakes, so a
+descriptor that another thread closed and reused for another file cannot block the poll for ever."""
 
 
 class Stream(IntEnum):
-    """Which of the process's streams a chunk came from; a terminal has STDOUT only."""
+    """The stream of a chunk; a terminal has only STDOUT."""
 
     STDOUT = 1
     STDERR = 2
 
 
 class Chunk(NamedTuple):
-    """Some bytes of one stream, never empty."""
+    """Bytes of one stream; never empty."""
 
     stream: Stream
     data: bytes
@@ -35,87 +35,87 @@ class Chunk(NamedTuple):
 class Channel(ABC):
     """A running process: write to its stdin, read its output, get its exit code.
 
-    One thread may read while another writes. Closing twice is fine.
+    One thread may read while another writes.
     """
 
     pid: int
-    """The process's id as the sandbox sees it; it leads its own session and process group."""
+    """The process id in the sandbox; the process leads its own session and process group."""
 
     def filenos(self) -> list[int] | None:
-        """File descriptors to poll: once one is readable, `read(0)` returns something. Empty after the end of stream.
+        """Return the descriptors to poll: when one is readable, `read(0)` returns something. Empty after the end.
 
-        None, the default, for a channel without descriptors (a websocket, an HTTP/2 stream): its reader then blocks in
-        `read` in a thread of its own, at the cost of one thread per channel.
+        None, the default, is for a channel without descriptors (a websocket, an HTTP/2 stream): its reader then blocks
+        in `read`, in a thread of its own.
         """
         return None
 
     @abstractmethod
     def read(self, timeout_s: float | None = None) -> list[Chunk] | None:
-        """Return the chunks that arrived; wait at most timeout_s seconds (None: for ever) for the first byte.
+        """Wait at most timeout_s seconds (None: without limit) for output, and return it.
 
         Returns:
-            The chunks in order; `[]` at the end of the stream; None if the time ran out.
+            The chunks in order; `[]` at the end of the stream; None if the time has passed.
 
-        End of stream is not success: ask `wait`.
+        The end of the stream is not success: call `wait`.
 
         Raises:
-            SandboxUnavailable: the connection broke.
+            SandboxUnavailable: the connection has broken.
         """
 
     @abstractmethod
     def write(self, data: Buffer) -> None:
-        """Write all of data to the process's stdin or terminal, blocking as long as it takes.
+        """Write all of data to the process's stdin or terminal; block until it is taken.
 
         Raises:
             BrokenPipeError: the process closed its stdin or ended.
-            SandboxUnavailable: the connection broke.
+            SandboxUnavailable: the connection has broken.
         """
 
     def write_some(self, data: Buffer) -> int:  # noqa: ARG002 - for those that can
-        """Write as much of data as is taken without blocking; while no other thread writes.
+        """Write as much of data as is taken without blocking; no other thread may write.
 
         Returns:
-            How many bytes were written. 0, the default: none now, or the channel cannot know; `write` takes them.
+            The number of bytes written. 0, the default: none, or the channel cannot know; use `write` for them.
 
         Raises:
-            BrokenPipeError, SandboxUnavailable: as `write`.
+            BrokenPipeError, SandboxUnavailable: as for `write`.
         """
         return 0
 
     @abstractmethod
     def close_stdin(self) -> None:
-        """Half-close: the process reads end of file. Output still flows. Not for terminals."""
+        """Close the process's stdin, so that it reads end of file; its output continues. Not for terminals."""
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for the exit code; 128 + N if signal N ended the process.
 
         Raises:
-            TimeoutError: it still runs after timeout_s seconds.
+            TimeoutError: the process is still running after timeout_s seconds.
             SandboxUnavailable: the sandbox is gone, so the exit code is unknown.
         """
 
     def resize(self, columns: int, rows: int) -> bool:  # noqa: ARG002 - for those that can
-        """Set the size of the process's terminal; what runs in its foreground gets SIGWINCH if that changed it.
+        """Set the size of the process's terminal; its foreground process gets SIGWINCH if the size has changed.
 
         columns and rows are 1 to 65,535.
 
         Returns:
-            Whether it has this size now. False, the default: the backend cannot, the process has no terminal, or it
-            has ended.
+            Whether the terminal has this size now. False, the default: the backend cannot set it, the process has no
+            terminal, or it has ended.
 
         Raises:
-            SandboxUnavailable: the connection broke.
+            SandboxUnavailable: the connection has broken.
         """
         return False
 
     @abstractmethod
     def kill(self) -> None:
-        """SIGKILL the process and its process group; returns when the signal is sent."""
+        """Send SIGKILL to the process and its process group, without waiting for their end."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection. A process that still runs is not killed."""
+        """Close the connection; idempotent. A running process is not killed."""
 
     def __enter__(self) -> Self:
         return self

@@ -13,22 +13,22 @@ _GIB = 1024**3
 FLOOR_BYTES = 2 * _GIB
 _FLOOR_FILES = 100_000
 _FLOOR_SHARE = 10
-"""The part of a small disk that must stay free: a tenth."""
+"""Divisor for a small disk: a tenth of it must stay free."""
 
 
 class DiskSpace(NamedTuple):
     """The space of a file system."""
 
     free_bytes: int
-    """The free bytes for ordinary users."""
+    """Free bytes for ordinary users."""
     total_bytes: int
     free_files: int
     total_files: int
-    """The number of inodes; 0 where it is not fixed (btrfs)."""
+    """Number of inodes; 0 if it is not fixed (btrfs)."""
 
 
 def measure(path: Path | str) -> DiskSpace:
-    """Measure a file system of this machine.
+    """Return the space of a file system of this machine.
 
     Raises:
         OSError: path cannot be reached.
@@ -39,17 +39,17 @@ def measure(path: Path | str) -> DiskSpace:
 
 
 def floor_bytes(found: DiskSpace, asked: int | None) -> int:
-    """Return how many bytes of a file system must stay free."""
+    """Return the number of bytes of a file system that must stay free; asked overrides the default."""
     return min(FLOOR_BYTES, found.total_bytes // _FLOOR_SHARE) if asked is None else asked
 
 
 def floor_files(found: DiskSpace) -> int:
-    """Return how many inodes must stay free."""
+    """Return the number of inodes that must stay free."""
     return min(_FLOOR_FILES, found.total_files // _FLOOR_SHARE)
 
 
 def shortage(found: DiskSpace, asked: int | None) -> str | None:
-    """Return a verb phrase about the shortage where less is free than must be."""
+    """Return a predicate that says what is short; None if enough is free."""
     if found.free_bytes < (least := floor_bytes(found, asked)):
         return f"has {found.free_bytes / _GIB:.2f} GiB free, less than the {least / _GIB:.2f} GiB that must stay free"
     if found.free_files < (fewest := floor_files(found)):

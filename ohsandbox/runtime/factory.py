@@ -33,12 +33,12 @@ Progress = Callable[[PullProgress], None]
 
 
 class BackendInfo(NamedTuple):
-    """A backend's properties, known without making a sandbox."""
+    """A backend's properties, known without a sandbox."""
 
     create: Callable[[RuntimeSettings, Progress | None], Runtime]
-    """Makes the runtime, not started. Raises UsageError for settings that it cannot meet."""
+    """Makes a runtime, not started; raises UsageError for settings that it does not support."""
     isolated: bool
-    """Whether commands reach no files of this machine except a bound workspace."""
+    """Whether commands cannot reach files of this machine, except bound directories."""
     options: frozenset[str] = frozenset()
     """The fields of `RuntimeSettings` that it supports in addition to `workspace`."""
     users: bool = True
@@ -102,14 +102,14 @@ def _docker_elsewhere() -> str | None:
 
 
 def container_of(image: str | None, options: Mapping[str, Any]) -> Runtime:
-    """Return a `DockerRuntime` with these arguments, not started. Raises as its constructor."""
+    """Return a `DockerRuntime` with these arguments, not started; raises the errors of its constructor."""
     from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - as above
 
     return DockerRuntime(image, **options)
 
 
 def _is_mapped(settings: RuntimeSettings) -> bool:
-    """Whether something of this machine can be written."""
+    """Whether a directory of this machine is bound writable."""
     directories = settings.workspaces or ((str(settings.workspace),) if settings.workspace else ())
     workspaces = () if settings.copy else map(parse_path, directories)
     return not all(one.read_only for one in (*workspaces, *map(Mount.parse, settings.mount)))
@@ -158,7 +158,7 @@ def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None)
     """Return the runtime that the settings describe, not started. No engine is contacted.
 
     Raises:
-        UsageError: an image name, directory or combination that the backend refuses, or an unknown backend.
+        UsageError: the backend is unknown, or refuses an image name, a directory or a combination.
     """
     return backend_info(settings.runtime).create(settings, progress)
 
@@ -166,12 +166,13 @@ def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None)
 def project_services(
     told: str | Mapping[str, Any], *, directory: Path, root: Path, only: Sequence[str] = ()
 ) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
-    """The services of a project's file, by the fields of `Service`, and what of a Compose file has no meaning here.
+    """Return a project's services by the fields of `Service`, and notes about ignored parts of a Compose file.
 
-    told: tables by name, or the path of a Compose file below root; only: of a Compose file these and what they need.
+    told: tables by name, or the path of a Compose file below root; only: services of a Compose file to take, with
+    those that they need.
 
     Raises:
-        UsageError: a service is wrong, or the file asks for what no service is given.
+        UsageError: a service is invalid, or the Compose file has what is not supported.
     """
     from ohsandbox.runtime.docker.services import compose_file  # noqa: PLC0415 - only who has services imports it
 
@@ -184,7 +185,7 @@ def project_services(
 
 
 def default_limits() -> dict[str, Any]:
-    """The value of each of `RESOURCE_LIMITS` in a sandbox for which it is None, by name; None: it is not limited."""
+    """Return the default values of `RESOURCE_LIMITS`, by name; None means no limit."""
     from ohsandbox.runtime.docker.config.container_config import DEFAULT_CPUS, SandboxLimits  # noqa: PLC0415 - as above
 
     found = {name: SandboxLimits.model_fields[limit].default for name, limit in RESOURCE_LIMITS.items()}
@@ -195,8 +196,8 @@ def build_digest(directory: Any) -> str:
     """Return the hash of all files that a build of the directory's Dockerfile, or of a `Build`, sends to the engine.
 
     Raises:
-        UsageError: there is no Dockerfile, or the files cannot be a build's.
-        OSError: one cannot be read.
+        UsageError: there is no Dockerfile, or the files cannot be sent.
+        OSError: a file cannot be read.
     """
     from ohsandbox.runtime.docker.images.build import digest_to_trust  # noqa: PLC0415 - only who uses docker imports it
     from ohsandbox.runtime.docker.images.build_options import Build, checked  # noqa: PLC0415 - as above
@@ -209,10 +210,10 @@ def build_digest(directory: Any) -> str:
 
 
 def check_mount(text: str) -> None:
-    """Check a mount with the rules of a sandbox.
+    """Check a mount by the rules of a sandbox.
 
     Raises:
-        UsageError: it is none, or what it names must not be bound.
+        UsageError: it is not a mount, or its source must not be bound.
     """
     from ohsandbox.runtime.docker.mounts.bind_mounts import vetted  # noqa: PLC0415 - only who uses docker imports it
 

@@ -1,4 +1,4 @@
-"""`Inventory`: the sandboxes, checkpoints and images that a backend stores, independent of any running `Runtime`."""
+"""`Inventory`: the stored sandboxes, checkpoints and images of a backend, independent of any running `Runtime`."""
 
 from __future__ import annotations
 
@@ -17,63 +17,60 @@ if TYPE_CHECKING:
 
 
 class SandboxInfo(NamedTuple):
-    """One sandbox that ohsandbox has created, for this user or another."""
+    """A sandbox that ohsandbox has created, for this user or another."""
 
     id: str
     name: str
     image: str
     state: str
-    """The engine's word for its state: created, running, paused, exited, ..."""
+    """The engine's word for the state: created, running, paused, exited, ..."""
     created_at: datetime
     ours: bool
-    """Whether its lease file is in this state directory and names this sandbox."""
+    """Whether a lease file in this state directory names this sandbox."""
     owner_pid: int | None
-    """The id of the process that created it; None where it is not ours."""
+    """Id of the process that created it; None if it is not ours."""
     owner_alive: bool
     conversation: str | None
     keep: bool
     resumable: bool
-    """Whether an unfinished conversation worked in it; `collect_garbage` leaves it for three days."""
+    """Whether an unfinished conversation has worked in it; `collect_garbage` keeps it for three days."""
     labels: Mapping[str, str] = {}
     """The labels that its creator gave it."""
 
 
 class ServiceInfo(NamedTuple):
-    """One service beside a sandbox of this state directory."""
+    """A service beside a sandbox of this state directory."""
 
     sandbox: str
     """The sandbox's name."""
     name: str
     image: str
     state: str
-    """The engine's word for its state: running, exited, ..."""
+    """The engine's word for the state: running, exited, ..."""
     ports: tuple[int, ...]
     conversation: str | None
     id: str
     """The id of its container."""
     detail: str = ""
-    """How it ended, where it does not run."""
+    """How it ended; "" while it is running."""
 
 
 class SandboxUsage(NamedTuple):
-    """The resource use of a running sandbox at one moment."""
+    """The resource use of a running sandbox at one time."""
 
     measured_at: datetime
-    """The time of the measurement, by the backend's clock."""
+    """Time of the measurement, by the backend's clock."""
     cpu_s: float
-    """Processor seconds since its start."""
+    """CPU time in seconds since its start."""
     memory_bytes: int
-    """Memory use, without file cache that the kernel could drop."""
+    """Memory use in bytes, without file cache that the kernel could drop."""
     memory_limit_bytes: int
     received_bytes: int
-    """Bytes received over its network since its start."""
+    """Bytes received over the network since its start."""
     sent_bytes: int
 
     def cpu_share(self, before: SandboxUsage) -> float | None:
-        """Return the processors that it kept busy between the two moments, 1.0 for one.
-
-        None where no time has passed.
-        """
+        """Return the average number of busy CPUs between the two measurements; None if no time has passed."""
         passed = (self.measured_at - before.measured_at).total_seconds()
         return max(0.0, self.cpu_s - before.cpu_s) / passed if passed > 0 else None
 
@@ -83,29 +80,29 @@ class CacheInfo(NamedTuple):
 
     name: str
     scope: str
-    """The project's directory, or the name that was given."""
+    """The project's directory, or the given name."""
     image: str
     user: str
     """The user in the sandbox whose processes fill it."""
     size_bytes: int
     used_at: datetime
-    """When a sandbox last used it."""
+    """Time when a sandbox last used it."""
     in_use: bool
     """Whether a sandbox, running or not, uses it."""
 
 
 class GcResult(NamedTuple):
-    """What `collect_garbage` did with one sandbox, lease or checkpoint."""
+    """What `collect_garbage` did with a sandbox, lease or checkpoint."""
 
     name: str
     id: str
-    """The sandbox's id; empty for a lease whose sandbox was gone already."""
+    """The sandbox's id; "" for a lease without a sandbox."""
     outcome: Literal["removed", "forgotten", "failed"]
     reason: str
 
 
 def removal(name: str, id_: str, reason: str, remove: Callable[[], object]) -> list[GcResult]:
-    """Return the result of remove() in a list; an empty list where it returns False, since the thing stays for now."""
+    """Return the result of remove() in a list; an empty list if it returns False: nothing was removed."""
     try:
         return [] if remove() is False else [GcResult(name, id_, "removed", reason)]
     except SandboxUnavailable as error:
@@ -113,22 +110,22 @@ def removal(name: str, id_: str, reason: str, remove: Callable[[], object]) -> l
 
 
 class Removal(NamedTuple):
-    """The things that were removed for one owner, and those that were not."""
+    """What was removed for an owner, and what was not."""
 
     removed: tuple[str, ...] = ()
-    """The names of the removed things."""
+    """Names of the removed things."""
     left: tuple[str, ...] = ()
     """A sentence for each thing that was not removed, with the reason."""
 
     def __add__(self, other: object) -> Removal:
-        """Combine both results."""
+        """Return both results together."""
         if not isinstance(other, Removal):
             return NotImplemented
         return Removal((*self.removed, *other.removed), (*self.left, *other.left))
 
 
 SHIPPED_IMAGES = ("default", "browser")
-"""The images for agents whose Dockerfiles ohsandbox ships; the second is built on the first."""
+"""Images for agents whose Dockerfiles come with ohsandbox; the second is based on the first."""
 
 ImageKind = Literal["shipped", "built", "checkpoint", "network"]
 
@@ -139,36 +136,33 @@ class StoredImage(NamedTuple):
     name: str
     kind: ImageKind
     size_bytes: int
-    """The size, including layers that it shares with other images."""
+    """Size, including layers that other images share."""
     created_at: datetime
     in_use: bool
-    """Whether a container of it exists."""
+    """Whether there is a container of it."""
 
 
 class Inventory(ABC):
-    """The stored state of a backend, which outlasts a process. A `with` block closes it.
+    """The stored state of a backend, which outlives a process; a `with` block closes it.
 
-    Every method raises SandboxUnavailable where the backend fails.
+    All methods raise SandboxUnavailable if the backend fails.
     """
 
     # --- sandboxes ---
 
     @abstractmethod
     def list_sandboxes(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        """Return all sandboxes that ohsandbox created, oldest first; other users' too, which nothing here removes.
+        """Return all sandboxes that ohsandbox created, oldest first, also those of other users.
 
-        labels: only those that have all of these.
+        labels: return only sandboxes that have all of these.
         """
 
     def list_services(self) -> list[ServiceInfo]:
-        """Return the services of all sandboxes of this state directory, by sandbox and name.
-
-        Empty where there are none.
-        """
+        """Return the services of all sandboxes of this state directory, by sandbox and name."""
         return []
 
     def service_log(self, service_id: str, *, lines: int | None = None) -> str:
-        """Return a service's output: its last lines, or all that is kept.
+        """Return the last lines of a service's output, or all that is kept.
 
         Raises:
             UsageError: there is no such service.
@@ -176,9 +170,9 @@ class Inventory(ABC):
         raise UsageError(f"There is no service {service_id[:12]!r} (last {lines} lines). Remedy: list them.")
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:  # noqa: ARG002
-        """Return what running sandboxes use, by id; those that are gone, or did not answer in time, are missing.
+        """Return the resource use of running sandboxes, by id.
 
-        A backend that measures nothing has none.
+        Sandboxes that are gone or did not answer in time are missing; a backend may not measure any.
         """
         return {}
 
@@ -186,15 +180,15 @@ class Inventory(ABC):
     def remove_sandbox(self, sandbox_id: str, *, conversation: str | None) -> Removal:
         """Remove a sandbox that this conversation owns, unless it is to be kept or a process works in it.
 
-        conversation None: whoever owns it here, also where it is to be kept or resumed.
+        conversation None: whoever owns it here, and even if it is to be kept or resumed.
         """
 
     @abstractmethod
     def collect_garbage(self, *, kept: bool = False, keep_networks: bool = False) -> list[GcResult]:
-        """Remove sandboxes whose owner is dead, leases without a sandbox, checkpoints without an owner, unused builds.
+        """Remove sandboxes of dead owners, leases without sandbox, checkpoints without owner, and unused builds.
 
-        kept: also the sandboxes that are to be kept or to be resumed.
-        keep_networks: not the network that open sandboxes share, since new ones are about to be made.
+        kept: also remove sandboxes that are to be kept or resumed.
+        keep_networks: keep the network that open sandboxes share, since new ones will be created.
         """
 
     # --- checkpoints ---
@@ -209,7 +203,7 @@ class Inventory(ABC):
 
     @abstractmethod
     def retain_checkpoint(self, checkpoint_id: str, *, owner: Path) -> None:
-        """Keep a checkpoint for one more owner, a directory; nothing happens where it does not exist.
+        """Keep a checkpoint for one more owner, a directory; do nothing if it does not exist.
 
         Raises:
             UsageError: the state directory cannot be written.
@@ -217,11 +211,11 @@ class Inventory(ABC):
 
     @abstractmethod
     def drop_checkpoint(self, checkpoint_id: str) -> None:
-        """Remove a checkpoint for all its owners; a missing one is fine."""
+        """Remove a checkpoint for all its owners; a missing one is not an error."""
 
     @abstractmethod
     def release_checkpoints(self, owner: Path) -> Removal:
-        """Remove the checkpoints that no other owner needs."""
+        """Remove the owner's checkpoints that no other owner needs."""
 
     @abstractmethod
     def orphaned_checkpoints(self) -> list[str]:
@@ -231,27 +225,27 @@ class Inventory(ABC):
 
     @abstractmethod
     def unused_images(self) -> list[str]:
-        """Return the names of built images that `collect_garbage` removes unless a container uses them."""
+        """Return the names of built images that `collect_garbage` removes if no container uses them."""
 
     # --- caches of package tools ---
 
     def list_caches(self) -> list[CacheInfo]:
-        """Return the caches that sandboxes of ours were given, the largest first; a backend without caches has none."""
+        """Return the caches of our sandboxes, largest first; a backend may not have any."""
         return []
 
     def orphaned_caches(self) -> list[CacheInfo]:
-        """Return the caches made for state directories of this user that no longer exist."""
+        """Return the caches of this user's state directories that no longer exist."""
         return []
 
     def unused_caches(self) -> list[str]:
-        """Return the names of the caches that `collect_garbage` removes unless a sandbox uses them."""
+        """Return the names of the caches that `collect_garbage` removes if no sandbox uses them."""
         return []
 
     def remove_cache(self, name: str) -> bool:
-        """Remove a cache; False if a sandbox has it.
+        """Remove a cache; return False if a sandbox uses it.
 
         Raises:
-            UsageError: there is none of ours of that name.
+            UsageError: there is no cache of ours with that name.
         """
         raise UsageError(f"{name!r} is not a cache. Remedy: choose one that `ohsandbox cache list` shows.")
 
@@ -263,16 +257,16 @@ class Inventory(ABC):
     def build_shipped_image(
         self, name: str, *, base: str | None = None, progress: Callable[[PullProgress], None] | None = None
     ) -> str:
-        """Build one of SHIPPED_IMAGES, on another base where one is named, and return what `--image` takes.
+        """Build one of SHIPPED_IMAGES, perhaps on another base; return its name for `--image`.
 
         Raises:
             UsageError: there is no such image.
-            ImageUnavailable: the base cannot be had.
+            ImageUnavailable: the base is not available.
         """
 
     @abstractmethod
     def list_made_images(self) -> list[StoredImage]:
-        """Return the images that ohsandbox made, for any user of the engine, the newest first."""
+        """Return the images that ohsandbox made, for any user of the engine, newest first."""
 
     @abstractmethod
     def prune_images(self) -> Iterator[GcResult]:
@@ -282,7 +276,7 @@ class Inventory(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection to the backend. Twice is fine."""
+        """Close the connection to the backend; idempotent."""
 
     def __enter__(self) -> Self:
         return self

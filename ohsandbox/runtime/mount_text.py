@@ -1,7 +1,4 @@
-"""Directories and mounts in the form of the command line: `DIR[:ro]` and `SRC:DST[:ro]`.
-
-Paths are not looked up here.
-"""
+"""Directories and mounts as on the command line: `DIR[:ro]` and `SRC:DST[:ro]`. Paths are not looked up."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ if TYPE_CHECKING:
 
 WORKSPACE = "/workspace"
 MORE_WORKSPACES = "/workspaces"
-"""Each workspace after the first is mounted below it, by its name."""
+"""Directory in which each workspace after the first is mounted, by its name."""
 _MODES = {"ro": True, "rw": False}
 
 
 class _NamedPath(NamedTuple):
-    """A directory with the name that a person gave it."""
+    """A directory, as a person wrote it."""
 
     path: str
     read_only: bool
@@ -42,10 +39,10 @@ class Mount(ConfigModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a mount.
+        """Return the mount in a text.
 
         Raises:
-            UsageError: it is not of that form: it has no two paths, or more than two.
+            UsageError: it does not have two paths, or the target is not absolute.
         """
         path, read_only = parse_path(text)
         source, colon, target = path.partition(":")
@@ -62,27 +59,27 @@ class Mount(ConfigModel):
 
     @property
     def name(self) -> str:
-        """The last part of source, by which a person names it."""
+        """The last part of source."""
         return PurePosixPath(self.source).name
 
 
 def parse_path(text: str) -> _NamedPath:
-    """Split `DIR[:ro]`; a directory whose own name ends in `:ro` is written with a slash at its end."""
+    """Return directory and mode of `DIR[:ro]`; a directory whose own name ends in `:ro` needs a slash at its end."""
     head, colon, mode = text.rpartition(":")
     return _NamedPath(head, _MODES[mode]) if colon and head and mode in _MODES else _NamedPath(text, read_only=False)
 
 
 def place_of_workspace(directory: str, *, is_first: bool, same_path: bool) -> str:
-    """Return the path in the sandbox of a workspace, given its real path here."""
+    """Return the path in the sandbox of a workspace, given its real path on this machine."""
     if same_path:
         return directory
     return WORKSPACE if is_first else f"{MORE_WORKSPACES}/{PurePosixPath(directory).name}"
 
 
 def moved_places(places: Sequence[str], directory: Path) -> dict[str, Path]:
-    """Where in a directory the files of workspaces are put, by their places in the sandbox: one alone fills it.
+    """Return where in a directory the files of workspaces go, by their paths in the sandbox; a single one fills it.
 
-    Of several each has the last name of its place, those after the first with that name a number as well.
+    With several, each gets a directory by the last part of its path, with a number if that is taken.
     """
     if len(places) == 1:
         return {places[0]: directory}

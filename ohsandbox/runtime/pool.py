@@ -29,19 +29,19 @@ log = logging.getLogger(__name__)
 
 _MAX_SIZE = 1000
 STARTS_AT_ONCE = 2
-"""Starts in progress at once: an engine starts as many sandboxes a second with two requests as with eight, which delay
-other requests.
+"""Maximum number of concurrent starts: with more, an engine starts no more sandboxes a second, and delays other
+requests.
 """
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-"""Pauses after failed starts, each twice the one before."""
+"""Pauses after failed starts, each twice as long as the previous one."""
 MAX_FAILURES = 6
-"""Failed starts in a row after which the pool starts sandboxes only on request: 16 s after the first."""
+"""Number of failed starts in a row after which the pool starts sandboxes only on request: 16 s after the first."""
 _NOT_POOLED: Mapping[str, str] = {
-    "attach": "a container that is joined is nobody's second",
-    "copy": "a copy that is made now would be old when the sandbox is taken",
-    "keep": "say `sandbox.close(keep=True)` of one that was taken",
+    "attach": "a pool creates its sandboxes, and cannot join one",
+    "copy": "a copy that is made now would be out of date when the sandbox is taken",
+    "keep": "call `sandbox.close(keep=True)` on a sandbox that you have taken",
     "name": "each sandbox needs a name of its own",
-    "workspace": "a directory is looked at when it is bound; upload its files",
+    "workspace": "a directory is checked when it is bound; upload its files instead",
 }
 """Options that a sandbox of a pool cannot have, with the reason."""
 
@@ -49,16 +49,16 @@ _NOT_POOLED: Mapping[str, str] = {
 class SandboxPool:
     """Starts sandboxes ahead, so that taking one with a ready shell takes milliseconds.
 
-    `get` hands out each sandbox once, as yours: close it, or use it in a `with` block. Another is started in the
-    background for each that is taken. Sandboxes that ended meanwhile are noticed and never handed out. `close` removes
-    those that nobody took; should this process be killed, `ohsandbox gc` or the next start does.
+    `get` returns each sandbox once, and it belongs to the caller: close it, or use it in a `with` block. For each one
+    that is taken, another is started in the background. Sandboxes that have ended are never returned. `close` removes
+    those that were not taken; if this process is killed, `ohsandbox gc` or the next start does.
 
     Args:
-        image: as of `DockerRuntime`, as are the options; python:3.12 by default.
-        size: how many are kept ready, 1 to 1000.
-        make: makes a runtime that is not started, in the place of image and options; called from several threads.
-        prepare: called with each sandbox once it has started, before it is ready: installs, uploads, opens sessions.
-        options: of `DockerRuntime`, without attach, copy, keep, name and workspace.
+        image: as for `DockerRuntime`, python:3.12 by default.
+        size: the number of sandboxes to keep ready, 1 to 1000.
+        make: returns a runtime that is not started, instead of image and options; called in several threads.
+        prepare: called with each started sandbox before it is ready, to install, upload or open sessions.
+        options: options of `DockerRuntime`, except attach, copy, keep, name and workspace.
 
     Raises:
         UsageError: an argument or an option is invalid.
@@ -78,7 +78,7 @@ class SandboxPool:
             raise wrong("size", size, f"expected 1 to {_MAX_SIZE}")
         if make is not None and (image is not None or options):
             raise UsageError(
-                f"make= makes the sandboxes, so {'image' if image else next(iter(options))}= has no use. Leave it out."
+                f"make= makes the sandboxes, so {'image' if image else next(iter(options))}= has no effect. Omit it."
             )
         self._size = size
         self._make = make or _maker(image, options)
@@ -94,12 +94,12 @@ class SandboxPool:
         self._pid = os.getpid()
 
     def start(self) -> Self:
-        """Start sandboxes in the background. Calling it twice is fine.
+        """Start sandboxes in the background; idempotent.
 
         Raises:
             SandboxGone: the pool is closed.
         """
-        self._refuse_closed()  # before the lock, which a thread may have held that a fork has not
+        self._refuse_closed()  # before taking the lock, which another thread may have held at a fork
         with self._changed:
             self._refuse_closed()
             self._fill()
@@ -119,14 +119,14 @@ class SandboxPool:
 
     @property
     def ready(self) -> int:
-        """How many sandboxes could be taken now without a wait."""
+        """Number of sandboxes that can be taken now without waiting."""
         return len(self._ready)
 
     def wait_full(self, timeout_s: float | None = None) -> bool:
-        """Wait until all sandboxes are ready; False after timeout_s.
+        """Wait until all sandboxes are ready; return False after timeout_s seconds.
 
         Raises:
-            OhsandboxError: as `get`.
+            OhsandboxError: as for `get`.
         """
         check_seconds(timeout_s=timeout_s)
         self._refuse_closed()
@@ -134,20 +134,19 @@ class SandboxPool:
             return self._wait(lambda: len(self._ready) >= self._size, timeout_s)
 
     def get(self, *, timeout_s: float | None = None, cancel: threading.Event | None = None) -> Runtime:
-        """Return a started sandbox with a ready shell, which belongs to the caller from now on.
-
-        If none is ready, it waits for the next one.
+        """Return a started sandbox with a ready shell, which belongs to the caller; wait for one if necessary.
 
         Args:
-            timeout_s: the longest wait.
-            cancel: once another thread sets it, the wait ends.
+            timeout_s: maximum wait in seconds.
+            cancel: when another thread sets it, the wait ends.
 
         Raises:
-            SandboxUnavailable: none was ready within timeout_s, or none can be started: why the last start failed.
+            SandboxUnavailable: none was ready within timeout_s, or the last start failed, for the reason in the
+                message.
             SandboxGone: the pool is closed.
             UsageError: the engine refuses an option.
             CallCancelledError: cancel was set.
-            Exception: what make or prepare raised.
+            Exception: any error of make or prepare.
         """
         check_seconds(timeout_s=timeout_s)
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -165,13 +164,13 @@ class SandboxPool:
                 if taken.is_warm() and taken.is_alive():
                     return taken
             finally:
-                with self._changed:  # last: an engine that starts containers answers 10 times as late
+                with self._changed:  # last: while an engine starts containers, it answers 10 times as slowly
                     self._fill()
             log.warning("A sandbox of the pool ended before it was taken; the next one is taken instead.")
             self._discard(taken)
 
     async def aget(self, *, timeout_s: float | None = None) -> Runtime:
-        """Await `get`; if the task is cancelled, a sandbox that it had taken goes back."""
+        """Await `get`; if the task is cancelled, a sandbox that was taken goes back to the pool."""
         cancel = threading.Event()
         taken: list[Runtime] = []
         try:
@@ -183,9 +182,9 @@ class SandboxPool:
         return taken[0]
 
     def close(self) -> None:
-        """Remove the sandboxes that nobody took, and end the starts in progress. Calling it twice is fine.
+        """Remove the sandboxes that were not taken, and end starts in progress; idempotent.
 
-        Those that were taken stay: their users close them. In a forked process it does nothing.
+        Taken sandboxes stay, for their users to close. In a forked process this does nothing.
         """
         if self._pid != os.getpid():
             return
@@ -206,8 +205,8 @@ class SandboxPool:
     # --- filling, in threads ---
 
     def _refuse_closed(self) -> None:
-        if self._pid != os.getpid():  # both would hand out the same ones
-            raise SandboxGone("The pool of sandboxes is that of the process before the fork. Remedy: make a new one.")
+        if self._pid != os.getpid():  # both processes would return the same sandboxes
+            raise SandboxGone("The pool of sandboxes belongs to the process before the fork. Remedy: make a new one.")
         if self._closed:
             raise SandboxGone("The pool of sandboxes is closed. Remedy: make a new SandboxPool.")
 
@@ -219,7 +218,7 @@ class SandboxPool:
         cancel: threading.Event | None = None,
         takes: bool = False,
     ) -> bool:
-        """Wait, holding the lock, until is_met(); False after timeout_s. takes: one more sandbox is needed for it."""
+        """Wait until is_met(), holding the lock; return False after timeout_s. takes: it needs one more sandbox."""
         before = self._failures
         until = None if timeout_s is None else time.monotonic() + timeout_s
         self._waiting += takes
@@ -239,12 +238,12 @@ class SandboxPool:
         return True
 
     def _lacks(self) -> bool:
-        """Whether one more sandbox has to be started."""
+        """Whether another sandbox must be started."""
         with self._changed:
             return not self._closed and len(self._ready) + self._begun < self._size + self._waiting
 
     def _fill(self) -> None:
-        """Start threads that start the missing sandboxes; only one thread after a failure."""
+        """Start threads for the missing sandboxes, after a failure only one."""
         with self._changed:
             at_once = STARTS_AT_ONCE if self._failure is None else 1
             lacks = self._size + self._waiting - len(self._ready) - self._threads
@@ -264,7 +263,7 @@ class SandboxPool:
                     self._begun += 1
                 try:
                     runtime, error = self._start_one(), None
-                except Exception as failure:  # noqa: BLE001 - `prepare` is the caller's, and `_wait` raises it there
+                except Exception as failure:  # noqa: BLE001 - from the caller's `prepare`; `_wait` raises it there
                     runtime, error = None, failure
                 finally:
                     with self._changed:
@@ -279,11 +278,11 @@ class SandboxPool:
                 self._changed.notify_all()
 
     def _start_one(self) -> Runtime:
-        """Start a sandbox and its shell; if that fails, nothing is left of it."""
+        """Return a started sandbox with a shell; after a failure, nothing of it is left."""
         runtime = self._make()
         self._starting.append(runtime)
         try:
-            self._refuse_closed()  # `close` cancels those that it finds
+            self._refuse_closed()  # `close` cancels only those that are in the list already
             runtime.start()
             if self._prepare is not None:
                 self._prepare(runtime)
@@ -306,7 +305,7 @@ class SandboxPool:
         _close(runtime)
 
     def _goes_on_after(self, error: Exception) -> bool:
-        """Note a failed start, and pause before the next one; return whether this thread tries it."""
+        """Record a failed start and wait; return whether this thread tries again."""
         with self._changed:
             if self._closed:
                 return False

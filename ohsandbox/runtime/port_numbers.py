@@ -1,4 +1,4 @@
-"""Port numbers: reads the ports that programs of a sandbox listen on, and parses port pairs."""
+"""Port numbers: parses the list of listening ports in a sandbox, and port pairs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ LIST_LISTENERS = (
     b'case $ohs_s in 0A)echo "$ohs_a";;*)ohs_n=$((ohs_n+1));[ $ohs_n -lt 64 ]||break;;esac;'
     b'done <"/proc/net/$ohs_f";done 2>/dev/null'
 )
-"""Worker shell: a local address a line, as in proc_net_tcp(5). It starts no process. Linux lists listeners before
-connections, so that a sandbox with many connections is read no longer; gVisor mixes them."""
+"""Worker shell code: prints local addresses, one per line, as in proc_net_tcp(5), without starting a process. Linux
+lists listeners before connections, so that many connections do not make it slower; gVisor mixes them."""
 MAX_LISTENERS_BYTES = 64 * 1024
-"""Size of 1,400 listeners."""
+"""Enough for 1,400 listeners."""
 _ADDRESS = re.compile(rb"([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4})")
 _ENGINES_DNS = b"0B00007F"
-"""127.0.0.11: the engine's own resolver listens there, in the sandbox's network namespace."""
+"""127.0.0.11, on which the engine's own resolver listens in the sandbox's network namespace."""
 MAX_PORT = 65535
 _MAX_DIGITS = 5
 
 
 def parse_listeners(listed: bytes, *, without: Collection[int] = ()) -> tuple[int, ...]:
-    """Return the ports in the output of `LIST_LISTENERS`, in order, except those in without.
+    """Return the ports in the output of `LIST_LISTENERS`, sorted, except those in without.
 
-    Malformed lines are skipped.
-
-    The output comes from the sandbox: a program there can make it say anything.
+    Malformed lines are skipped: a program in the sandbox can forge the output.
     """
     found = (_ADDRESS.fullmatch(line.strip()) for line in listed.split(b"\n"))
     ports = {int(one[2], 16) for one in found if one is not None and one[1] != _ENGINES_DNS}
@@ -42,7 +40,7 @@ class PortPair(NamedTuple):
     """A port of this machine and the port of the sandbox that it leads to."""
 
     host_port: int
-    """The port of this machine; 0 is any free one."""
+    """The port of this machine; 0 means any free one."""
     port: int
 
     def __str__(self) -> str:
@@ -50,10 +48,10 @@ class PortPair(NamedTuple):
 
 
 def parse_port_pair(text: str) -> PortPair:
-    """Parse `8000:3000`, the host's port first; `3000` is the same on both sides, and `0:3000` any free one here.
+    """Parse `8000:3000`, the host's port first; `3000` means both sides, and `0:3000` any free port of the host.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text has none of these forms.
     """
     host, colon, inside = text.rpartition(":")
     numbers = [int(one) for one in (host, inside) if one.isascii() and one.isdecimal() and len(one) <= _MAX_DIGITS]

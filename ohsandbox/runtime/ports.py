@@ -1,4 +1,4 @@
-"""Ports of a sandbox on this machine and of this machine in a sandbox, for every backend, over `open_channel`."""
+"""Ports of a sandbox on this machine, and of this machine in a sandbox, for all backends, over `open_channel`."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 PLACES = ("/dev/shm", "/var/tmp", "/tmp")  # noqa: S108 - in the sandbox, and below it a directory with a random name
-"""Directories where programs can be run in most containers, if not in `Runtime.state_dir`."""
+"""Directories from which programs can be run in most containers, if not from `Runtime.state_dir`."""
 
 
 class PortForwarding(RecoveringBackend):
     """Makes the sandbox's servers reachable on this machine, and services of this machine reachable in the sandbox."""
 
     connector_dir: str | None = None
-    """A directory of the sandbox that is kept for the connector's program; None where one has to be found."""
+    """Directory of the sandbox for the connector's program; None if one has to be found."""
     connector_owner: str | None = None
-    """The user who writes the program; None is the sandbox's own."""
+    """The user that writes the program; None is the sandbox's own."""
     connector_user: str | None = None
-    """The user who runs it."""
+    """The user that runs it; None is the sandbox's own."""
     connector_made: str | None = None
-    """The directory that was made for the connector; it is removed at the end."""
+    """The directory that was created for the program; it is removed at the end."""
     ports_beside: frozenset[int] = frozenset()
-    """Ports of services beside the sandbox, in its network."""
+    """Ports of services beside the sandbox, in its network namespace."""
     _ports_made: Ports | None = None
     _on_connection: Callable[[PortConnection], None] | None = None
-    """Called after the end of each connection, as `Ports.on_connection` is."""
+    """Called after the end of each connection; see `Ports.on_connection`."""
 
     def forward(self, port: int, host_port: int = 0) -> Forward:
-        """Let programs of this machine reach a server in the sandbox, whatever network the sandbox has.
+        """Make a server in the sandbox reachable for programs of this machine, whatever network the sandbox has.
 
-        Each connection to 127.0.0.1:host_port goes to 127.0.0.1:port in the sandbox, or to [::1]:port where that
-        refuses. If no server listens, an HTTP client is told so and any other connection is reset; a server may be
-        started later. At most 256 are open at once.
+        Each connection to 127.0.0.1:host_port leads to 127.0.0.1:port in the sandbox, or to [::1]:port if that refuses.
+        If no server listens, an HTTP client gets an answer that says so, and other connections are reset; a server may
+        be started later. At most 256 connections are open at once.
 
         Args:
-            port: of the sandbox.
-            host_port: of this machine; 0 takes a free one, which `Forward.port` tells.
+            port: the port in the sandbox.
+            host_port: the port of this machine; 0 takes a free one, which is `Forward.port`.
 
         Raises:
             UsageError: a port is invalid, or host_port is taken.
@@ -59,7 +59,7 @@ class PortForwarding(RecoveringBackend):
         return self._ports.forward(port, host_port)
 
     def expose_host(self, port: int) -> ExposedPort:
-        """Let programs in the sandbox reach one service of this machine: 127.0.0.1:port inside is 127.0.0.1:port here.
+        """Make a service of this machine reachable for programs in the sandbox: 127.0.0.1:port inside leads to it here.
 
         Raises:
             UsageError: port is invalid, or taken in the sandbox.
@@ -68,10 +68,10 @@ class PortForwarding(RecoveringBackend):
         return self._ports.expose_host(port)
 
     def listening_ports(self) -> tuple[int, ...]:
-        """The TCP ports on which programs of the sandbox listen, on its loopback too, in order; takes 4 ms.
+        """Return the TCP ports on which programs of the sandbox listen, also on loopback, sorted; takes 4 ms.
 
-        Those of a proxy, of services of this machine, on which we listen there, and of services beside the sandbox are
-        not among them.
+        Ports on which ohsandbox itself listens there (the proxy, exposed services of this machine) and those of
+        services beside the sandbox are left out.
 
         Raises:
             SandboxUnavailable: the sandbox did not answer.
@@ -91,7 +91,7 @@ class PortForwarding(RecoveringBackend):
 
     @property
     def _ports(self) -> Ports:
-        """Made at first use: most sandboxes need no port, and its modules cost a start 20 ms."""
+        """The ports, created at first use: most sandboxes need none, and the import takes 20 ms."""
         with self._lock:
             if self._ports_made is None:
                 from ohsandbox.network.tunnel.ports import Ports  # noqa: PLC0415
@@ -101,16 +101,16 @@ class PortForwarding(RecoveringBackend):
             return self._ports_made
 
     def _open_connector(self) -> Channel:
-        """See `open_connector`. A sandbox that is dead is not started again for it.
+        """Start the connector as `open_connector` does; a dead sandbox is not started again for it.
 
         Raises:
-            SandboxPaused: it may be started in a moment, as after a checkpoint.
-            SandboxUnavailable: the sandbox is dead.
+            SandboxPaused: the sandbox is paused, perhaps only for a checkpoint.
+            SandboxUnavailable: the sandbox is dead, or cannot run the connector.
         """
         if isinstance(loss := self._loss(), SandboxPaused):
             raise loss
         if loss is not None:
-            raise SandboxUnavailable(f"The sandbox {self.id[:12]} does not run, so nothing reaches it.") from loss
+            raise SandboxUnavailable(f"The sandbox {self.id[:12]} is not running; its ports are unreachable.") from loss
         return open_connector(cast("Runtime", self))
 
     def _close_ports(self) -> None:
@@ -134,7 +134,7 @@ def open_connector(runtime: Runtime) -> Channel:
     machine = runtime.snippet(b"uname -m").stdout.decode(errors="replace").strip() or platform.machine()
     if (data := program(machine)) is None:
         raise SandboxUnavailable(
-            f"Ports go through a program for x86_64 and aarch64, and this sandbox is {machine[:20]!r}."
+            f"Ports need a program that exists for x86_64 and aarch64, and this sandbox has {machine[:20]!r}."
         )
     failure = ""
     for directory in _places(runtime):
@@ -155,7 +155,7 @@ def open_connector(runtime: Runtime) -> Channel:
 
 
 def _places(runtime: Runtime) -> list[str]:
-    """Directories for the program, with new names that nobody in the sandbox can guess."""
+    """Return directories for the program, with new names that nobody in the sandbox can guess."""
     known = runtime.connector_dir or runtime.connector_made
     new = f"ohs-net-{secrets.token_hex(8)}"
     return [*([known] if known else []), *(f"{place}/{new}" for place in (runtime.state_dir, *PLACES))]

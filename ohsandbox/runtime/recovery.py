@@ -1,4 +1,4 @@
-"""`RecoveringBackend`: a backend that is restarted after a failure, and runs its own shell lines through workers."""
+"""`RecoveringBackend`: a backend that is restarted after a failure, and runs internal shell code through workers."""
 
 from __future__ import annotations
 
@@ -45,34 +45,33 @@ T = TypeVar("T")
 _COUNT = re.compile(rb"\d{1,18}")
 
 SNIPPET_TIMEOUT_S = 30.0
-"""Time limit of the runtime's own calls: even a frozen sandbox then gives an error in bounded time."""
+"""Time limit of the runtime's internal calls, so that even a frozen sandbox gives an error in bounded time."""
 
 _STARVED_S = 1.0
-"""How long a sandbox at its limit of processes or memory may fail to start one before it is restarted: a restart takes
-0.3 s and ends all that runs, and the peak of a parallel build may pass meanwhile."""
+"""Seconds for which a sandbox at its limit of processes or memory may fail to start one before it is restarted. A
+restart takes 0.3 s and ends all processes, and the peak of a parallel build may pass meanwhile."""
 _STARVED_PAUSE_S = 0.1
 KILL_PATIENCE_S = 10.0
-"""How long the processes of a call may take to be killed one by one, from a shell of the sandbox, before it is
-restarted: it takes 10 ms, but where a fork bomb left no room for that shell, it took up to 160 s."""
+"""Seconds for killing the processes of a call one by one, from a shell in the sandbox, before the sandbox is restarted.
+It takes 10 ms, but up to 160 s if a fork bomb leaves no room for that shell."""
 
 REAP_S = 5.0
-"""Time for an engine to learn a process's exit code: milliseconds after its streams have ended, a busy
-engine a second.
-"""
+"""Seconds for an engine to report a process's exit code: milliseconds after its streams have ended, on a busy engine
+a second."""
 LOSS_SETTLES_S = 0.3
-"""How long `_loss` is polled after a failure that a loss may have caused."""
+"""Seconds for which `_loss` is polled after a failure that a loss may have caused."""
 
 
 class RecoveringBackend(Backend):
-    """A sandbox that is started again where it has failed, once, by whichever call noticed it first."""
+    """A sandbox that is restarted once after a failure, by the first call that notices it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._pool = WorkerPool(lambda argv, user: self.channel(argv, env=self.environment(), user=user))
         self._running: dict[Worker, Exchange] = {}
-        """Running calls, with their start times."""
+        """Running calls, by worker."""
         self._ended: set[Worker] = set()
-        """Running calls that `close` has ended."""
+        """Workers whose calls `close` has ended."""
         self._lock = threading.RLock()
         self._notices: list[str] = []
         self._oom_kills = 0
@@ -80,13 +79,13 @@ class RecoveringBackend(Backend):
         self._served = False
         """Whether a process has been started in the sandbox, so that its image can run one."""
         self._damage = ""
-        """The message given when no process started even after a restart."""
+        """The error message after a restart that did not help; "" if there was none."""
 
     def give_secrets(self, secrets: Secrets) -> None:
         """Give these variables to new shells and `run` from now on, and mask them in the output of shells.
 
-        They are passed to each process when it starts, and never stored in an image, label, argument or container.
-        The results of `run` and `read_bytes` are not masked: they may be written back.
+        Each process gets them when it starts; they are never stored in an image, label, argument or container. The
+        results of `run` and `read_bytes` are not masked, since they may be written back.
         """
         secrets = secrets.hiding(self.outside_secrets)
         changed = secrets.environment() != self.secrets.environment()
@@ -104,23 +103,23 @@ class RecoveringBackend(Backend):
         env: Mapping[str, str] | None = None,
         user: str | int | None = None,
     ) -> Channel:
-        """`open_channel`, after recovering a sandbox that is dead or cannot start a process.
+        """Open a channel, after recovering a sandbox that is dead or cannot start a process.
 
         Raises:
-            SandboxUnavailable: it cannot be brought back, or starts no process even then; its files are kept.
+            SandboxUnavailable: the sandbox cannot be recovered, or starts no process even then; its files are kept.
         """
         with self._starting():
             return self.with_recovery(partial(self.open_channel, argv, tty=tty, env=env, user=user), SandboxUnavailable)
 
     def _starting(self) -> AbstractContextManager[None]:
-        """Context in which `channel` starts a shell or a worker, which run nothing before they are told to."""
+        """Context in which `channel` starts a shell or a worker, which run nothing until they are told to."""
         return contextlib.nullcontext()
 
     def with_recovery(self, attempt: Callable[[], T], failing: type[SandboxUnavailable]) -> T:
         """Call attempt(); retry while the sandbox may only be short of processes, and again after recovering it.
 
         Raises:
-            SandboxUnavailable: it cannot be brought back, or `failing` is raised even then.
+            SandboxUnavailable: the sandbox cannot be recovered, or `failing` is raised even after that.
         """
         generation, until = self._generation, time.monotonic() + _STARVED_S
         recovered, restarted = False, False
@@ -130,10 +129,10 @@ class RecoveringBackend(Backend):
             except SandboxRefused:
                 raise
             except failing as failure:
-                # runc was seen to fail at the first process of a container just started
+                # runc may fail at the first process of a container that was just started
                 patient = time.monotonic() < until and (recovered or (self._served and self._loss() is None))
                 if not patient:
-                    with self._lock:  # another thread may be bringing it back just now, after this attempt began
+                    with self._lock:  # another thread may be recovering it, since after this attempt began
                         is_stale = recovered and generation != self._generation
                         generation = self._generation if recovered else generation
                     if is_stale:
@@ -141,8 +140,8 @@ class RecoveringBackend(Backend):
                         continue
                     if recovered and (restarted or self._loss() is not None):
                         raise self._damaged(failure) from failure
-                    # recovered but only joined: after `docker restart` engine 20.10 was seen to have unmounted the
-                    # files, and each exec fails until the container is killed and started
+                    # recovered but only joined: after `docker restart`, engine 20.10 may have unmounted the files, and
+                    # each exec fails until the container is killed and started
                     restarted = self.recover_from(failure, generation)
                     recovered, until, generation = True, time.monotonic() + _STARVED_S, self._generation
                     continue
@@ -153,28 +152,28 @@ class RecoveringBackend(Backend):
             time.sleep(_STARVED_PAUSE_S)
 
     def recover_from(self, failure: SandboxUnavailable, generation: int) -> bool:
-        """Recover from a failure in generation `generation`: a dead sandbox, or one that cannot start a process.
+        """Recover a sandbox that failed in this generation: it is dead, or cannot start a process.
 
         Returns:
-            Whether we restarted it: a sandbox that another party has started again is only joined.
+            Whether it was restarted here; a sandbox that another party has started again is only joined.
 
         Raises:
             SandboxUnavailable: it cannot be restarted, or an earlier restart did not help; or failure itself, if the
                 sandbox has never started a process, so that its image is at fault.
         """
         with self._lock:
-            if generation != self._generation:  # another thread has brought it back meanwhile
+            if generation != self._generation:  # another thread has recovered it meanwhile
                 return False
             alive = self._loss() is None
             if alive and self._damage:
                 raise SandboxUnavailable(self._damage) from failure
-            if alive and not self._served and not self._generation:  # one that was brought back did start once
+            if alive and not self._served and not self._generation:  # a recovered one has started a process before
                 raise failure
             self._notices.append(self.restart(failure))
             return alive
 
     def _damaged(self, failure: SandboxUnavailable) -> SandboxUnavailable:
-        """The error after a restart that did not help: the sandbox's current `_loss`, or failure with a remedy."""
+        """Return the error after a restart that did not help: its current `_loss`, or failure with a remedy."""
         if isinstance(loss := self._loss(), SandboxGone | SandboxPaused | EngineUnavailable):
             return loss
         why = str(failure).partition(" Remedy:")[0]
@@ -187,19 +186,19 @@ class RecoveringBackend(Backend):
 
     @property
     def generation(self) -> int:
-        """How often the sandbox was restarted: processes started in an earlier generation have ended with it."""
+        """Number of restarts of the sandbox; processes of an earlier generation have ended."""
         return self._generation
 
     def recover(self, failure: SandboxUnavailable, generation: int | None = None) -> str:
-        """Bring the sandbox back after failure; returns what happened, as a sentence.
+        """Recover the sandbox after a failure; return what happened, as a sentence.
 
-        generation is that in which what failed was started; None: the current one.
+        generation is the one in which the failed process was started; None is the current one.
 
         Raises:
-            SandboxUnavailable: it cannot be brought back; or failure itself, if nothing is wrong with it.
+            SandboxUnavailable: it cannot be recovered; or failure itself, if the sandbox is usable.
         """
         with self._lock:
-            if generation is not None and generation != self.generation:  # another thread has brought it back
+            if generation is not None and generation != self.generation:  # another thread has recovered it
                 return "The sandbox was restarted: files are kept; processes, variables and /run are lost."
             if self._loss_soon() is None:
                 raise failure
@@ -208,32 +207,32 @@ class RecoveringBackend(Backend):
             return notice
 
     def restart(self, failure: SandboxUnavailable) -> str:
-        """Restart a sandbox in which no shell starts; returns what was lost, as a sentence."""
+        """Restart a sandbox in which no shell starts; return what was lost, as a sentence."""
         with self._lock:
             notice = self._restart() if self._loss() is None else self.recover(failure)
             self._forget()
             return notice
 
     def _forget(self) -> None:
-        """Discard the state of the sandbox's previous run: its workers and the counters of its cgroup."""
+        """Discard the state of the sandbox before a restart: its workers, and the counters of its cgroup."""
         self._pool.discard_all()
         self._oom_kills = 0
         self._generation += 1
 
     def check_alive(self) -> None:
-        """Raise SandboxUnavailable if the sandbox has ended; for the end of its processes, which may come before."""
+        """Raise SandboxUnavailable if the sandbox has ended; its processes may have ended before it is reported."""
         if (loss := self._loss_soon()) is not None:
             raise loss
 
     def _loss_soon(self) -> SandboxUnavailable | None:
-        """`_loss`, where it is not seen at once; a backend that can be certain sooner overrides this."""
+        """Return `_loss`, polled for LOSS_SETTLES_S; a backend that can be certain sooner overrides this."""
         deadline = time.monotonic() + LOSS_SETTLES_S
         while (loss := self._loss()) is None and time.monotonic() < deadline:
             time.sleep(0.02)
         return loss
 
     def take_notices(self) -> str | None:
-        """Return and clear the notices about the sandbox for the next result; None if there are none."""
+        """Return and clear the notices about the sandbox, for the next result; None if there are none."""
         notices, self._notices = self._notices, []
         return "; ".join(notices) or None
 
@@ -258,7 +257,7 @@ class RecoveringBackend(Backend):
         limit_bytes: int = 65536,
         timeout_s: float = SNIPPET_TIMEOUT_S,
     ) -> CallResult:
-        """Run a line of worker shell for the runtime itself.
+        """Run worker shell code for the runtime itself.
 
         Raises:
             SandboxUnavailable: the sandbox did not answer.
@@ -267,17 +266,17 @@ class RecoveringBackend(Backend):
             return self._call(WorkerCall(body, user=user, limit_bytes=limit_bytes, timeout_s=timeout_s))
         except CallTimedOut:
             raise self._loss() or SandboxUnavailable(
-                f"The sandbox {self.id} did not answer in {timeout_s:g} s; look at it with `ohsandbox ps`"
+                f"The sandbox {self.id} did not answer in {timeout_s:g} s; see `ohsandbox ps`"
             ) from None
 
     def _begin_call(self, call: WorkerCall) -> Exchange | None:
-        """Send a call from an event loop's thread, for `_call`; None, and nothing was sent, where that might block."""
+        """Send a call from an event loop's thread, for `_call`; return None, and do not send it, if it might block."""
         if (exchange := self._pool.begin(call._replace(user=self._worker_user(call.user)))) is not None:
             self._running[exchange.worker] = exchange
         return exchange
 
     def _call(self, call: WorkerCall, begun: Exchange | None = None) -> CallResult:
-        """Run a call to its end; begun is a call that is sent already."""
+        """Run a call to its end; begun is a call that has been sent already."""
         first = [begun]
         outcome = self.with_recovery(lambda: self._call_once(call, first.pop() if first else None), WorkerUnusable)
         return self._call_once(call._replace(to_end=True)) if outcome.status == UNCOUNTED else outcome
@@ -320,7 +319,7 @@ class RecoveringBackend(Backend):
     def _exit_code(self, exchange: Exchange) -> int:
         """Return the exit code of a worker whose streams have ended.
 
-        One still running lost its connection: it is killed with its call.
+        If it is still running, its connection was lost: it is killed, with its call.
         """
         try:
             return exchange.worker.channel.wait(REAP_S)
@@ -328,8 +327,8 @@ class RecoveringBackend(Backend):
             exchange.worker.retired = True
             self._kill_call(exchange)
             raise SandboxUnavailable(
-                "The connection to a process in the sandbox was lost, so it was ended, and what it has done is not "
-                "known. Remedy: look at it."
+                "The connection to a process in the sandbox was lost, so it was ended, and what it did is not "
+                "known. Remedy: check the files that it may have changed."
             ) from None
 
     def _check_not_ended(self, worker: Worker) -> None:
@@ -343,18 +342,15 @@ class RecoveringBackend(Backend):
             self._kill_call(exchange)
 
     def _worker_user(self, user: str | int | None) -> str | int | None:
-        """The name under which the pool keeps a user's workers; None is the sandbox's own user."""
+        """Return the name under which the pool keeps a user's workers; None is the sandbox's own user."""
         return user
 
     def _worker_wait_s(self, call: WorkerCall) -> float:  # noqa: ARG002 - for backends
-        """How long a call waits for a worker that is in use before it starts another; its user is `_worker_user`'s."""
+        """Return for how long a call waits for a busy worker before it starts another; its user is `_worker_user`'s."""
         return 0.0
 
     def _kill_call(self, exchange: Exchange) -> None:
-        """Kill a call's processes and its worker with SIGKILL.
-
-        A call without a mark, as our own, has no processes to kill.
-        """
+        """Kill a call's processes and its worker by SIGKILL; a call without a mark, an internal one, has none."""
         if not exchange.call.mark:
             return
         generation = self._generation

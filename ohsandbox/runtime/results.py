@@ -11,67 +11,67 @@ from ohsandbox.schema import Observation
 
 
 class ExecResult(NamedTuple):
-    """The result of one finished process of `run`."""
+    """The result of a process that `run` has run."""
 
     exit_code: int | None
-    """The exit code, 128 + N where signal N ended it; None exactly when timed_out or cancelled."""
+    """The exit code, or 128 + N if signal N ended the process; None exactly if timed_out or cancelled."""
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    """Whether timeout_s killed it with its whole process tree; stdout and stderr hold the output until then."""
+    """Whether it was killed after timeout_s, with its descendants; stdout and stderr have the output until then."""
     truncated: bool = False
-    """Whether stdout or stderr went over limit_bytes; the beginning was kept."""
+    """Whether stdout or stderr exceeded limit_bytes; the beginning was kept."""
     not_started: bool = False
-    """Whether nothing ran: the executable is missing (127) or not executable (126), or the call was cancelled before it
-    began.
+    """Whether nothing ran: the executable is missing (127) or cannot be executed (126), or the call was cancelled
+    before.
     """
     cause: str | None = None
-    """Why it ended other than by its own exit: 'timeout', 'cancelled', 'out of memory', 'signal 9'; else None."""
+    """Why it ended, if not by itself: 'timeout', 'cancelled', 'out of memory', 'signal 9'; else None."""
     cancelled: bool = False
-    """Whether its caller's `cancel` killed it with its whole tree; stdout and stderr hold the output until then."""
+    """Whether the caller's `cancel` killed it, with its descendants; stdout and stderr have the output until then."""
 
 
 class CommandObservation(Observation):
-    """A command in a shell session: finished, or returned from while it runs."""
+    """The result of a command in a shell session, which has finished or is still running."""
 
     command: str
     output: str
-    """The command's own text since the last call, escapes removed, progress collapsed, and nothing of ours."""
+    """The command's output since the last call, without escapes and with progress collapsed."""
     exit_code: int | None
-    """The exit code; None while it runs, after timed_out or cancelled, where nothing ran, and where the shell could not
+    """The exit code; None while it is running, after timed_out or cancelled, if nothing ran, and if the shell could not
     tell.
     """
     cwd: str
-    """The session's working directory afterwards."""
+    """The session's working directory after the call."""
     session: str = "main"
     timed_out: bool = False
     """Whether timeout_s killed it."""
     cancelled: bool = False
-    """Whether its caller's `cancel` killed it; with a notice where nothing ran."""
+    """Whether the caller's `cancel` killed it; with a notice if nothing ran."""
     running: bool = False
-    """Whether it still runs: yield_s or the idle limit passed, `expect` matched, or it waits for input."""
+    """Whether it is still running: yield_s or the idle limit has passed, `expect` matched, or it waits for input."""
     nothing_ran: bool = False
-    """Whether the command was empty or input, and no earlier command was running to poll or to answer."""
+    """Whether the command was empty or input, and no command was running."""
     queued_s: float = 0.0
-    """How long the call waited for another call in this session to return, before timeout_s began to count."""
+    """Seconds that the call waited for another call in this session, before timeout_s began to count."""
     waiting_for_input: bool = False
     """Whether the foreground program is blocked reading the terminal."""
     truncated: bool = False
     """Whether the middle of the output was cut."""
     output_bytes: int = 0
-    """How many bytes the command printed in this call, before anything was cut."""
+    """Number of bytes that the command printed in this call, before anything was cut."""
     omitted_bytes: int = 0
-    """How many of them are not in `output` because the middle was cut."""
+    """Number of bytes that were cut from the middle of the output."""
     output_path: str | None = None
-    """The file in the sandbox that holds the whole output, when truncated."""
+    """The file in the sandbox with the whole output, if truncated."""
     notice: str | None = None
-    """A message of the runtime: shell restarted, working directory gone, new command refused."""
+    """A message of the runtime: the shell was restarted, the working directory is gone, a new command was refused."""
     background_output: str = ""
-    """What background jobs printed between commands."""
+    """Output of background jobs between commands."""
 
     @property
     def to_llm_content(self) -> Sequence[Content]:
-        """Return the output first, then the facts about it, each labelled."""
+        """The output, and then the labelled facts about it."""
         lines = [self.output.removesuffix("\n")] if self.output else []
         if self.background_output:
             lines.append(f"[Background jobs printed meanwhile]\n{self.background_output.removesuffix(chr(10))}")
@@ -114,31 +114,31 @@ class LeftOut(NamedTuple):
     """An entry that a transfer did not copy."""
 
     path: str
-    """The path as in the archive, `./a/b`; undecodable bytes as surrogate escapes."""
+    """The path as in the archive, `./a/b`, with undecodable bytes as surrogate escapes."""
     reason: str
 
 
 class Checkpoint(NamedTuple):
-    """A sandbox's files at one moment, for `Runtime.restore`; without processes and tmpfs."""
+    """The files of a sandbox at one time, without processes and tmpfs, for `Runtime.restore`."""
 
     id: str
     """The engine's unique id."""
     label: str
-    """The caller's label; may be empty."""
+    """The caller's label; may be ""."""
     made_at: datetime
     size_bytes: int
-    """The size beyond the image that the sandbox was made from."""
+    """Size in addition to the image from which the sandbox was made."""
 
 
 class ResumeReport(NamedTuple):
     """The report of `Runtime.resume`."""
 
     how: Literal["same", "checkpoint", "new"]
-    """`same`: the files are as they were left; `checkpoint`: as they were when it was made; `new`: a fresh sandbox."""
+    """`same`: the files are as they were left; `checkpoint`: as they were in it; `new`: a new sandbox."""
     notes: tuple[str, ...] = ()
-    """Notes for the person, one per line: what was done to it, and what differs from the request."""
+    """Notes for the person: what was done to the sandbox, and what differs from the request."""
     place: str = ""
-    """The sandbox's name, for people; empty where it has none."""
+    """The sandbox's name, for people; "" if it has none."""
 
 
 class PullProgress(NamedTuple):
@@ -146,13 +146,12 @@ class PullProgress(NamedTuple):
 
     image: str
     status: str
-    """'waiting' for another puller, 'pulling', 'extracting', 'retrying', 'building' or 'done'.
-
-    Of a service: 'starting'.
+    """'waiting' (for another process that pulls), 'pulling', 'extracting', 'retrying', 'building' or 'done'; of a
+    service also 'starting'.
     """
     done_bytes: int = 0
     total_bytes: int = 0
-    """Grows while layers report their size."""
+    """Total of the layers whose size is known so far."""
     layers_done: int = 0
     layers_total: int = 0
     detail: str = ""
@@ -160,15 +159,15 @@ class PullProgress(NamedTuple):
 
 
 class ResourceUsage(NamedTuple):
-    """Resources used by all processes of a sandbox together since its start; None where the kernel does not tell."""
+    """Resources used by all processes of a sandbox since its start; None if the kernel does not report it."""
 
     peak_memory_bytes: int | None = None
-    """Highest memory use, including files that the kernel keeps in memory."""
+    """Maximum memory use, including cached files."""
     cpu_s: float | None = None
-    """Processor time in seconds; two busy processors give two seconds a second."""
+    """CPU time in seconds."""
     oom_kills: int | None = None
-    """The number of processes killed because memory ran out."""
+    """Number of processes killed because memory ran out."""
     throttled_s: float | None = None
-    """Time that its processes waited because they had used up their share of processors (`SandboxLimits.cpus`)."""
+    """Seconds that processes waited because they had used up their share of CPU time (`SandboxLimits.cpus`)."""
     no_route: int | None = None
-    """Connections and packets to addresses without a route; without a network, all of them."""
+    """Number of connections and packets to addresses without a route; without a network, all of them."""

@@ -1,4 +1,4 @@
-"""The settings of a sandbox, whatever its backend, with their defaults."""
+"""The settings of a sandbox, independent of the backend, with their defaults."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ DEFAULT_BACKEND = "docker"
 HOST_BACKEND: Final = "cli"
 """The backend that works on this machine, without isolation; a person may choose it where no engine answers."""
 DEFAULT_IMAGE = "python:3.12"
-"""The default image: most tasks are Python or need it; any image with a POSIX `sh` works."""
+"""The default image: most tasks are Python or need it. Any image with a POSIX `sh` works."""
 
 
 NetworkMode = Literal["none", "allowlist", "open"]
-"""none; allowlist: only named hosts, over HTTP and HTTPS, through the connector and our proxy; open: the internet."""
+"""allowlist: only named hosts, by HTTP and HTTPS, through the connector and the proxy; open: the internet."""
 DEFAULT_ALLOW = ("packages",)
-"""Default allowlist of commands: the package registries of the person's own configuration."""
+"""Default allowlist of commands: the package registries in the user's own configuration."""
 
 NETWORK_OPTIONS = ("network", "allow", "credential")
 RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
-"""Limits of a container that is created: the fields here, and those of `runtime.docker.SandboxLimits`."""
+"""Limits of a container: their names here, and those in `runtime.docker.SandboxLimits`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerOptions:
-    """Options of a container that is created, beside its limits.
+    """Options of a new container, besides its limits.
 
-    A field here reaches the argument of the same name of `DockerRuntime` from `SandboxOptions` (its flag) and from
-    `Settings`, where they have a field of the same name.
+    A field is passed to the argument of `DockerRuntime` of the same name, from the fields of `SandboxOptions` (its
+    flag) and `Settings` of the same name.
     """
 
     cache: str | None = None
-    """"project" or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
+    """`project` or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
     platform: str | None = None
-    """The platform of the image: os/architecture."""
+    """Platform of the image: os/architecture."""
     gpus: int | str | None = None
-    """A number, also as a text, or "all"."""
+    """A number, also as text, or "all"."""
     oci_runtime: str | None = None
     """An OCI runtime of the engine, such as runsc."""
     profile: Literal["strict", "trusted"] | None = None
@@ -53,55 +53,53 @@ CONTAINER_OPTIONS = tuple(option.name for option in fields(ContainerOptions))
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeSettings(ContainerOptions):
-    """What a sandbox is created from, whatever the backend. A backend ignores no option: see `BackendInfo.options`."""
+    """The settings for a new sandbox of any backend, which must not ignore any: see `BackendInfo.options`."""
 
     runtime: str = DEFAULT_BACKEND
-    """The name of a backend, as in `--runtime`."""
+    """Name of a backend, as in `--runtime`."""
     image: str = DEFAULT_IMAGE
     build: str | Path | None = None
-    """A directory with a Dockerfile, to use instead of image."""
+    """A directory with a Dockerfile; replaces image."""
     build_options: Mapping[str, Any] | None = None
     """Fields of `Build` other than its context."""
     workspace: str | Path | None = None
     """A directory of this machine to work in."""
     workspaces: tuple[str, ...] = ()
-    """Several workspaces, each `DIR[:ro]`, to use instead of workspace; commands start in the first."""
+    """Several workspaces, each `DIR[:ro]`, instead of workspace; commands start in the first."""
     same_path: bool = False
     """Whether workspaces have the same paths in the sandbox as on this machine."""
     mount: tuple[str, ...] = ()
-    """More files of this machine to bind, each `SOURCE:TARGET[:ro]`."""
+    """Other files of this machine to bind, each `SOURCE:TARGET[:ro]`."""
     host_workdir: str | Path | None = None
-    """The directory where a backend that runs on this machine starts commands without a workspace; None:
-    the current one.
+    """For a backend that runs on this machine: where commands start without a workspace; None is the current directory.
     """
     git: Literal["guarded", "ro", "rw"] = "guarded"
     copy: bool | Literal["all"] = False
     """Whether to work on a copy of the workspace; "all" includes ignored files and secrets."""
     network: NetworkMode = "none"
     allow: tuple[str, ...] = ()
-    """The allowlist's rules, as `--allow` takes them; with the open network, the private addresses that
-    stay reachable."""
+    """Rules of the allowlist, as in `--allow`; with network open, private addresses that stay reachable."""
     credential: tuple[str, ...] = ()
-    """Keys that stay outside the sandbox, as `--credential` takes them."""
+    """Keys that stay outside of the sandbox, as in `--credential`."""
     keep: bool = False
     attach: str | None = None
     """The name of a running sandbox to join."""
     ca_bundle: str | Path | None = None
     memory: int | None = None
-    """Limit of memory and swap together, in bytes; for this and the next three, None is the backend's default."""
+    """Limit of memory and swap together, in bytes. Of this and the next three, None is the backend's default."""
     cpus: float | None = None
     pids: int | None = None
     """Limit of processes and threads."""
     disk: int | None = None
-    """Limit, in bytes, of the growth of the root file system."""
+    """Limit of the growth of the root file system, in bytes."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of every process."""
+    """Variables of all processes."""
     user: str | None = None
-    """Name or id of the user of every process."""
+    """Name or id of the user of all processes."""
     conversation: str | None = None
     checkpoint: str | None = None
-    """The id of a checkpoint to begin with."""
+    """Id of a checkpoint to start with."""
     services: tuple[Mapping[str, Any], ...] = ()
-    """The services beside the sandbox, each by the fields of `Service`."""
+    """Services beside the sandbox, each by the fields of `Service`."""
     setup_key: str | None = None
-    """A key of everything else that a setup depends on; for a backend that keeps checkpoints."""
+    """Key of everything else on which a setup depends, for a backend that keeps checkpoints."""

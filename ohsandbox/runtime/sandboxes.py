@@ -1,4 +1,4 @@
-"""Lists, finds and removes the engine's sandboxes, whoever started them."""
+"""Listing, finding and removing of the engine's sandboxes, of any process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MIN_ID_CHARS = 4
-"""Fewest characters of an id's beginning: fewer name a sandbox by accident."""
+"""Minimum length of the beginning of an id; a shorter one could match by accident."""
 
 
 @suggests_names
 def list_sandboxes(*, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-    """Return the sandboxes that ohsandbox created on the engine, running or not, oldest first; other users' too.
+    """Return the sandboxes that ohsandbox created on the engine, running or not, oldest first, also of other users.
 
     Args:
-        labels: only those that were created with all of these labels, `DockerRuntime(labels=...)`.
+        labels: return only those that were created with all of these labels, `DockerRuntime(labels=...)`.
 
     Raises:
         UsageError: labels are not a dict of strings.
@@ -35,21 +35,21 @@ def list_sandboxes(*, labels: Mapping[str, str] | None = None) -> list[SandboxIn
 
 @suggests_names
 def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None = None) -> SandboxInfo | None:
-    """Return the sandbox of that name or id, or the one with these labels; None where there is none.
+    """Return the sandbox of that name or id, or with these labels; None if there is none.
 
     Join it with `DockerRuntime(attach=info.name)`.
 
     Args:
-        wanted: its name, its id, or the beginning of its id, from 4 characters on.
-        labels: labels that it has, beside wanted or alone.
+        wanted: its name, its id, or the first 4 or more characters of its id.
+        labels: labels that it must have, in addition to wanted or alone.
 
     Raises:
-        UsageError: there is more than one, neither is given, or one is of another type.
+        UsageError: several match, neither argument is given, or one has a wrong type.
         EngineUnavailable: no engine answers.
     """
     expect("wanted", wanted, str, "Give a name or an id.")
     if not wanted and not labels:
-        raise UsageError("Which sandbox? Give a name, an id or labels={...}; list_sandboxes() has them all")
+        raise UsageError("Which sandbox? Give a name, an id or labels={...}; list_sandboxes() returns all")
     found = list_sandboxes(labels=labels)
     if wanted:
         by_id = [info for info in found if len(wanted) >= _MIN_ID_CHARS and info.id.startswith(wanted)]
@@ -57,26 +57,26 @@ def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None 
     if len(found) > 1:
         names = ", ".join(info.name for info in found[:5])
         raise UsageError(
-            f"{len(found)} sandboxes fit {wanted or dict(labels or {})!r}: {names}. Give one of these names"
+            f"{len(found)} sandboxes match {wanted or dict(labels or {})!r}: {names}. Give one of these names"
         )
     return found[0] if found else None
 
 
 def remove_sandbox(sandbox: str | SandboxInfo) -> None:
-    """Remove a sandbox and its files, even one that was to be kept or resumed.
+    """Remove a sandbox and its files, even if it was to be kept or resumed.
 
     Args:
-        sandbox: what `list_sandboxes` or `find_sandbox` returned, which may be gone by now; or the name or id of one
-            that is there, as of `find_sandbox`.
+        sandbox: a result of `list_sandboxes` or `find_sandbox`, which may be gone by now; or a name or id, as for
+            `find_sandbox`.
 
     Raises:
-        UsageError: a process works in it, it was created by somebody else, or there is none of that name or id.
+        UsageError: a process works in it, it was created by somebody else, or the name or id is unknown.
         SandboxUnavailable: the engine failed.
     """
     expect("sandbox", sandbox, (str, SandboxInfo), "Give a name or an id.", optional=False)
     info = find_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
     if info is None:
-        raise UsageError(f"There is no sandbox {sandbox!r}. list_sandboxes() has them all")
+        raise UsageError(f"There is no sandbox {sandbox!r}. list_sandboxes() returns all")
     with open_inventory() as inventory:
         removal = inventory.remove_sandbox(info.id, conversation=None)
         if removal.left:

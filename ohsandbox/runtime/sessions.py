@@ -1,4 +1,4 @@
-"""`ShellSessions`: the named shells of a sandbox, each of which keeps its state from command to command."""
+"""`ShellSessions`: the named shells of a sandbox; each keeps its state from command to command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ShellSessions(PortForwarding):
         super().__init__()
         self._shells: dict[str, Shell] = {}
         self._warmed: Shell | None = None
-        """The shell that `warm_up` started, until the caller uses it."""
+        """The shell that `warm_up` started, until it is used."""
 
     def execute(
         self,
@@ -48,28 +48,31 @@ class ShellSessions(PortForwarding):
         on_output: Callable[[str], object] | None = None,
         cancel: threading.Event | None = None,
     ) -> CommandObservation:
-        """Run command in the named shell, which is made on first use and keeps its state between commands.
+        """Run a command in the named shell, which is created at first use and keeps its state between commands.
 
-        timeout_s ends the command and all it started (`timed_out`), and so does another thread that sets cancel
-        (`cancelled`). After yield_s, after idle_timeout_s of silence, at a match of the regular expression `expect`,
-        and where a program waits for input, the call only returns (`running`), and an empty command then waits on.
-        is_input types command to the running program: a key name (`C-c`, `ENTER`, `UP`) or a line.
+        After timeout_s seconds the command and its descendants are ended (`timed_out`), and when another thread sets
+        cancel as well (`cancelled`). In these cases the call returns while the command goes on (`running`): after
+        yield_s seconds, after idle_timeout_s seconds without output, at a match of the regular expression `expect`, and
+        when a program waits for input. An empty command then continues to wait. is_input types command into the running
+            program: the name of a
+        key (`C-c`, `ENTER`, `UP`) or a line.
 
-        Calls of several threads in one session queue (`queued_s`); timeout_s counts from the command's start, yield_s
-        from the call. Behind a command that was left running a new one is refused at once, with `running` and a notice.
+        Calls of several threads in one session wait in line (`queued_s`); timeout_s counts from the command's start,
+        yield_s from the call. While an earlier command is running, a new one is refused at once, with `running` and a
+        notice.
 
-        With env or workdir the command runs in a subshell: it sees the session's state, and what it changes of its
-        environment, variables and directory ends with it. With user it runs in a shell of that user's own, the session
-        `SESSION@USER`, which begins in `workdir`, keeps its state and is polled and closed by that name.
+        With env or workdir the command runs in a subshell: it sees the session's state, and its changes of environment,
+        variables and directory end with it. With user it runs in the session `SESSION@USER`, a shell of that user,
+        which starts in `workdir`, keeps its state, and is polled and closed by that name.
 
-        `on_output(text)` hears the output as it comes: masked, without escapes, with carriage returns and with what the
-        shell says of background jobs. It is called in this thread, and the command waits while it is slow; what it
-        raises ends the command and is raised here. It may use other sessions, but not this one.
+        `on_output(text)` gets the output as it comes: masked, without escapes, with carriage returns and with the
+        shell's messages about background jobs. It is called in this thread, and the command waits while it is slow; its
+        errors end the command and are raised here. It may use other sessions, but not this one.
 
         Raises:
             UsageError: an option is invalid, expect is not a valid pattern, or command contains a NUL; nothing ran.
-            UnknownUserError, WorkdirError: as `run`.
-            SandboxUnavailable: the sandbox cannot serve and could not be brought back.
+            UnknownUserError, WorkdirError: as for `run`.
+            SandboxUnavailable: the sandbox is unavailable and could not be recovered.
         """
         invocation.check_seconds(timeout_s=timeout_s, idle_timeout_s=idle_timeout_s, yield_s=yield_s)
         invocation.check_call(env=env, user=user, workdir=workdir, on_output=on_output, cancel=cancel)
@@ -87,7 +90,7 @@ class ShellSessions(PortForwarding):
         return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
 
     def _begin_execute(self, *words: Any, **options: Any) -> Begun[CommandObservation] | None:
-        """Begin `execute` in an event loop's thread; None where that might block."""
+        """Begin `execute` in an event loop's thread; return None if that might block."""
         if len(words) != 1 or options.keys() - {"session", "timeout_s", "cancel"} or options["cancel"].is_set():
             return None
         session, wait = options.pop("session", MAIN), WaitOptions(**options)
@@ -97,7 +100,7 @@ class ShellSessions(PortForwarding):
         return None if shell is None else shell.begin(words[0], wait)
 
     def _session_of(self, session: str, user: str | int) -> str:
-        """The session of that user beside this one, opened where it is not; this one where it is the user's."""
+        """Return the session of that user beside this one, opened if necessary; this one if it is the user's."""
         with self._lock:
             shell = self._shells.get(session)
         if shell is not None and shell.user == user:
@@ -107,19 +110,19 @@ class ShellSessions(PortForwarding):
             try:
                 self.open_session(name, user=user)
             except UsageError:
-                if name not in self._shells:  # else another thread has opened it meanwhile
+                if name not in self._shells:  # else another thread has opened it
                     raise
         return name
 
     def _enterable(self, workdir: str | None, user: str | int | None) -> str | None:
-        """Return the absolute path of workdir, once it has been entered. Raises WorkdirError."""
+        """Return the absolute path of workdir; raise WorkdirError if it cannot be entered."""
         if workdir is not None:
             workdir = self._absolute(workdir)
             invocation.check_entered(self._call(WorkerCall(b":", workdir, user=user)).status, workdir)
         return workdir
 
     def interrupt(self, session: str = MAIN) -> None:
-        """Send Ctrl-C to the command that runs in the session, from any thread; does nothing when none runs."""
+        """Send Ctrl-C to the command that is running in the session, if any. Thread-safe."""
         with self._lock:
             shell = self._shells.get(session)
         if shell is not None:
@@ -138,11 +141,11 @@ class ShellSessions(PortForwarding):
         workdir: str | None = None,
         user: str | int | None = None,
     ) -> None:
-        """Open a shell session with options; a session opened by its first `execute` has the defaults.
+        """Open a session with options; a session that is opened by its first `execute` has the defaults.
 
         Raises:
             UsageError: a session of that name is open, or an option is invalid.
-            UnknownUserError, WorkdirError: as `run`.
+            UnknownUserError, WorkdirError: as for `run`.
         """
         invocation.check_session(name)
         invocation.check_call(env=env, user=user, workdir=workdir)
@@ -161,9 +164,9 @@ class ShellSessions(PortForwarding):
             raise
 
     def warm_up(self) -> None:
-        """Start the main session's shell, and a process for short calls, before their first use.
+        """Start the main session's shell, and a process for short calls, before they are needed.
 
-        Secrets that are given later, and options of `open_session`, still reach that shell: it is started again.
+        Secrets that are given later and options of `open_session` still take effect: the shell is then started again.
         """
         self._warmed = self._shell(MAIN)
         self._warmed.start()
@@ -175,7 +178,7 @@ class ShellSessions(PortForwarding):
         return shell is not None and shell.is_open
 
     def give_secrets(self, secrets: Secrets) -> None:
-        """See `Backend.give_secrets`; a shell that was only warmed up is started anew with them."""
+        """Set the secrets; see `RecoveringBackend.give_secrets`. A shell that was only warmed up is started again."""
         super().give_secrets(secrets)
         self._drop_warmed()
 
@@ -188,21 +191,21 @@ class ShellSessions(PortForwarding):
         shell.close()
 
     def reopen_session(self, name: str, *, workdir: str) -> None:
-        """Make the session's next command run where an earlier process left it; its result says what is lost.
+        """Make the session's next command run where an earlier process left it; its result says what was lost.
 
-        The exported environment comes back where the sandbox still has it. Nothing is started before that command.
+        The exported environment is restored if the sandbox still has it. Nothing is started before that command.
         """
         with self._lock:
             if name not in self._shells:
                 self._shell(name, workdir=workdir, is_reopened=True)
 
     def list_sessions(self) -> list[str]:
-        """Names of the open sessions, in the order in which they were opened."""
+        """Return the names of the open sessions, in the order in which they were opened."""
         with self._lock:
             return [*self._shells]
 
     def close_session(self, name: str) -> None:
-        """End a session and what it runs.
+        """End a session and its processes.
 
         Raises:
             UnknownSessionError: no session of that name is open.
@@ -222,7 +225,7 @@ class ShellSessions(PortForwarding):
         user: str | int | None = None,
         is_reopened: bool = False,
     ) -> Shell:
-        """Return the session's shell, not started; the options are those of a new one."""
+        """Return the session's shell, which may not be started; the options are those of a new one."""
         with self._lock:
             if name not in self._shells:
                 added = {**self.environment(), **(env or {})}
@@ -236,11 +239,11 @@ class ShellSessions(PortForwarding):
         return self.workdir if path == "." else f"{self.workdir.rstrip('/')}/{path}"
 
     def set_env(self, env: Mapping[str, str]) -> None:
-        """Add variables, or give them other values, for every process from now on, while this runtime is open.
+        """Set variables for all new processes, as long as this runtime is open.
 
-        Those that `run` starts and new sessions have them at once; an open session exports them before its next
-        command, so what runs in it now keeps what it has. They outlast a restart of the sandbox. A Python kernel or a
-        browser that runs already, and MCP servers, do not get them.
+        `run` and new sessions have them at once; an open session exports them before its next command, so its running
+        programs keep the old values. They survive a restart of the sandbox. Running Python kernels, browsers and MCP
+        servers do not get them.
 
         Raises:
             UsageError: a name or value is invalid, reserved, or a secret's name; nothing has changed.
@@ -252,7 +255,7 @@ class ShellSessions(PortForwarding):
             self._lead_processes(env)
 
     def _lead_processes(self, env: Mapping[str, str]) -> None:
-        """Have open shells export env before their next command, and workers started anew."""
+        """Make open shells export env before their next command, and workers start again."""
         with self._lock:
             for shell in self._shells.values():
                 shell.set_env(env)

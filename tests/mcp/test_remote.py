@@ -174,7 +174,7 @@ def test_nobody_listens_there(
             told = str(error)
     assert "From inside the sandbox, 127.0.0.1:7999 cannot be reached: " in way.trouble
     assert "refused" in way.trouble.lower()
-    assert "Start the server there, or take out" in way.trouble
+    assert "Start the server there, or remove" in way.trouble
     assert told == ("" if program == "nc" else way.trouble)
 
 

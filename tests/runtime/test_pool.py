@@ -234,7 +234,7 @@ def test_what_prepare_raises_reaches_who_asks_and_no_start_follows_another() -> 
     [
         (lambda: SandboxPool(size=0), "size 0: expected 1 to"),
         (lambda: SandboxPool(size="2"), "size='2'"),  # type: ignore[arg-type]
-        (lambda: SandboxPool("x", make=FakeRuntime), "make= makes the sandboxes, so image= has no use"),
+        (lambda: SandboxPool("x", make=FakeRuntime), "make= makes the sandboxes, so image= has no effect"),
         (lambda: SandboxPool("no image", 2), "not an image name"),
         (lambda: SandboxPool("x", workspace="/tmp"), "workspace= is not for a pool"),
         (lambda: SandboxPool("x", name="a"), "name= is not for a pool"),

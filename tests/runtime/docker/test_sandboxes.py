@@ -31,7 +31,7 @@ def test_a_sandbox_is_found_by_name_id_and_label(capsys: pytest.CaptureFixture[s
             assert (found.id, found.labels) == (one.id, {"job": job, "team/name": "a b"})
         assert find_sandbox(one.id[:3]) is None
         assert find_sandbox("no-such-sandbox") is None
-        with pytest.raises(UsageError, match="2 sandboxes fit"):
+        with pytest.raises(UsageError, match="2 sandboxes match"):
             find_sandbox(labels={"job": job})
         ps(labels=[f"job={job}", "team/name=a b"], as_json=False)
         assert other.name not in (shown := capsys.readouterr().out)
