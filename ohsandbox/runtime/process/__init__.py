@@ -1,1 +1,1 @@
-"""Processes of a sandbox without one exec each: shells that stay open run one call after another."""
+"""Processes of a sandbox without one exec each: a shell that stays open runs many calls, one after another."""

@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.process.worker import CallResult
 
 LOOK_EVERY_S = 0.05
-"""Interval at which `cancel` is checked: twenty polls a second cost 0.1 % of a core; a cancelled process has to be gone
-within a second.
-"""
+"""Seconds between checks of `cancel`: twenty checks a second cost 0.1 % of a core, and a cancelled process must be gone
+within a second."""
 
 SWEEPS = 5
 """Passes over a process tree that forks while it is killed; the container's pids limit stops a fork bomb."""
 _TICKS_PER_S = 100
 """The unit of process start times in user space, on every Linux (proc(5))."""
 _SLACK_TICKS = 2
-"""Start times are truncated to a tick, on both sides of the comparison."""
+"""Start times are truncated to a tick on both sides of the comparison."""
 
 _SECONDS = re.compile(rb"\d{1,12}(?:\.\d{1,9})?")
 
@@ -45,14 +44,14 @@ class ProcessTree:
     def __init__(
         self, snippet: Callable[[bytes], CallResult], leader: int, mark: str, *, began: float, limit_kib: int = 0
     ) -> None:
-        """Snippet runs a line of worker shell as the user of the processes: root lacks CAP_SYS_PTRACE.
+        """Store the arguments; snippet runs as the user of the processes, because root lacks CAP_SYS_PTRACE.
 
         Args:
-            snippet: runs the line to its end.
-            leader: the id of the shell or worker that started them; it gets no signal.
-            mark: in their environment.
+            snippet: runs a line of worker shell to its end.
+            leader: the id of the shell or worker that started the processes; it gets no signal.
+            mark: text in their environment.
             began: time.monotonic() before the first of them started.
-            limit_kib: their soft limit (`limit_mark`); a process with another one belongs to another call. 0: none.
+            limit_kib: their soft limit (`limit_mark`), 0 if they have none; a process with another limit is not theirs.
         """
         self._snippet, self._leader, self._mark, self._limit_kib = snippet, leader, mark, limit_kib
         self._began = began
@@ -69,7 +68,7 @@ class ProcessTree:
         return re.search(rb"\d", self._snippet(b"ohs_kill %s %d %s %d %d" % words).stdout) is not None
 
     def kill(self) -> None:
-        """Send SIGKILL until none is left."""
+        """Send SIGKILL until no process is left, for at most SWEEPS passes."""
         for _ in range(SWEEPS):
             if not self.signal("KILL"):
                 break
@@ -83,7 +82,7 @@ def check_not_cancelled(cancel: threading.Event | None, doing: str) -> None:
 
 @contextlib.contextmanager
 def once_cancelled(cancel: threading.Event | None, act: Callable[[], object]) -> Iterator[None]:
-    """Have a thread call act() once cancel is set, every LOOK_EVERY_S until it returns True; a context manager."""
+    """Call act() in a thread once cancel is set, every LOOK_EVERY_S until it returns True; a context manager."""
     over = threading.Event()
 
     def watch(cancel: threading.Event) -> None:
@@ -101,7 +100,7 @@ def once_cancelled(cancel: threading.Event | None, act: Callable[[], object]) ->
 
 @contextlib.contextmanager
 def killing(cancel: threading.Event | None) -> Iterator[Callable[[Channel], Channel]]:
-    """Yield a function that registers a channel; once cancel is set, the registered channels' processes are killed.
+    """Yield a function that registers a channel; when cancel is set, the registered channels' processes are killed.
 
     Raises:
         CallCancelledError: cancel was set before the start, or the body failed after it was set.

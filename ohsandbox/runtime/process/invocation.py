@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 NEWLINE = "ohs_nl='\n'"
-"""A shell that reads words of `quote` runs this once."""
+"""Shell line that must run once before a shell reads words of `quote`."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that POSIX lets a shell export (XBD 3.230)."""
 
 _RESERVED_ENV = re.compile(r"(?i:ohs_|ohsandbox_).*|UID|EUID|PPID|BASHOPTS|SHELLOPTS")
-"""Ours, and those that bash has made read-only: an open shell cannot export them."""
+"""Our names, and those that bash has made read-only: an open shell cannot export them."""
 
 
 def quote(text: str | bytes, *, newline: bytes = b"ohs_nl") -> bytes:
-    """Quote text as one shell word without a newline, for a shell that has run NEWLINE, or has one in that variable.
+    """Quote text as one shell word without a newline, for a shell that has run NEWLINE or has a newline in `newline`.
 
     Raises:
-        UsageError: text holds a NUL, which no argument or command can.
+        UsageError: text contains a NUL, which no argument or command can contain.
     """
     raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     if b"\0" in raw:
@@ -56,9 +56,9 @@ _READER = (
 
 
 def script_on_stdin(script: str, *arguments: str) -> tuple[list[str], bytes]:
-    """The argv of a shell that reads its script from stdin, and the script; `ps` inside then shows one short line.
+    """Return the argv of a shell that reads its script from stdin, and the script; `ps` inside shows one short line.
 
-    The script may read what follows on stdin. The shell exits with SCRIPT_LOST if the script does not arrive.
+    The script may read the rest of stdin. The shell exits with _SCRIPT_LOST if the script does not arrive.
     """
     raw = f"{script}\n{_END}\n".encode("utf-8", "surrogateescape")
     reader = _READER.replace("SIZE", str(len(raw))).replace("END", _END).replace("LOST", str(_SCRIPT_LOST))
@@ -83,7 +83,7 @@ def check_bytes_limit(limit_bytes: object) -> None:
 
 
 def check_buffer(name: str, value: object) -> None:
-    """Raise UsageError for data that are not bytes; they are not quoted, for they may be secret."""
+    """Raise UsageError for data that are not bytes; the message does not quote them, since they may be secret."""
     if not isinstance(value, Buffer):
         remedy = f"encode the text, {name}=text.encode()" if isinstance(value, str) else "give bytes"
         raise UsageError(f"{name} is of type {type(value).__name__}; expected bytes: {remedy}")
@@ -91,7 +91,7 @@ def check_buffer(name: str, value: object) -> None:
 
 _MAX_MODE = 0o7777
 READABLE = 0o400
-"""Least permission bits of a mode that is taken as intended: its owner can read."""
+"""Least permission bits of a mode that is considered intended: its owner can read."""
 
 
 def check_mode(mode: object) -> None:
@@ -104,7 +104,7 @@ def check_mode(mode: object) -> None:
 
 
 def _reads_as_octal(mode: int) -> bool:
-    """Whether the digits of the decimal number make usual permission bits, and its value does not: 644 is 0o1204."""
+    """Whether the mode's decimal digits are usual permission bits and its value is not, as for 644, which is 0o1204."""
     if _grants_less_to_others(mode):
         return False
     digits = str(mode)
@@ -114,16 +114,16 @@ def _reads_as_octal(mode: int) -> bool:
 
 
 def _grants_less_to_others(mode: int) -> bool:
-    """Whether these are permission bits alone, of which a group has no more than the owner, and others no more."""
+    """Whether these are permission bits alone that grant a group no more than its owner, and others no more than it."""
     owner, group, others = mode >> 6, mode >> 3 & 7, mode & 7
     return owner <= 7 and not group & ~owner and not others & ~group  # noqa: PLR2004 - three bits
 
 
 def check_command(command: object, session: object, pattern: object, is_input: object) -> None:
-    """Check the words of `Runtime.execute`.
+    """Check the arguments of `Runtime.execute`.
 
     Raises:
-        UsageError: one is not text, the command holds a NUL, or is_input is not a bool.
+        UsageError: one is not text, the command contains a NUL, or is_input is not a bool.
     """
     if not isinstance(command, str):
         remedy = "or pass the list to run()" if isinstance(command, list | tuple) else "the text of a shell command"
@@ -150,11 +150,7 @@ def check_env_names(names: Iterable[str]) -> None:
 
 
 def check_env(env: Mapping[str, str] | None) -> None:
-    """Check variables.
-
-    Raises:
-        UsageError: it is not a mapping of names to strings. A value, perhaps a secret, is not shown.
-    """
+    """Raise UsageError unless env maps valid names to strings; a value, perhaps a secret, is not shown."""
     if env is not None and not isinstance(env, Mapping):
         raise UsageError(f"env is of type {type(env).__name__}; give a dict of names and values, such as {{'A': '1'}}")
     check_env_names(env or {})
@@ -168,7 +164,7 @@ def check_settable(env: Mapping[str, str], secret_names: Iterable[str]) -> None:
     """Check variables that open shells are to export.
 
     Raises:
-        UsageError: as `check_env`; or a name is reserved, or a secret's.
+        UsageError: `check_env` refuses them, or a name is reserved, or is a secret's.
     """
     if env is None:
         raise wrong("env", env, "give a dict of names and values, such as {'A': '1'}")
@@ -181,9 +177,9 @@ def check_settable(env: Mapping[str, str], secret_names: Iterable[str]) -> None:
 
 
 def exports(env: Mapping[str, str], *, newline: bytes = b"ohs_nl") -> bytes:
-    """Return words on one line, for a shell as `quote` has it, that export each variable silently; empty for none.
+    """Return one line of shell, for a shell as in `quote`, that exports each variable silently; empty for no variables.
 
-    A variable that the shell has made read-only keeps its value, and the next ones are exported all the same.
+    A variable that the shell has made read-only keeps its value, and the others are still exported.
     """
     quoted = {name: quote(value, newline=newline) for name, value in env.items()}
     return b"".join(b"{ command export %s=%s; } 2>/dev/null;" % (name.encode(), quoted[name]) for name in quoted)
@@ -214,11 +210,7 @@ def check_call(
 
 
 def check_argv(argv: object) -> None:
-    """Check the words of `Runtime.run`.
-
-    Raises:
-        UsageError: it is not a sequence of strings, or is empty.
-    """
+    """Raise UsageError unless argv, an argument of `Runtime.run`, is a sequence of strings with at least one."""
     if isinstance(argv, str):
         remedy = "give a list of words, such as ['ls', '-l'], or call execute() for a shell command"
         raise wrong("argv", argv, remedy)
@@ -236,7 +228,7 @@ def _is_word(value: object) -> bool:
 
 
 def check_entered(status: str, path: str) -> None:
-    """Raise the WorkdirError of a shell's status for a working directory: 'missing', 'file' or 'denied'."""
+    """Raise the WorkdirError for a shell's status 'missing', 'file' or 'denied' of a working directory."""
     if status == "missing":
         raise WorkdirMissingError(
             errno.ENOENT, "The working directory does not exist in the sandbox; make it first", path
@@ -247,7 +239,7 @@ def check_entered(status: str, path: str) -> None:
 
 
 def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> str:
-    """POSIX shell text that enters workdir, prints the status for `check_entered` and a NUL, and execs the process.
+    """Return POSIX shell text that enters workdir, prints the status for `check_entered` and a NUL, and execs argv.
 
     A relative workdir is resolved against the directory in which the shell was started.
 
@@ -271,7 +263,7 @@ def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> s
 
 
 def in_subshell(command: str, env: Mapping[str, str], workdir: str | None) -> str:
-    """Shell text that runs command in a subshell of the session, with more environment, in another directory."""
+    """Return shell text that runs command in a subshell of the session with more environment, in another directory."""
     exports = "".join(f"command export {name}={shlex.quote(value)};" for name, value in env.items())
     enter = f"command cd -- {shlex.quote(workdir)}&&" if workdir else ""
     return f"({exports}{enter}command eval {shlex.quote(command)})"
@@ -281,9 +273,9 @@ _LEAST_LIMIT_KIB = 2**40
 
 
 def limit_mark() -> int:
-    """A random soft limit on the resident set in KiB, at least a petabyte, that marks the processes of one call.
+    """Return a random soft limit on the resident set in KiB, at least a petabyte, that marks the processes of one call.
 
-    Linux has ignored this limit since 2.4.30. Children inherit it with an empty environment (`env -i`), as another
-    user (`su -`), in a session of their own and when their parents are gone; /proc/PID/limits shows it to every user.
+    Linux has ignored this limit since 2.4.30. Children inherit it even with an empty environment (`env -i`), as another
+    user (`su -`), in another session and after their parents' end; /proc/PID/limits shows it to every user.
     """
     return _LEAST_LIMIT_KIB + secrets.randbelow(_LEAST_LIMIT_KIB)

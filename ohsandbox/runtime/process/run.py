@@ -34,7 +34,7 @@ _LAST_SIGNAL_CODE = 192
 """A shell reports death by signal N as 128 + N; Linux has 64 signals."""
 
 AT_ONCE_OPTIONS = frozenset({"env", "workdir", "user", "timeout_s", "limit_bytes", "merge_streams", "cancel"})
-"""Options of a process that an event loop can begin: stdin may block, and `on_output` is called in a thread."""
+"""Options of a process that an event loop can begin; with stdin it might block, and `on_output` needs a thread."""
 
 _WORDING = re.compile(r"^(?:line )?\d*:? *(?:exec: )?(?:line \d+: )?")
 """The prefix that dash, bash and ash put before the program's name: '1: exec: ', 'line 1: exec: ', 'exec: line 0: '."""
@@ -83,11 +83,11 @@ class Process:
         )  # fmt: skip
 
     def run(self, call: Callable[[WorkerCall], CallResult], ran_out_of_memory: Callable[[], bool]) -> ExecResult:
-        """Run the process by call(); ran_out_of_memory() is asked if it was killed.
+        """Run the process with call(); if it was killed, call ran_out_of_memory().
 
         Raises:
             WorkdirError: the working directory cannot be entered.
-            Exception: what call() raises, or `on_output`.
+            Exception: an error that call() or `on_output` raised.
         """
         try:
             outcome = call(self.call)
@@ -113,7 +113,7 @@ class Process:
 
 
 def _ended(so_far: CallResult, *, cancelled: bool) -> ExecResult:
-    """The `ExecResult` of a process that was killed by its timeout or, cancelled, by its caller."""
+    """Return the `ExecResult` of a process that was killed because its time ran out or, if cancelled, by its caller."""
     return ExecResult(
         None, so_far.stdout, so_far.stderr, timed_out=not cancelled, truncated=so_far.truncated,
         cause="cancelled" if cancelled else "timeout", cancelled=cancelled,

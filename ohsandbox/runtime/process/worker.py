@@ -1,8 +1,8 @@
 """Processes without an exec each: `run` and the file operations use shells that stay open.
 
-One `docker exec` costs 44 ms (engine 20.10, docker-py 7); a fork in a running shell costs about 1 ms.
-A worker serves one call at a time; a pool keeps a few ready for each user. A worker whose streams a background
-child still holds is retired, so that late output is never taken for the next call's.
+One `docker exec` costs 44 ms (engine 20.10, docker-py 7); a fork in a running shell costs about 1 ms. A worker serves
+one call at a time; a pool keeps a few ready for each user. A worker whose streams are still held by a background child
+is retired, so that late output is never taken for the next call's output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Chunk
 
 OnBytes = Callable[[str, bytes], object]
-"""A callback that gets 'stdout' or 'stderr' and the bytes that arrived on it."""
+"""A callback that receives 'stdout' or 'stderr' and the bytes that arrived on that stream."""
 
 _SCRIPTS = files("ohsandbox.runtime").joinpath("scripts")
 SCRIPT = "\n".join(
@@ -39,37 +39,38 @@ SCRIPT = "\n".join(
 )
 
 DEFAULT_LIMIT_BYTES = 100 * 1024 * 1024
-"""Default limit of a stream: larger than any source file, small enough for a host's memory."""
+"""Default limit of a stream in bytes: larger than any source file, small enough for a host's memory."""
 
 _INLINE_STDIN_BYTES = 64 * 1024
-"""Stdin up to this size goes through the worker's own stream, counted; larger stdin gets its own worker and end of
-file. 64 KiB never block the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
+"""Bytes of stdin up to which it goes through the worker's own stream, counted; larger stdin gets its own worker and end
+of file. 64 KiB never block the writer: the socket alone buffers 208 KiB (net.core.wmem_default)."""
 
 _SPARE_WORKERS = 32
-"""Idle workers kept for each user; each concurrent call beyond them costs an exec. One is a shell, and 1 MiB here."""
+"""Idle workers kept for each user; each concurrent call beyond them costs an exec. A worker is a shell, and 1 MiB here.
+"""
 
 _NO_FORK = 254
-"""Exit code of bash as /bin/sh for a pipeline that it cannot fork; other shells exit."""
+"""Exit code of bash as /bin/sh if it cannot fork a pipeline; other shells exit."""
 
 INPUT_LEFT = 96
 """Exit code of a worker, without an end mark, if a call's stdin was not read from its stream."""
 
 _TAIL_BYTES = 160
-"""Longer than any end mark; what is kept of a stream's end."""
+"""Bytes kept of a stream's end, more than any end mark has."""
 
 _COMPLAINT_BYTES = 4096
-"""Longer than a shell's message about a program that it cannot execute, unless the program's path is longer."""
+"""Bytes of a shell's message about a program that it cannot execute, unless the program's path is longer."""
 
 UNCOUNTED = "uncounted"
 """The status of a call that was not started because the sandbox lacks `dd`, which separates the stdin of two calls."""
 
 _END = re.compile(rb":(\d{1,3}|missing|file|denied|%s):(free|held)\n" % UNCOUNTED.encode())
-"""What follows a call's mark: its exit code, or why nothing ran. Compiled once: a pattern with each call's own mark
-took 0.3 ms of a call's 0.6."""
+"""The text after a call's mark: its exit code, or the reason why nothing ran. Compiled once: a pattern with each call's
+own mark took 0.3 ms of a call's 0.6 ms."""
 
 
 class WorkerCall(NamedTuple):
-    """A call for a worker: a line of worker shell, its input, its limits and the receiver of its output."""
+    """A call for a worker: a line of worker shell, its input, its limits, and the receiver of its output."""
 
     body: bytes
     workdir: str = "/"
@@ -77,22 +78,22 @@ class WorkerCall(NamedTuple):
     takes_stdin: bool = False
     """Whether body itself reads exactly the bytes of stdin."""
     to_end: bool = False
-    """Whether nothing follows stdin, so that it needs no counting; the worker serves no further call."""
+    """Whether nothing follows stdin, so that it is not counted; the worker then serves no further call."""
     timeout_s: float | None = None
     stall_s: float | None = None
-    """Time limit in which no output arrives."""
+    """Seconds without output after which the call has stalled."""
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     """Bytes of each stream that are kept."""
     on_output: OnBytes | None = None
-    """Called with all output, in the caller's thread; nothing is read meanwhile. Its exceptions are raised."""
+    """Receives all output, in the caller's thread; nothing is read meanwhile. Its exceptions are raised."""
     cancel: threading.Event | None = None
     user: str | int | None = None
     mark: str = ""
-    """Processes that have it in their environment are killed when the call is given up; empty: none are."""
+    """Text in the environment of the call's processes, which are killed when the call is given up; empty: none are."""
     limit_kib: int = 0
-    """The soft limit that marks them, see `ProcessTree`."""
+    """The soft limit that marks the processes, see `ProcessTree`."""
     is_program: bool = False
-    """Whether it runs a program for the caller, which may need the network; calls of our own do not."""
+    """Whether the call runs a program for the caller, which may need the network; our internal calls do not."""
 
 
 class CallResult(NamedTuple):
@@ -104,11 +105,11 @@ class CallResult(NamedTuple):
     stderr: bytes
     truncated: bool
     complaint: str = ""
-    """The shell's own message if it could not execute the program."""
+    """The shell's own message if it could not execute the program, else empty."""
 
 
 class CallInterrupted(Exception):  # noqa: N818 - control flow inside the runtime, never seen outside
-    """The call ended early, as when the worker was killed (`kill -9 -1`); `outcome` holds the output until then."""
+    """The call ended early, for example as the worker was killed (`kill -9 -1`); `outcome` holds the output so far."""
 
     def __init__(self, outcome: CallResult) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class CallInterrupted(Exception):  # noqa: N818 - control flow inside the runtim
 
 
 class CallTimedOut(CallInterrupted):
-    """The call's time ran out; its processes still run."""
+    """The call exceeded its time limit; its processes still run."""
 
 
 class CallCancelled(CallInterrupted):
@@ -164,8 +165,8 @@ class Worker:
         """Wait for the end of a call that was sent.
 
         Raises:
-            CallCancelled, CallTimedOut, CallStalled: with the output until then. The processes still run.
-            CallInterrupted: the worker ended; with the output until then.
+            CallCancelled, CallTimedOut, CallStalled: with the output so far. The processes still run.
+            CallInterrupted: the worker ended; with the output so far.
             SandboxUnavailable: the connection broke.
         """
         call, streams = exchange.call, exchange.streams
@@ -192,9 +193,10 @@ class Worker:
         return outcome
 
     async def ended(self, exchange: Exchange, signal: Signal) -> bool:
-        """Read a call's output in an event loop; return whether `finish` then does not block.
+        """Read a call's output in an event loop; return whether it has ended, so that `finish` does not block.
 
-        It has where the call takes longer than AT_ONCE_S, prints much, was killed, or its worker broke.
+        False if it takes longer than AT_ONCE_S, prints more than AT_ONCE_BYTES, was killed or is UNCOUNTED, or its
+        worker broke.
         """
         size = 0
 
@@ -214,7 +216,7 @@ class Worker:
         return exchange.ended and exchange.streams[Stream.STDOUT].status not in (UNCOUNTED, str(KILLED))
 
     def send(self, exchange: Exchange) -> None:
-        """Write the call's line, and its stdin where that is small and counted; else a thread writes stdin."""
+        """Write the call's line, and its stdin if that is small and counted; otherwise a thread writes stdin."""
         call, mark = exchange.call, exchange.mark.encode()
         self.calls += 1
         to_end = call.to_end or len(call.stdin) > _INLINE_STDIN_BYTES
@@ -244,7 +246,7 @@ class Worker:
             self.channel.close_stdin()
 
     def _read(self, wait_s: float, cancel: threading.Event | None) -> list[Chunk] | None:
-        """`Channel.read`; returns None also soon after cancel is set."""
+        """Return `Channel.read`'s chunks; None also soon after cancel is set."""
         if cancel is None:
             return self.channel.read(None if wait_s == math.inf else wait_s) if wait_s > 0 else None
         until = time.monotonic() + wait_s
@@ -258,17 +260,19 @@ class Worker:
         return stderr.startswith(self._complaint)
 
     def not_served(self, code: int, outcome: CallResult) -> SandboxUnavailable:
-        """The error for a worker that ended by itself: a call without its end mark never succeeded."""
+        """Return the error for a worker that ended by itself: a call without its end mark never succeeded."""
         if code == INPUT_LEFT:
             return SandboxUnavailable(
-                "A call was cut off: the sandbox's `dd` did not hand its input on, so what it has done is not known. "
-                "Remedy: look at what `dd` is there, go back with `ohsandbox undo`, or make a new sandbox."
+                "A call was cut off: the sandbox's `dd` did not pass its input on, so its effects are unknown. "
+                "Remedy: check the sandbox's `dd`, go back with `ohsandbox undo`, or make a new sandbox."
             )
         words = " ".join((outcome.stderr or outcome.stdout).decode("utf-8", "replace").split())[:200]
         said = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
         if not outcome.stdout and (self.calls == 1 or self.complains(outcome.stderr)):
             return WorkerUnusable(f"The sandbox could not start a process ({said}).")
-        return SandboxUnavailable(f"A call was cut off ({said}), so what it has done is not known. Remedy: look at it.")
+        return SandboxUnavailable(
+            f"A call was cut off ({said}), so its effects are unknown. Remedy: check them before you call again."
+        )
 
     def _outcome(self, streams: dict[Stream, _Collector]) -> CallResult:
         out, err = streams[Stream.STDOUT], streams[Stream.STDERR]
@@ -282,7 +286,7 @@ class Worker:
         return CallResult(out.status, stdout, stderr, out.truncated or err.truncated, complaint)
 
     def drain(self) -> None:
-        """Read and drop what the holders of a retired worker's streams still print, until they end."""
+        """Read and drop what background processes still print on a retired worker's streams, until the streams end."""
         with contextlib.suppress(SandboxUnavailable, OSError):
             if self._feeder is None:  # else the feeder closes it: closed here, the descriptor might be reused
                 self.channel.close_stdin()
@@ -294,7 +298,7 @@ class Worker:
 
 
 def _why_ended(chunks: list[Chunk] | None, cancel: threading.Event | None, *, stalls: bool) -> type[CallInterrupted]:
-    """Why a read gave no output: the end of the stream, a cancel, silence or the time limit."""
+    """Return the reason why a read gave no output: the stream ended, or a cancel, silence or the time limit."""
     if chunks is not None:
         return CallInterrupted
     if cancel is not None and cancel.is_set():
@@ -332,7 +336,7 @@ class _Collector:
         return self._total > self._limit_bytes
 
     def payload(self) -> bytes:
-        """The call's own bytes. The surplus is dropped first: 100 MB are joined once and never sliced."""
+        """Return the call's own bytes. The surplus is dropped first: 100 MB are joined once and never sliced."""
         surplus = self._kept - min(self._total, self._limit_bytes)
         while surplus > 0:
             last = self._parts.pop()
@@ -344,7 +348,7 @@ class _Collector:
 
 
 class _OutputRelay:
-    """Forwards a call's output as it arrives, without end marks and the shell's message about a failed exec."""
+    """Relays a call's output as it arrives, without end marks and the shell's message about a failed exec."""
 
     def __init__(self, on_output: OnBytes, mark: str, complaint: bytes) -> None:
         self._on_output, self._mark, self._complaint = on_output, mark.encode(), complaint
@@ -360,12 +364,12 @@ class _OutputRelay:
             self._give(chunk.stream, self._mark_at(held))
 
     def finish(self, streams: dict[Stream, _Collector]) -> None:
-        """Forward what is held back, without the end marks: the call is over."""
+        """Relay the bytes held back, without the end marks, when the call is over."""
         for stream, collector in streams.items():
             self._give(stream, len(self._held[stream]) - collector.mark_bytes)
 
     def _mark_at(self, held: bytes) -> int:
-        """Offset at which the mark is or may begin; the end of held if there is none."""
+        """Return the offset at which the mark is or may begin; the end of held if there is none."""
         at = held.rfind(self._mark)
         if at >= 0 and len(held) - at <= _TAIL_BYTES:
             return at
@@ -383,7 +387,7 @@ class WorkerPool:
     """Ready workers, a few for each user."""
 
     def __init__(self, open_channel: Callable[[list[str], str | int | None], Channel]) -> None:
-        """open_channel(argv, user) opens one without a terminal."""
+        """Store open_channel(argv, user), which opens a channel without a terminal."""
         self._open_channel = open_channel
         self._idle: dict[str | int | None, list[Worker]] = defaultdict(list)
         self._lock = threading.Lock()
@@ -415,7 +419,7 @@ class WorkerPool:
         return worker
 
     def begin(self, call: WorkerCall) -> Exchange | None:
-        """Send call to an idle worker; return None, with nothing sent, where that might block."""
+        """Send call to an idle worker; return None, with nothing sent, if that might block."""
         if is_short(call.timeout_s) or (worker := self.take_idle(call.user)) is None:
             return None
         if len(worker.channel.filenos() or ()) != 1:  # with none it may block, and one alone can be awaited
@@ -431,7 +435,7 @@ class WorkerPool:
         return exchange
 
     def take_idle(self, user: str | int | None) -> Worker | None:
-        """Take an idle worker without blocking; None where there is none."""
+        """Take an idle worker without blocking; None if there is none."""
         while True:
             with self._lock:
                 idle = self._idle[user].pop() if self._idle[user] else None
@@ -453,7 +457,7 @@ class WorkerPool:
         worker.channel.close()
 
     def discard_all(self) -> None:
-        """Close every idle worker, and those in use later: the sandbox or its environment changed, or ends."""
+        """Close every idle worker, and later those in use: the sandbox or its environment has changed or ends."""
         with self._lock:
             self._generation += 1
             idle, self._idle = self._idle, defaultdict(list)

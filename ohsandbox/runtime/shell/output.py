@@ -1,4 +1,4 @@
-"""A command's output in bounded memory: its capture, the file of a longer output, and the relay to a listener."""
+"""A command's output in bounded memory: its capture, the file for longer output, and the relay to a listener."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ohsandbox.secrets import Masker
 
 CAPTURE_BYTES = 2 * 1024 * 1024
-"""How much of one command's output is kept, half from its beginning and half from its end. A line of 500 KiB is
+"""Bytes of one command's output that are kept, half from its beginning and half from its end. A line of 500 KiB is
 returned whole; the tool shows a model far less than this."""
 
 PENDING_BYTES = 1024 * 1024
-"""Bytes received and not yet passed on; above this the terminal is not read, and the command's next write blocks."""
+"""Bytes received and not yet relayed; above this the terminal is not read, and the command's next write blocks."""
 
 _SPOOL_BYTES = 64 * 1024 * 1024
-"""Maximum size of the file: a forgotten `yes` must not fill the sandbox's disk."""
+"""Maximum size of the file in bytes, so that a forgotten `yes` does not fill the sandbox's disk."""
 FLUSH_S = 5.0
 
 FAREWELL = b"exit\n"
@@ -83,7 +83,7 @@ class Capture:
             self._dropped += len(oldest)
 
     def last(self, size: int) -> bytes:
-        """Return the last size bytes without taking them; the cost depends on size alone."""
+        """Return the last size bytes without taking them; the cost depends only on size."""
         found: deque[bytes] = deque()
         missing = size
         for chunk in reversed(self._tail):
@@ -95,7 +95,7 @@ class Capture:
         return head + b"".join(found)
 
     def kept(self) -> tuple[bytes, bool]:
-        """Return the bytes since the last take, which stay, and False; if some were dropped, the end and True."""
+        """Return the bytes since the last take, which stay, and False; or, if some were dropped, the end and True."""
         tail = b"".join(self._tail)
         return (tail, True) if self._dropped else (bytes(self._head) + tail, False)
 
@@ -158,7 +158,7 @@ class OverflowFile:
         self._failed = False
 
     def write(self, data: bytes) -> None:
-        """Add data; opens the file on the first call."""
+        """Add data; the first call opens the file."""
         if self._failed:
             return
         try:
@@ -218,11 +218,11 @@ class OutputRelay:
 
     @property
     def pending(self) -> bool:
-        """Whether output has come that is not handed on."""
+        """Whether output has arrived that is not relayed yet."""
         return self._size > 0
 
     def feed(self, data: bytes, after_gap: bool = False) -> None:  # noqa: FBT001, FBT002 - as `Capture.kept` has it
-        """Add output; after a gap it may begin within a secret."""
+        """Add output; after a gap it may begin in the middle of a secret."""
         with self._changed:
             self._after_gap = self._after_gap or after_gap
             self._came.append(data)

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.shell.session import ShellSession
 
 RUNG_S = 2.0
-"""Seconds for a command to end after each rung of the kill ladder."""
+"""Seconds for a command to end after each step of the kill ladder."""
 _CANCEL_RUNG_S = 0.4
-"""The same for a cancelled command: its caller waits, and it must be gone within a second."""
+"""The same for a cancelled command: its caller waits, and the command must be gone within a second."""
 _UNANSWERED_S = 30.0
 """Seconds after which a sandbox that cannot run a line of shell, for example during a fork bomb, is restarted."""
 _BEGINS_S = 5.0
-"""Seconds within which a shell on a loaded machine begins a command; otherwise something holds it up, which is
-interrupted."""
+"""Seconds within which a shell on a loaded machine begins a command; after that, whatever delays it is interrupted."""
 _BEGIN_PERIOD_S = 0.02
 _INTERRUPT = b"\x03"
 """The INTR character of every terminal that we open."""
@@ -92,11 +91,15 @@ class RunningCommand(ProcessTree):
         self._shell = b"%d %s %s" % (session.pid, quote(f"{session.directory}/tty"), quote(f"{session.directory}/in"))
 
     def probe(self) -> str:
-        """Return what the session's terminal is doing: 'idle', 'input', 'busy', 'spins' or 'gone'."""
+        """Return what the session's terminal does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
         return self._snippet(b"ohs_probe %s" % self._shell).stdout.decode("utf-8", "replace").strip()
 
     def probe_patiently(self, is_alive: Callable[[], bool]) -> str:
-        """`probe`; 'busy' while a loaded sandbox does not answer, for at most UNANSWERED_S and while is_alive()."""
+        """Return `probe`'s result; 'busy' if a loaded sandbox does not answer it.
+
+        Raises:
+            SandboxUnavailable: it has not answered for _UNANSWERED_S, or is_alive() returned False.
+        """
         try:
             said = self.probe()
         except SandboxUnavailable:
@@ -130,9 +133,9 @@ class RunningCommand(ProcessTree):
             self._snippet(b"ohs_insist %s %d" % (self._shell, int(front)))
 
     def end(self, *, quickly: bool = False) -> None:
-        """Climb the ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, the shell.
+        """Climb the kill ladder: SIGINT to the foreground, SIGTERM to all, SIGKILL to all, then kill the shell.
 
-        quickly: skip SIGTERM, make one pass of SIGKILL before the last one, and shorten each rung.
+        quickly skips SIGTERM, makes one pass of SIGKILL before the last one, and shortens each step.
 
         Raises:
             SandboxUnavailable: no process can be started in the sandbox to send signals.
@@ -151,7 +154,7 @@ class RunningCommand(ProcessTree):
         self.kill()
 
     def _ends(self, *, quickly: bool) -> bool:
-        """Return whether the command has ended after a rung."""
+        """Return whether the command has ended after a step."""
         options = WaitOptions(_CANCEL_RUNG_S if quickly else RUNG_S)
         watch = CommandWait(self.session, self.call, self.probe, options, ignore_input=True)
         return watch.outcome() in (WaitOutcome.FINISHED, WaitOutcome.LEFT)

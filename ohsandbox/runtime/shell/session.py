@@ -40,15 +40,15 @@ TERMINAL = _SCRIPTS.joinpath("terminal.sh").read_text("utf-8")
 SESSION = _SCRIPTS.joinpath("session.sh").read_text("utf-8")
 
 _BACKGROUND_BYTES = 64 * 1024
-"""Bytes of background jobs' output between two commands that are kept."""
+"""Bytes kept of the output that background jobs print between two commands."""
 
 _SETTLE_S = 10.0
-"""Seconds to wait for the keeper's answer or end, by which it is certain how a shell ended: 3 ms, and on a machine with
-six runnable processes per processor the end of a stream took over 200 ms."""
+"""Seconds to wait for the keeper's answer or end, which shows how a shell ended: normally 3 ms; on a machine with six
+runnable processes per processor the end of a stream took over 200 ms."""
 
 START_S = 10.0
-"""Seconds to wait for a shell's greeting, which comes within 10 ms of its exec; a /bin/sh that is no shell never sends
-one."""
+"""Seconds to wait for a shell's greeting, which comes within 10 ms of its exec; a /bin/sh that is not a shell sends
+none."""
 REAP_S = 1.0
 """Seconds until the engine knows the exit code of a process that has ended."""
 
@@ -75,7 +75,7 @@ For those shells `recover` sends it."""
 
 
 class ShellUnusable(SandboxUnavailable):
-    """The processes of a session started, but no working shell."""
+    """The processes of a session started, but there is no working shell."""
 
 
 class ShellSession:
@@ -98,9 +98,9 @@ class ShellSession:
 
         A copy of its exported variables, except `unsaved`, is kept in its directory for its successor.
 
-        open_channel(argv, tty=, env=) opens a channel as the session's user. directory is private to the session and
-        does not exist yet. mark is in the environment of all that the shell starts. home is the directory that a shell
-        enters if its own was removed. on_overflow(nonce) returns the sink for a command's whole output.
+        open_channel(argv, tty=, env=) opens a channel as the session's user. directory belongs to this session alone
+        and does not exist yet. mark is in the environment of all processes that the shell starts. home is the directory
+        that a shell enters if its own was removed. on_overflow(nonce) returns the sink for a command's whole output.
 
         Raises:
             SandboxUnavailable: no shell can be started in the sandbox.
@@ -111,7 +111,7 @@ class ShellSession:
         """The shell's process id in the sandbox."""
         self.call: ShellCommand | None = None
         self.exit_code: int | None = None
-        """None until the shell has ended, or if its exit code is unknown."""
+        """The shell's exit code; None until it has ended, or if the code is unknown."""
         self.failure: SandboxUnavailable | None = None
         self.changed = threading.Condition()
         self._tell: Callable[[], None] | None = None
@@ -127,7 +127,7 @@ class ShellSession:
         undone.
         """
         self._prefix = f"ohs_{secrets.token_hex(4)}_"
-        """Prefix of our names in the shell, where commands may set any names: random, so that no other name begins with
+        """Prefix of our names in the shell, where commands may set any names; random, so that no other name begins with
         it.
         """
         self._records = b""
@@ -141,7 +141,7 @@ class ShellSession:
         self._begin(self._setup(workdir, home, restored, unsaved))
 
     def _begin(self, setup: bytes) -> None:
-        """Have the shell read its first lines, and wait until it answers."""
+        """Send the shell its first lines, and wait until it answers."""
         with contextlib.suppress(BrokenPipeError):  # the keeper has ended, which the reader will report
             self._keeper.write(setup)
         threading.Thread(target=self._read, name="ohsandbox-shell", daemon=True).start()
@@ -252,7 +252,7 @@ class ShellSession:
 
     @property
     def traps_exit(self) -> bool:
-        """Whether the agent may have set an EXIT trap, which keeps a shell that exits busy."""
+        """Whether the agent may have set an EXIT trap, during which a shell that exits stays busy."""
         return self._exit_trap
 
     def recover(self) -> None:
@@ -287,10 +287,10 @@ class ShellSession:
             self._end(self.terminal.wait(REAP_S), None)
 
     def last_exit_code(self, snippet: Callable[[bytes], CallResult]) -> int | None:
-        """Return the exit code of a shell that has ended, once its last report has arrived or cannot; None: unknown.
+        """Return the exit code of a shell that has ended, once its last report has arrived or cannot; None if unknown.
 
-        A shell whose keeper is gone has read end of file, and exited with 0: it counts as KILLED. snippet runs a line
-        of shell in the sandbox.
+        A shell whose keeper is gone has read end of file and exited with 0; it counts as KILLED. snippet runs a line of
+        shell in the sandbox.
         """
         said: list[bytes] = []
         if self.exit_code != KILLED and not self._is_settled():
@@ -372,7 +372,7 @@ class ShellSession:
         self._terminal_ended = True
 
     def _poll_keeper(self) -> None:
-        """Read on until it is certain whether a shell that has ended has sent a report: the connections differ."""
+        """Read on until it is certain whether a shell that has ended sent a report; its two streams end separately."""
         while not (self._closed or self._is_settled()):
             if not self._take(self._keeper, POLL_MS / 1000):
                 self._note_keeper_end()
@@ -397,7 +397,7 @@ class ShellSession:
             self._note_keeper_end()
 
     def _note_keeper_end(self) -> None:
-        """Kill the shell: if its keeper is gone, as after `kill -9 -1`, it can neither take commands nor report."""
+        """Kill the shell, which without its keeper (as after `kill -9 -1`) can neither take commands nor report."""
         with self.changed:
             self._keeper_ended = True
             self.changed.notify_all()
@@ -405,12 +405,12 @@ class ShellSession:
             self.terminal.kill()
 
     def _is_settled(self) -> bool:
-        """Whether no further report can arrive of a shell that has ended, or none is missing."""
+        """Whether no report is missing of a shell that has ended, or none can arrive any more."""
         has_all = self.call is None or self.call.report is not None
         return has_all or self._answered or self._keeper_ended or self.failure is not None
 
     def _exit_code(self) -> int:
-        """Return the exit code of the shell whose terminal has closed; one that still runs is useless and is killed.
+        """Return the exit code of the shell whose terminal has closed; one that still runs is killed.
 
         A shell whose keeper is gone has read end of file and exited with 0, or was killed by us: both count as KILLED.
         """
@@ -487,7 +487,7 @@ class ShellSession:
 
 
 def _without_farewell(text: str) -> str:
-    """Remove bash's 'exit' if a trap may have printed after it: most likely it is a line of its own."""
+    """Remove bash's 'exit', on a line of its own, from text after which an EXIT trap may have printed."""
     lines = [*re.finditer(f"(?m)^{_FAREWELL}", text)]
     start = lines[-1].start() if lines else text.rfind(_FAREWELL)
     return text if start < 0 else text[:start] + text[start + len(_FAREWELL) :]

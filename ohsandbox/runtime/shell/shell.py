@@ -1,4 +1,4 @@
-"""`Shell`: a named session with time limits, restarts after failures, and notices that explain both."""
+"""`Shell`: a named session with time limits, and with restarts after failures; notices explain both."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 _UNSEEN_BYTES = 4096
 """Bytes at the end of the output that are checked for a question, which is shorter."""
 _TOLD_QUEUE_S = 1.0
-"""The shortest wait in seconds behind another call that is reported in a notice."""
+"""Seconds of waiting behind another call from which a notice reports it."""
 _COMMAND_BY_FILE_BYTES = 16 * 1024
-"""Size from which a command is passed in a file: shells read a pipe byte by byte, 1 MiB took 0.5 s through the FIFO and
-20 ms from a file."""
+"""Size in bytes from which a command is passed in a file: shells read a pipe byte by byte, so 1 MiB took 0.5 s through
+the FIFO and 20 ms from a file."""
 _SNIPPET_S = 5.0
-"""Time limit for a line of shell; the kill ladder restarts a sandbox that exceeds it."""
+"""Time limit in seconds for a line of shell; the kill ladder restarts a sandbox that exceeds it."""
 ENV_SNAPSHOT_BYTES = 1024 * 1024
 _LAST_PLAIN_CODE = 127
 """Exit codes above this mean that a signal ended the program, perhaps before it restored the terminal."""
@@ -52,7 +52,7 @@ _ENDED_BY_US = frozenset({WaitOutcome.TIMEOUT, WaitOutcome.CANCELLED})
 
 
 class SessionOptions(NamedTuple):
-    """The settings with which a session begins."""
+    """Initial settings of a session."""
 
     env: Mapping[str, str]
     workdir: str
@@ -69,22 +69,22 @@ class Shell:
         self._host, self._options = host, options
         self._lock = threading.Lock()
         self._holder = 0
-        """Id of the thread whose call is running; 0 for none."""
+        """Id of the thread whose call is running; 0 if there is none."""
         self._session: ShellSession | None = None
         self._generation = 0
         """The sandbox's generation when the session was opened."""
         self._begun: Begun[CommandObservation] | None = None
-        """A call from an event loop that holds the turn, perhaps without a thread."""
+        """The call that an event loop began and that holds the turn, perhaps without a thread."""
         self._running: RunningCommand | None = None
         self._descendants: ProcessTree | None = None
-        """All processes started since the first shell."""
+        """All processes started since the first shell began."""
         self._spool: OverflowFile | None = None
         self._cwd = options.workdir
         self._notices: list[str] = []
         self._mark = secrets.token_hex(8)
         self._background = self._restored = ""
         self._taken_over, self._again = options.is_reopened, False
-        """_again: the command was sent to a second shell."""
+        """_again: whether the command was already sent to a second shell."""
         self._new_env: deque[tuple[str, str]] = deque()
         """Variables that the shell exports before its next command."""
         self._untidy = False
@@ -119,12 +119,12 @@ class Shell:
         text: str = "",
         listener: Callable[[str], object] | None = None,
     ) -> CommandObservation:
-        """See `Runtime.execute`; the shell executes text instead of the command."""
+        """Run a command as `Runtime.execute` does; the shell executes text instead of the command."""
         called_at, queued_s = time.monotonic(), 0.0
         if not self._lock.acquire(blocking=False):
             if self._holder == threading.get_ident():
                 raise UsageError(
-                    f"on_output cannot call the session {self.name!r}, whose command it hears; use another"
+                    f"on_output cannot call the session {self.name!r}, whose output it receives; use another session"
                 )
             has_turn = self._queue(wait)
             queued_s = time.monotonic() - called_at
@@ -162,7 +162,7 @@ class Shell:
         return False
 
     def begin(self, command: str, wait: WaitOptions) -> Begun[CommandObservation] | None:
-        """Send command from an event loop's thread. None: nothing was sent because it might block; call `execute`."""
+        """Send command from an event loop's thread; return None, with nothing sent, if that might block."""
         if is_short(wait.timeout_s) or len(command) > _COMMAND_BY_FILE_BYTES or not command.strip():
             return None
         if not self._lock.acquire(blocking=False):
@@ -212,7 +212,7 @@ class Shell:
             return running.call.capture.last(limit_bytes)
 
     def close(self, *, kill: bool = True) -> None:
-        """Kill the shell and all it started; if not kill, only close its channels, as before the sandbox's own end."""
+        """Kill the shell and all its processes; with kill=False, only close its channels, since the sandbox ends."""
         if kill and self._descendants is not None:
             with contextlib.suppress(OhsandboxError, OSError):
                 self._descendants.kill()
@@ -246,7 +246,7 @@ class Shell:
         return self._watched(running, wait, listener)
 
     def _awaits_enter(self, running: RunningCommand) -> bool:
-        """Whether Enter answers what the caller has seen: the program waits for input and has printed nothing since."""
+        """Whether Enter replies to output that the caller has seen: the program waits and has printed nothing since."""
         with running.session.changed:
             unseen = bool(clean(running.call.capture.last(_UNSEEN_BYTES)).strip())
         if not unseen and running.probe() == "input":
@@ -256,7 +256,7 @@ class Shell:
         return False
 
     def _begin(self, command: str, text: str = "", *, at_once: ShellSession | None = None) -> RunningCommand:
-        """Send the command. at_once: to this idle session, without blocking; BrokenPipeError if it has ended."""
+        """Send the command; with at_once to this idle session, without blocking: BrokenPipeError if it has ended."""
         session, path = at_once or self._ready(), None
         self._was_used = True
         self._background += session.take_background(self._host.secrets.masker)
@@ -344,7 +344,7 @@ class Shell:
         runs_on = outcome in _RUNS_ON
         exit_code = call.report.exit_code if call.report else None
         if outcome is WaitOutcome.LOST or (outcome in _ENDED_BY_US and not call.finished):
-            self._restart(session, "The shell did not come back from this command and was restarted")
+            self._restart(session, "The shell did not return from this command and was restarted")
             exit_code = None
         elif outcome is WaitOutcome.LEFT:
             exit_code = self._left(session, call)
@@ -397,7 +397,7 @@ class Shell:
         return CommandObservation(command=command, cwd=self._cwd, session=self.name, notice=notice, **facts)
 
     def _not_begun(self, command: str, wait: WaitOptions, *, queued_s: float) -> CommandObservation:
-        """Return the result for a caller that gave up its turn. Changes nothing, since another call holds the lock."""
+        """Return the result for a caller whose turn did not come; change nothing, since another call holds the lock."""
         cancelled = wait.cancel is not None and wait.cancel.is_set()
         why = (
             "Cancelled before it began; nothing of it ran"
@@ -440,7 +440,7 @@ class Shell:
         if self._descendants is None:
             self._descendants = ProcessTree(self._snippet, session.pid, self._mark, began=time.monotonic())
         if self._taken_over:
-            where = f"in {session.cwd}" if session.cwd == self._cwd else f"in {session.cwd}, for {self._cwd} is gone"
+            where = f"in {session.cwd}" if session.cwd == self._cwd else f"in {session.cwd}: {self._cwd} is gone"
             kept = "its exported environment is restored" if self._restored else "its environment is lost"
             self._notices.append(
                 f"The shell is new, {where}; {kept}; functions, aliases, unexported variables and background programs "
@@ -458,16 +458,16 @@ class Shell:
             return None
         if b"no PATH" in said:
             return SandboxUnavailable(
-                "The sandbox's PATH is empty: its image, or env=, sets it so, and no shell comes up where no program "
-                "is found. Remedy: use an image that sets a PATH, or pass env={'PATH': '/usr/local/bin:/usr/bin:/bin'}."
+                "No shell can start: the sandbox's PATH, which its image or env= sets, is empty. "
+                "Remedy: use an image that sets a PATH, or pass env={'PATH': '/usr/local/bin:/usr/bin:/bin'}."
             )
         return SandboxUnavailable(
-            f"The sandbox has no {', '.join(lacking)}, without which no shell comes up. Its files are kept. "
+            f"The sandbox has no {', '.join(lacking)}, without which no shell starts. Its files are kept. "
             "Remedy: use an image that has it, or go back with `ohsandbox undo`."
         )
 
     def _left_behind(self, path: str) -> str:
-        """Return the environment that an earlier process's keeper saved (keeper.sh), with our mark in place of its."""
+        """Return the environment that an earlier process's keeper saved (keeper.sh), with this shell's mark."""
         with contextlib.suppress(OhsandboxError, OSError):
             mine = self._snippet(b"[ -f %s ] && [ -O %s ]" % (quote(path), quote(path)))
             if mine.status == "0" and (text := self._snapshot(path)):  # another user may have put a file at that path

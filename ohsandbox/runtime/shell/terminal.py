@@ -26,7 +26,7 @@ class MarkSplitter:
         self._held = b""
 
     def feed(self, data: bytes) -> list[bytes | Mark]:
-        """Return the pieces so far; bytes that may begin a mark are held back until the next call decides."""
+        """Return the pieces so far; bytes that may begin a mark are held back until the next call."""
         data, self._held = self._held + data, b""
         pieces: list[bytes | Mark] = []
         done = 0
@@ -55,8 +55,9 @@ def _may_become_mark(start: bytes) -> bool:
 
 
 _STRING_UNITS = 4096
-"""The longest control string (ECMA-48 5.6) that is recognised; titles, links and clipboards are shorter. A longer one,
-or one whose line ends before its terminator, loses only its introducer and stays as text, so it can hide nothing."""
+"""Maximum length of a control string (ECMA-48 5.6) that is recognised; titles, links and clipboards are shorter. A
+longer one, or one whose line ends before its terminator, loses only its introducer and stays as text, so it cannot hide
+anything."""
 
 _CSI = rb"[0-?]{0,256}[ -/]{0,16}"
 _STRING = rb"(?:[^\x07\x18\x1a\x1b\n\xc2]|\xc2(?![\x80-\x9f])){0,%d}" % _STRING_UNITS
@@ -74,7 +75,7 @@ _UNFINISHED = re.compile(
 )
 _UNFINISHED_BYTES = 2 * _STRING_UNITS + 4
 _HALF = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})(?=\x1b|\xc2[\x80-\x9f])")
-"""The beginning of a character that a control function interrupts: no continuation of the character follows."""
+"""The beginning of a character that a control function interrupts, so that the rest of the character is missing."""
 
 
 def clean(raw: bytes) -> str:
@@ -82,7 +83,7 @@ def clean(raw: bytes) -> str:
 
     Invalid UTF-8 becomes U+FFFD. Escape sequences and C1 controls are removed; an unterminated control string loses
     only its introducer. A line rewritten with carriage returns keeps its last state; `\r\n` becomes `\n`. Every other
-    byte is kept, tabs and NULs included.
+    byte is kept, including tabs and NULs.
     """
     text = without_controls(raw)
     return "\n".join(_last_state(line) for line in text.split("\n")) if "\r" in text else text
@@ -144,7 +145,7 @@ _CONTROL_KEY = re.compile(r"(?:C-|CTRL[-+])([a-z@\[\]\\^_])", re.IGNORECASE)
 
 
 def keystrokes(text: str) -> bytes:
-    """Return the bytes to type: of a key (`C-c`, `ENTER`, `UP`), or text and Enter unless it ends in a newline."""
+    """Return the bytes of a key (`C-c`, `ENTER`, `UP`), or of text, with Enter added unless it ends in a newline."""
     key = text.strip()
     if control := _CONTROL_KEY.fullmatch(key):
         return bytes([ord(control[1].upper()) & 0x1F])

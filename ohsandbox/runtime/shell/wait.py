@@ -1,4 +1,4 @@
-"""Waiting for a command until it ends, waits for input, falls silent, matches, or runs out of time."""
+"""Waiting until a command ends, waits for input, prints nothing, matches a pattern, or exceeds its time."""
 
 from __future__ import annotations
 
@@ -22,38 +22,39 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.shell.session import ShellSession
 
 FIRST_PROBE_S = 0.1
-"""Silence before the processes are probed: most commands end sooner and are never probed."""
+"""Seconds of silence before the processes are probed: most commands end sooner and are never probed."""
 SECOND_PROBE_S = 0.1
-"""Seconds until a second probe, which must confirm the first, without output in between."""
+"""Seconds before the second probe, which confirms the first if there was no output between them."""
 PROBE_PERIOD_S = 0.5
-"""Time between probes of a busy command; a probe costs about 1.5 ms in the sandbox."""
+"""Seconds between probes of a busy command; a probe costs about 1.5 ms in the sandbox."""
 BEGIN_S = 5.0
-"""A shell begins a command within 1 ms. If it is busy for this long, it runs something that the agent put before every
-command, such as a PROMPT_COMMAND that cannot be unset."""
+"""Seconds for a shell to begin a command, which normally takes 1 ms. A shell that stays busy runs something that the
+agent set to run before every command, such as a PROMPT_COMMAND that cannot be unset."""
 READ_CHARS_PER_S = 256 * 1024
-"""Minimum rate at which a shell reads a long command before it runs it: alone it takes 0.5 s for 5 MiB, but up to 10 s
-with twelve runnable processes on two processors. Meanwhile it looks as if it were busy with something else."""
+"""Minimum rate at which a shell reads a long command before it runs it: 5 MiB take 0.5 s on an idle machine, but up to
+10 s with twelve runnable processes on two processors. While it reads, the shell seems busy."""
 _RECOVER_S = 1.0
-"""A shell that is asked for a missing report sends it within a millisecond, or within this time with six runnable
-processes per processor. With 0.2 s, 1 in 150 shells that Ctrl-C had thrown out of a loop was replaced."""
+"""Seconds for a shell that is asked for a missing report to send it: normally a millisecond. With 0.2 s and six
+runnable processes per processor, 1 in 150 shells whose loop was ended by Ctrl-C was replaced."""
 _RECOVER_PROBES = 8
-"""Number of probes that find the shell idle before it is given up: as many as fit into _RECOVER_S, and more time on a
-busier machine."""
+"""Minimum number of probes that find the shell idle before it is given up: as many as fit into _RECOVER_S; on a busier
+machine they take longer."""
 _RECOVER_AGAIN = 3
-"""Number of probes after which the shell is asked again: an interrupt that is repeated until it works (ohs_insist)
-discards a question."""
+"""Number of probes after which the shell is asked again: an interrupt that is repeated until it works (ohs_insist) may
+discard a question."""
 EXPECT_BYTES = 64 * 1024
 """Bytes at the end of the output in which `expect` searches."""
 EXPECT_CHARS = 1000
 """Maximum length of `expect`: it may come from a model, and takes time and memory to compile."""
 _EXPECT_S = 0.5
-"""Limit of one search: an ordinary pattern takes about 1 ms for EXPECT_BYTES; `(x+x+)+y` takes exponential time."""
+"""Time limit in seconds of one search: an ordinary pattern takes about 1 ms for EXPECT_BYTES, but `(x+x+)+y` takes
+exponential time."""
 EXPECT_PAUSE = 4
 """Pause between searches, in durations of the last one, so that searches use at most a fifth of a processor."""
 
 
 class WaitOutcome(Enum):
-    """Why waiting ended."""
+    """The reason why waiting ended."""
 
     FINISHED = auto()
     LEFT = auto()
@@ -66,11 +67,11 @@ class WaitOutcome(Enum):
     EXPECTED = auto()
     INPUT = auto()
     LOST = auto()
-    """The shell does not run this command any more and will never report it."""
+    """The shell no longer runs this command and will never report it."""
 
 
 class WaitOptions(NamedTuple):
-    """How long to wait, and for what."""
+    """How long to wait for a command, and for which events."""
 
     timeout_s: float | None = None
     idle_timeout_s: float | None = None
@@ -84,7 +85,7 @@ def _or_never(seconds: float | None) -> float:
 
 
 def expectation(pattern: str) -> regex.Pattern[str]:
-    """Compile pattern with `regex`, which has a timeout and lets other threads run; `re` has neither.
+    """Compile pattern with the module `regex`, which has time limits and lets other threads run; `re` has neither.
 
     Raises:
         UsageError: the pattern is invalid or longer than EXPECT_CHARS.
@@ -112,7 +113,7 @@ class CommandWait:
         ignore_input: bool = False,
         relay: OutputRelay | None = None,
     ) -> None:
-        """Store the arguments. probe() tells what the terminal does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
+        """Store the arguments. probe() returns what the terminal does: 'idle', 'input', 'busy', 'spins' or 'gone'."""
         self._shell, self._call, self._probe = shell, call, probe
         self._cancel, self._relay, self._ignore_input = wait.cancel, relay, ignore_input
         now = time.monotonic()
@@ -129,12 +130,11 @@ class CommandWait:
         self._verdict = ""
         self._lost_at: float | None = None
         self._idle_probes = 0
-        """Time at which an idle shell that was asked for its report is given up."""
         self.notice = ""
         """Reason why the search for `expect` was given up; empty if it was not."""
 
     def outcome(self) -> WaitOutcome:
-        """Block until one of the outcomes, and return it.
+        """Block until there is an outcome, and return it.
 
         Raises:
             SandboxUnavailable: the sandbox is gone.

@@ -69,7 +69,7 @@ def test_what_a_shell_needs_and_the_image_lacks_is_named_at_the_first_command(
 ) -> None:
     place = sandbox(image(base=DEBIAN, run=f"rm -f /usr/bin/{name}"))
     began = time.monotonic()
-    with pytest.raises(SandboxUnavailable, match=f"has no `{name}`, without which no shell comes up"):
+    with pytest.raises(SandboxUnavailable, match=f"has no `{name}`, without which no shell starts"):
         place.execute("echo ok")
     assert time.monotonic() - began < 30
     assert place.run(["echo", "one process needs none of it"]).exit_code == 0

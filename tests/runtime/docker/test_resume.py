@@ -181,7 +181,7 @@ def test_a_file_that_another_user_put_there_is_not_taken_for_the_environment() -
         runtime.reopen_session("main", workdir="/nosuch")
         seen = runtime.execute("pwd; ls /tmp/owned")
         assert "environment is lost" in str(seen.notice)
-        assert "for /nosuch is gone" in str(seen.notice)
+        assert ": /nosuch is gone" in str(seen.notice)
         assert seen.exit_code != 0
     finally:
         runtime.close()
