@@ -1,8 +1,8 @@
 """Async forms of blocking methods: a long awaited call runs in a thread, and ends when it is cancelled.
 
-There is one implementation, the blocking one. A short call is begun and finished in the event loop's own thread, where
-the same code then has nothing to wait for (`Begun`): two threads that wake each other cost 0.1 to 0.25 ms. The threads
-are ours: `anyio.to_thread` takes longer to hand a call over.
+Only the blocking methods are implemented. A short call is begun and finished by the same code in the event loop's own
+thread, where it does not block (`Begun`), since two threads that wake each other cost 0.1 to 0.25 ms. The threads are
+ours: `anyio.to_thread` takes longer to pass a call to a thread.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 IDLE_S = 10.0
-"""Time that an idle thread waits for another call before it ends."""
+"""Seconds that an idle thread waits for another call before it ends."""
 POLL_S = 0.05
-"""Interval at which `cancel` is checked while it is waited for."""
+"""Seconds between checks of `cancel` by a thread that waits for it."""
 AT_ONCE_S = 0.05
-"""Time for which a call is awaited without a thread, at most twice that. Its limits are not checked meanwhile."""
+"""Seconds for which a call is awaited without a thread, at most twice that. Its limits are not checked meanwhile."""
 AT_ONCE_BYTES = 64 * 1024
-"""The largest output that is handled in the event loop's thread: it takes less than a millisecond."""
+"""Bytes of output up to which it is handled in the event loop's thread, in less than a millisecond."""
 
 
 async def to_thread(function: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
     """Await `function(*args, **options)` in a thread of its own; cancelling the task ends the call in the sandbox.
 
     function takes `cancel`, as `sandbox.run` and `sandbox.execute` do. The cancellation is raised after the call has
-    ended, so nothing of it still runs then. Any number of calls run at once. For asyncio and trio.
+    ended, so none of its processes still run then. Any number of calls run concurrently. For asyncio and trio.
     """
     cancel = _add_cancel(options)
     return await in_thread(partial(function, *args, **options), cancel)
 
 
 async def in_thread(function: Callable[[], T], cancel: threading.Event | None = None) -> T:
-    """Await `function()` in a thread; where the task is cancelled set cancel, and wait for its end all the same."""
+    """Await `function()` in a thread; if the task is cancelled, set cancel and still wait for its end."""
     await anyio.lowlevel.checkpoint_if_cancelled()
     call = _AwaitedCall(partial(contextvars.copy_context().run, function))
     call.start()
@@ -62,9 +62,9 @@ async def in_thread(function: Callable[[], T], cancel: threading.Event | None = 
 def cancellable(
     method: Callable[Concatenate[S, P], T], begin: Callable[..., Begun[T] | None] | None = None
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The async form of a method that takes `cancel`; a subclass that overrides the method gets it, too.
+    """Return the async form of a method that takes `cancel`; it calls the method that a subclass overrides.
 
-    begin takes the same arguments, and sends the call off without blocking; where it returns None a thread does it.
+    begin takes the same arguments and begins the call without blocking; if it returns None, a thread runs the method.
     """
 
     async def awaited(self: S, /, *args: P.args, **options: P.kwargs) -> T:
@@ -81,7 +81,7 @@ def cancellable(
 
 
 def waited(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The async form of a method that cannot be cancelled: a cancelled task waits for its end."""
+    """Return the async form of a method that cannot be cancelled: a cancelled task waits for its end."""
 
     async def awaited(self: S, /, *args: P.args, **options: P.kwargs) -> T:
         bound: Callable[P, T] = getattr(self, method.__name__)
@@ -91,7 +91,7 @@ def waited(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P]
 
 
 def awaited(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The async form of a function; cancelling the task ends it where it takes `cancel`, else its end is waited for."""
+    """Return the async form of a function; a cancelled task waits for its end, and sets `cancel` if it takes it."""
     takes_cancel = "cancel" in inspect.signature(function).parameters
 
     async def call(*args: P.args, **options: P.kwargs) -> T:
@@ -103,7 +103,7 @@ def awaited(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
 
 
 def is_short(timeout_s: float | None) -> bool:
-    """Whether a time limit may pass before a thread looks at it."""
+    """Whether a time limit may pass before a thread checks it."""
     return timeout_s is not None and timeout_s <= AT_ONCE_S
 
 
@@ -116,7 +116,7 @@ def _named(awaited: Callable[P, T], method: Callable[..., object]) -> Callable[P
 
 
 def _add_cancel(options: Any) -> threading.Event:
-    """Have the options' `cancel` be set with the event that is returned, too."""
+    """Replace the options' `cancel` by an event that is also set once theirs is, and return it."""
     options["cancel"] = cancel = _Cancel(options.get("cancel"))
     return cancel
 
@@ -125,7 +125,7 @@ class AsyncLifecycle(ABC):
     """`async with` for classes with `start` and `close`."""
 
     start_cancel: threading.Event | None = None
-    """Once it is set, `start` raises where it can; else a cancelled `astart` waits for its end."""
+    """An event that makes `start` raise if it can; None: a cancelled `astart` waits for its end."""
 
     @abstractmethod
     def start(self) -> Self: ...  # noqa: D102
@@ -137,7 +137,7 @@ class AsyncLifecycle(ABC):
     def is_alive(self) -> bool: ...  # noqa: D102
 
     async def astart(self) -> Self:
-        """Await `start`. When cancelled, end a pull or build, await the rest, and close what was started."""
+        """Await `start`. When cancelled, end a pull or build, await the rest, and close what it has started."""
         was_alive = await in_thread(self.is_alive)
         try:
             return await in_thread(self.start, self.start_cancel)
@@ -161,10 +161,10 @@ class AsyncLifecycle(ABC):
 
 
 class _Cancel(threading.Event):
-    """Is set once the task is cancelled or the caller's own event is set. It is polled, in `wait` too."""
+    """An event that is set once the task is cancelled or the caller's own event is set. Even `wait` polls it."""
 
     def __init__(self, theirs: threading.Event | None) -> None:
-        """Without an Event's lock and condition, which are the slowest objects that an awaited call would make."""
+        """Omit an Event's lock and condition, which would be the slowest objects of an awaited call."""
         self._ours, self._theirs = False, theirs
 
     def is_set(self) -> bool:
@@ -183,7 +183,7 @@ class _Cancel(threading.Event):
 class Signal:
     """Wakes the task that awaits it.
 
-    It is made in an event loop and set from any thread; each wait takes one signal.
+    It is created in an event loop and set from any thread; each wait consumes one signal.
     """
 
     def __init__(self) -> None:
@@ -224,9 +224,9 @@ class Signal:
 
 
 class _Alarm:
-    """Resolves futures of one event loop that have waited for AT_ONCE_S: one timer serves all that wait.
+    """Resolves futures of one event loop that have waited for AT_ONCE_S, with one timer for all of them.
 
-    A timer of its own costs a call 4 us, and nearly every call is over before it needs it.
+    A timer for each call would cost 4 us, and nearly every call ends before it needs one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -289,7 +289,7 @@ class _AwaitedCall(Generic[T]):
         self.signal = Signal()
 
     def claim(self) -> Callable[[], T] | None:
-        """Return the function to the first caller; None to others."""
+        """Return the function to the first caller, None to the others."""
         try:
             return self._todo.pop()
         except IndexError:
@@ -308,7 +308,7 @@ class _AwaitedCall(Generic[T]):
             self._outcome = partial(_raise, error)
 
     async def result(self, cancel: threading.Event | None) -> T:
-        """Await what the function returns; where the task is cancelled set cancel, and await its end all the same."""
+        """Await and return the function's result; if the task is cancelled, set cancel and still await its end."""
         try:
             while self._outcome is None:
                 await self.signal.wait()
@@ -330,15 +330,15 @@ class _AwaitedCall(Generic[T]):
 
 
 class Begun(_AwaitedCall[T]):
-    """A call that an event loop has sent off.
+    """A call that an event loop has begun.
 
-    Where another thread waits for the call's end it has to `start` it: the event loop may wait for that thread.
+    Another thread that waits for the call's end must `start` it, since the event loop may wait for that thread.
     """
 
     def __init__(self, ready: Callable[[Signal], Awaitable[bool]], finish: Callable[[], T]) -> None:
-        """finish() does what is left; ready(signal) is awaited before: whether finish() then blocks for nothing.
+        """Store finish(), which completes the call; ready(signal) is awaited first, and returns whether finish() never blocks.
 
-        ready, which may be cancelled at any time, raises nothing itself.
+        ready may be cancelled at any time and raises no exception of its own.
         """
         super().__init__(finish)
         self._ready = ready
@@ -357,7 +357,7 @@ class Begun(_AwaitedCall[T]):
 
 
 class _Thread(threading.Thread):
-    """Runs calls, one after another. It is a daemon thread: a call that hangs does not delay the end of the program."""
+    """Runs calls, one after another. It is a daemon thread: a call that hangs does not delay the program's end."""
 
     def __init__(self) -> None:
         super().__init__(name="ohsandbox-call", daemon=True)
@@ -391,7 +391,7 @@ def _idle_or_new() -> _Thread:
 
 
 def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
-    """The running event loop of asyncio; None under another library, also one that is a guest of asyncio."""
+    """Return the running event loop of asyncio; None under another library, even if that runs as a guest of asyncio."""
     try:
         return asyncio.get_running_loop() if asyncio.current_task() else None
     except RuntimeError:

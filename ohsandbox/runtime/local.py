@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ohsandbox.network.tunnel.ports import ExposedPort, Forward
 
 READ_BYTES = 1 << 18
-"""Size of a read: a pipe holds 64 KiB by default; a read never waits to fill this."""
+"""Maximum size of a read, which returns what is there; a pipe holds 64 KiB by default."""
 
 _TAKE_TERMINAL = 'exec <"$0" >"$0" 2>&1; exec "$@"'
 """Shell text that gives the leader of a new session its terminal as the controlling one (POSIX.1-2017 11.1.3)."""
@@ -54,12 +54,12 @@ except OSError as error:
     print(f"{sys.argv[1]}: {error.strerror}", file=sys.stderr)
     sys.exit(126 if isinstance(error, PermissionError) else 127)
 """
-"""A shell starts its background jobs with SIGINT and SIGQUIT ignored, `nohup` with SIGHUP: what a parent ignores its
-children ignore, and a shell cannot undo it (POSIX.1-2017 2.11). This takes 9 ms; `preexec_fn` would fork a process of
-many threads."""
+"""Restores ignored signals before it executes argv, in 9 ms. A shell starts background jobs with SIGINT and SIGQUIT
+ignored, `nohup` with SIGHUP; children inherit this, and a shell cannot undo it (POSIX.1-2017 2.11). `preexec_fn` would
+fork a process of many threads."""
 
 _left_running: set[subprocess.Popen[bytes]] = set()
-"""Processes whose channel was closed before they ended; a thread waits for each, so that none becomes a zombie."""
+"""Processes whose channel was closed before they ended; a thread waits for each, so that none remains a zombie."""
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
@@ -75,7 +75,7 @@ def _reap_the_last() -> None:
 
 
 _TERMINAL_CLOSED_S = 0.01
-"""Interval at which a terminal that no process has open is checked for having been opened again."""
+"""Seconds between checks of whether a terminal that no process has open was opened again."""
 
 
 class LocalChannel(Channel):
@@ -85,7 +85,8 @@ class LocalChannel(Channel):
         """Start argv in workdir with exactly env.
 
         Raises:
-            OSError: workdir cannot be entered, or argv[0] cannot be executed (exit code 127 where we ignore a signal).
+            OSError: workdir cannot be entered, or argv[0] cannot be executed (if we ignore a signal, that gives exit
+                code 126 or 127).
         """
         ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
         if ignored - _BY_POPEN:
@@ -232,7 +233,7 @@ WARNING = "CLIRuntime runs commands on THIS HOST, as you, with no container arou
 _STATE_PREFIX = "ohsandbox-cli-"
 _CLEANUP_S = 1.0
 _BUBBLEWRAP_S = 5.0
-"""Time for bwrap to set up its namespaces, which takes some 5 ms or fails."""
+"""Seconds for bwrap to set up its namespaces, which takes some 5 ms or fails."""
 _PASSED_ENV = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "TZ")
 QUIET_ENV = {
     "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "DEBIAN_FRONTEND": "noninteractive",
@@ -284,8 +285,8 @@ def remove_left_directories(*, dry_run: bool = False) -> list[Path]:
 class CLIRuntime(Runtime):
     """Commands and files of this host, with a scrubbed environment and process groups of their own.
 
-    Where bubblewrap works (Linux) and is not refused, the host's files are read-only outside the working directory
-    and /tmp. Nothing else is confined: use DockerRuntime for anything you do not trust.
+    If bubblewrap works (Linux) and is not disabled, the host's files are read-only outside the working directory and
+    /tmp. Nothing else is confined: use DockerRuntime for anything that you do not trust.
     """
 
     isolated = False
@@ -294,12 +295,13 @@ class CLIRuntime(Runtime):
     @suggests_names
     def __init__(self, workdir: Path | str | None = None, *, env: Mapping[str, str] | None = None,
                  bubblewrap: bool | None = None, quiet: bool = False, watch: bool = False) -> None:  # fmt: skip
-        """Run in workdir (default: the current directory). bubblewrap None: when it works; True: or fail.
+        """Run in workdir (default: the current directory).
 
-        watch: `workspace_changes` tells of workdir; its whole tree is read at the start.
+        bubblewrap: None uses it if it works, True requires it, False does without. watch makes `workspace_changes`
+        report workdir, whose whole tree is read at the start.
 
         Raises:
-            UsageError: an argument is of another type.
+            UsageError: an argument has a wrong type.
             WorkdirMissingError: the directory does not exist.
         """
         super().__init__()
@@ -322,7 +324,7 @@ class CLIRuntime(Runtime):
 
     @property
     def id(self) -> str:
-        """The id: this host and our process."""
+        """`cli-` and the id of our process."""
         return f"cli-{os.getpid()}"
 
     @property
@@ -331,7 +333,11 @@ class CLIRuntime(Runtime):
         return str(self._workdir)
 
     def start(self) -> Self:
-        """Warn, and make the directory that sessions need."""
+        """Print a warning, and create the directory that sessions need.
+
+        Raises:
+            SandboxUnavailable: bubblewrap is required and does not work here.
+        """
         if self._directory is None:
             self._directory = _StateDirectory()
             self.state_dir = str(self._directory.path)
@@ -359,7 +365,7 @@ class CLIRuntime(Runtime):
         user: str | int | None = None,
         workdir: str | None = None,
     ) -> Channel:
-        """See `Runtime.open_channel`; no other user than our own."""
+        """See `Runtime.open_channel`; the user is always our own."""
         if self._directory is None:
             raise SandboxUnavailable("The CLIRuntime is not started; call start() or use `with`")
         if any("\0" in word for word in argv):
@@ -371,11 +377,11 @@ class CLIRuntime(Runtime):
         return LocalChannel([*self._prefix, *argv], tty=tty, env=environment, workdir=workdir or self.workdir)
 
     def forward(self, port: int, host_port: int = 0) -> Forward:
-        """See `Runtime.forward`. A server here has its port already; a different host_port is another way to it."""
+        """See `Runtime.forward`. A server here already has its port; a different host_port is relayed to it."""
         return self._ports.forward_here(port, host_port)
 
     def expose_host(self, port: int) -> ExposedPort:
-        """See `Runtime.expose_host`: services of this host answer already."""
+        """See `Runtime.expose_host`: services of this host can already be reached."""
         return self._ports.expose_here(port)
 
     def _close(self) -> None:
@@ -393,7 +399,7 @@ class CLIRuntime(Runtime):
 
     @property
     def _walls(self) -> str:
-        """Describe what bubblewrap gives: no network or process namespace, and root keeps every capability in it."""
+        """Describe the confinement by bubblewrap: no network or process namespace, and root keeps all capabilities."""
         if not self._prefix:
             return ""
         if os.geteuid() == 0:
@@ -402,10 +408,10 @@ class CLIRuntime(Runtime):
 
 
 def _bubblewrap(workdir: Path, state_dir: str) -> list[str]:
-    """Return the words before a command that run it in bubblewrap; none where that does not work.
+    """Return the words before a command that run it in bubblewrap; none if that does not work.
 
-    Not --die-with-parent: the kernel takes the *thread* that started it for the parent (prctl(2), PR_SET_PDEATHSIG),
-    and ours come and go. When we die, a session's keeper and a worker read end of file and leave.
+    --die-with-parent is left out: the kernel considers the *thread* that started it the parent (prctl(2),
+    PR_SET_PDEATHSIG), and our threads end. When we die, a session's keeper and a worker read end of file and exit.
     """
     program = shutil.which("bwrap")
     if program is None:

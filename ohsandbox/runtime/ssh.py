@@ -1,6 +1,6 @@
 """`SshRuntime`: a machine over OpenSSH. It isolates nothing: the machine is the sandbox.
 
-A process is an `ssh` of this host, over a connection that all share.
+Each process is started by an `ssh` on this host; all share one connection.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _HOST = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*", re.ASCII)
-"""No leading `-`, which `ssh` would read as an option, and nothing for the shell of a ProxyCommand (CVE-2023-51385)."""
+"""No leading `-`, which `ssh` would read as an option, and no special characters of a ProxyCommand's shell
+(CVE-2023-51385)."""
 _OPTIONS = (
     "BatchMode=yes", "LogLevel=ERROR", "EscapeChar=none", "ConnectTimeout=10", "ServerAliveInterval=15",
     "ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no", "RemoteCommand=none",
     "ControlPersist=no",
 )  # fmt: skip
-"""Nobody is asked, a dead network is noticed in a minute, and the machine gets no way back to this one. Host keys,
-identities, ports and jump hosts are the person's own configuration."""
+"""`ssh` asks no questions and notices a dead network within a minute, and the machine cannot connect back to this one.
+Host keys, identities, ports and jump hosts are those of the person's own configuration."""
 _LEAVE_S = 2.0
 
 _LIFE = """umask 077
@@ -38,7 +39,7 @@ ohs_d=$(mktemp -d "${TMPDIR:-/tmp}/ohsandbox-XXXXXXXX") || exit 1
 trap 'rm -rf "$ohs_d"' EXIT
 printf '%s\\000' "$(id -u)" "$(id -un)" "$ohs_d" "$PWD"
 cat >/dev/null"""
-"""The connection's first process. It ends with the connection, and removes the directory of the sessions."""
+"""The connection's first process. It ends with the connection, and then removes the directory of the sessions."""
 
 
 class _SshClient:
@@ -48,7 +49,7 @@ class _SshClient:
     """ssh(1), EXIT STATUS."""
 
     def __init__(self, ssh: Sequence[str], loss: Callable[[], SandboxUnavailable | None] = lambda: None) -> None:
-        """ssh: the words of a command up to the host."""
+        """Store ssh, the words of a command up to the host, and loss(), which returns why the connection is gone."""
         self._ssh, self.loss = ssh, loss
 
     def argv(self, script: str, *arguments: str, tty: bool = False) -> list[str]:
@@ -63,9 +64,9 @@ class _SshClient:
 class SshRuntime(Runtime):
     """Commands and files of a Linux machine that `ssh HOST` reaches without a question.
 
-    They are not isolated: a command does there what the account may do, and reaches what the machine reaches.
-    Name a machine that may be lost, such as a virtual machine for this one task. What a process leaves on the machine
-    stays there. A connection that breaks is made again at the next command: files are kept, sessions begin anew.
+    They are not isolated: a command has the rights of the account and the network of the machine. Name a machine that
+    may be lost, such as a virtual machine for this one task. Files that a process leaves on the machine stay there. A
+    connection that breaks is restored at the next command: files are kept, sessions start again.
     """
 
     isolated = False
@@ -79,12 +80,12 @@ class SshRuntime(Runtime):
 
         Args:
             host: `[USER@]HOST`, `ssh://[USER@]HOST[:PORT]`, or a Host of the person's configuration.
-            workdir: a directory there, from the account's home; it must exist.
-            config: what `ssh` reads in the place of `~/.ssh/config`.
+            workdir: an existing directory there; a relative path starts from the account's home.
+            config: a file that `ssh` reads instead of `~/.ssh/config`.
             env: variables of every process.
 
         Raises:
-            UsageError: host cannot be meant.
+            UsageError: host has no such form.
         """
         super().__init__()
         check_env(env)
@@ -98,12 +99,12 @@ class SshRuntime(Runtime):
 
     @property
     def id(self) -> str:
-        """The machine as it was named."""
+        """`ssh-` and the machine as it was named."""
         return f"ssh-{self._host}"
 
     @property
     def workdir(self) -> str:
-        """Where commands start: absolute once the machine has been reached."""
+        """The directory in which commands start; absolute once the machine has been reached."""
         return self._workdir
 
     def start(self) -> Self:
@@ -127,31 +128,31 @@ class SshRuntime(Runtime):
         return self
 
     def _ssh(self, *, master: bool = False) -> list[str]:
-        """The words of a command up to the host. More sessions than the server allows connect by themselves."""
+        """Return the words of a command up to the host. Sessions beyond the server's limit connect by themselves."""
         if self._directory is None:
             raise SandboxUnavailable("The SshRuntime is not started. Call start(), or use a `with` block.")
         options = (*_OPTIONS, f"ControlMaster={'yes' if master else 'no'}", f"ControlPath={self._directory.name}/s")
         return ["ssh", *self._config, *(word for option in options for word in ("-o", option)), "--", self._host]
 
     def is_alive(self) -> bool:
-        """Whether the connection stands."""
+        """Whether the connection is alive."""
         return self._loss() is None
 
     def _loss(self) -> SandboxUnavailable | None:
         if self._life is not None and not self._life.ended:
             return None
-        return SandboxUnavailable(f"There is no connection to {self._host!r}. Remedy: see whether `ssh` reaches it.")
+        return SandboxUnavailable(f"There is no connection to {self._host!r}. Remedy: check that `ssh` reaches it.")
 
     def _revive(self) -> str:
         self._close()
         self.start()
-        return f"The connection to {self._host} was lost and made again; files are kept, sessions begin anew"
+        return f"The connection to {self._host} was lost and restored; files are kept, sessions start again"
 
     def open_channel(
         self, argv: Sequence[str], *, tty: bool = False, env: Mapping[str, str] | None = None,
         user: str | int | None = None, workdir: str | None = None,
     ) -> ClientChannel:  # fmt: skip
-        """See `Runtime.open_channel`; no other user than the account's own."""
+        """See `Runtime.open_channel`; the user is always the account's own."""
         client = _SshClient(self._ssh(), self._loss_soon)
         if loss := self._loss():
             raise loss

@@ -1,6 +1,6 @@
 """The tools that every runtime has, `execute_bash`, `file_read` and `file_write`, and calls of MCP tools.
 
-Schema, description and implementation stand here alone: for `Runtime.execute_tool`, for an agent and for MCP clients.
+This is the only place of their schemas, descriptions and code: for `Runtime.execute_tool`, agents and MCP clients.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ if TYPE_CHECKING:
     from ohsandbox.schema import Observation
 
 YIELD_S = 120.0
-"""Most builds and test runs end within it; one that still prints is left running, and the model decides."""
+"""Seconds within which most builds and test runs end; a command that still prints is left running, and the model
+decides."""
 
 MAX_TIMEOUT_S = 3600.0
-"""An hour: longer work belongs in the background, where it can be polled."""
+"""Longer work belongs in the background, where it can be polled."""
 
 IDLE_TIMEOUT_S = 30.0
-"""Silent for so long, a command is more likely stuck than busy; it is left running and the model decides."""
+"""Seconds of silence after which a command is more likely stuck than busy; it is left running, and the model decides.
+"""
 
 KEYS = frozenset({"C-c", "C-d", "C-z"})
-"""No program has these names: as a command, they mean that a model forgot is_input."""
+"""Keys that are typed even without is_input: no program has these names, so the model forgot it."""
 
 _MAX_READ_BYTES = 16 * 1024 * 1024
-"""Of a file past this the lines are found in the sandbox, without moving it to the host."""
+"""Size up to which a file is transferred to the host; in a larger one, lines are found in the sandbox."""
 
 
 # --- execute_bash -----------------------------------------------------------------------------
@@ -49,7 +51,7 @@ _MAX_READ_BYTES = 16 * 1024 * 1024
 def bash_description(
     *, yield_s: float = YIELD_S, idle_timeout_s: float = IDLE_TIMEOUT_S, is_short: bool = False
 ) -> str:
-    """The description of `execute_bash` with these times; `{max_chars}` is left to fill."""
+    """Return the description of `execute_bash` with these times; `{max_chars}` remains to be replaced."""
     text = _SHORT_BASH_DESCRIPTION if is_short else _BASH_DESCRIPTION
     return text.replace("{idle_s}", f"{idle_timeout_s:g}").replace("{yield_s}", f"{yield_s:g}")
 
@@ -108,7 +110,7 @@ class CmdRunAction(Action):
     reset: bool = Field(default=False, description="Start a new shell first. Not together with is_input.")
 
     def set_hard_timeout(self, timeout_s: float | None) -> Self:
-        """The action with another `timeout`; None takes it away. Actions are frozen, so this one stays as it is.
+        """Return a copy of the action with another `timeout`; None means none.
 
         Raises:
             ValidationError: timeout_s is not between 0 and MAX_TIMEOUT_S.
@@ -130,10 +132,10 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         yield_s: float = YIELD_S,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
     ) -> None:
-        """Cancel ends its calls, as `interrupt` does. working_dir is where a shell begins that it has to make.
+        """Store the arguments; cancel ends calls as `interrupt` does, and a missing session starts in working_dir.
 
         Raises:
-            UsageError: a number of seconds is not between 0 and MAX_TIMEOUT_S.
+            UsageError: yield_s or idle_timeout_s is not more than 0 and at most MAX_TIMEOUT_S.
         """
         for name, seconds in (("timeout", yield_s), ("idle_timeout", idle_timeout_s)):
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_TIMEOUT_S:
@@ -147,7 +149,7 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         """Run a command, send input or poll, as the action requests.
 
         Raises:
-            ToolArgumentsError: reset together with is_input.
+            ToolArgumentsError: reset and is_input are both true.
             SandboxUnavailable: the sandbox is gone.
         """
         if action.reset and action.is_input:
@@ -176,18 +178,18 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         return self._completed(action, observation)
 
     def _completed(self, action: CmdRunAction, observation: CommandObservation) -> CommandObservation:
-        """Add what the model needs to know of a reset and of a stop, and cut each text in the middle."""
+        """Add notices about a reset or a stop for the model, and cut long texts in the middle."""
         notice = observation.notice
         if action.reset:
             told = None if observation.nothing_ran else notice
             done = (
-                "The shell was reset: a new one has begun; files are kept, what ran in the old one and its variables "
+                "The shell was reset: a new one has begun; files are kept, programs and variables of the old one "
                 "are lost"
             )
             notice = f"{done}; {told}" if told else done
         if observation.timed_out and action.timeout is not None:  # not restarted: half of its work may be done
             remedy = (
-                f"Stopped after {action.timeout:g} s, with all it had started. If it needs longer, ask for a longer "
+                f"Stopped after {action.timeout:g} s, with all its processes. If it needs longer, ask for a longer "
                 "`timeout`, leave it out and poll, or run it in the background with its output in a file: "
                 "COMMAND > out.log 2>&1 &"
             )
@@ -197,7 +199,7 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         return observation.model_copy(update={"notice": notice, **cut})
 
     def interrupt(self) -> None:
-        """End the running calls by Ctrl-C, then SIGKILL; without any, send Ctrl-C to the command left running."""
+        """End the running calls by Ctrl-C, then SIGKILL; if there are none, send Ctrl-C to the command left running."""
         cancels = [*self._cancels]
         for cancel in cancels:
             cancel.set()
@@ -205,7 +207,7 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
             self._runtime.interrupt(self._session)
 
     def last_output(self) -> bytes:
-        """The end of the running command's output."""
+        """Return the end of the running command's output."""
         return self._runtime.last_output(self._session, limit_bytes=LAST_OUTPUT_BYTES)
 
 
@@ -222,12 +224,12 @@ refused: use execute_bash."""
 
 
 class FileReadSource(Enum):
-    """What reads a file. An action of one of these changes nothing, whatever else its tool can do."""
+    """The tool that reads a file. An action with such a source changes nothing, even if its tool also writes."""
 
     DEFAULT = "default"
-    """`file_read`: the text as it is."""
+    """`file_read`, which returns the text unchanged."""
     OH_ACI = "oh_aci"
-    """The editor: with line numbers."""
+    """The editor, which adds line numbers."""
 
 
 class FileReadAction(Action):
@@ -240,7 +242,7 @@ class FileReadAction(Action):
 
     @property
     def impl_source(self) -> FileReadSource:
-        """What reads it."""
+        """The tool that reads the file."""
         return FileReadSource.DEFAULT
 
     @model_validator(mode="after")
@@ -288,7 +290,7 @@ def read_file(runtime: Runtime, action: FileReadAction, limits: OutputLimits = D
 
 
 def _whole_lines(text: str, limits: OutputLimits, *, first_line: int, left_out: str | None = None) -> str:
-    """The text, or as many whole lines as fit and a line that explains how to read on.
+    """Return the text, or as many whole lines as fit and a line that explains how to read on.
 
     left_out describes the omitted part if the text is not the whole file.
     """
@@ -343,7 +345,7 @@ def write_file(runtime: Runtime, action: FileWriteAction) -> TextObservation:
 
 
 def definitions() -> list[dict[str, Any]]:
-    """Name, description and inputSchema of each tool, in MCP shape."""
+    """Return name, description and inputSchema of each tool, as in MCP."""
     tools: list[tuple[str, str, type[Action]]] = [
         ("execute_bash", bash_description(), CmdRunAction),
         ("file_read", FILE_READ_DESCRIPTION, FileReadAction),
@@ -358,7 +360,7 @@ def definitions() -> list[dict[str, Any]]:
 def execute(
     runtime: Runtime, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
 ) -> Observation:
-    """Run one tool; a model's mistakes return an ErrorObservation. cancel ends a command, as in `Runtime.execute`."""
+    """Run a tool; return an ErrorObservation for a model's mistake. cancel ends a command, as in `Runtime.execute`."""
     expect("name", name, str, optional=False)
     if not isinstance(arguments, Mapping):
         raise wrong("arguments", arguments, "give a dict of the tool's arguments")
@@ -382,23 +384,23 @@ class MCPAction(Action):
     """A call of an MCP tool by name."""
 
     name: str
-    """As the model calls the tool, or `server__tool`."""
+    """The tool's name for the model, or `server__tool`."""
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class MCPToolCaller(Protocol):
-    """The MCP servers of a sandbox; `ohsandbox.mcp.MCPServers` is it."""
+    """The MCP servers of a sandbox, as `ohsandbox.mcp.MCPServers` implements them."""
 
     def call_tool_mcp(self, action: MCPAction) -> Observation:
         """Call a tool.
 
         Raises:
-            ToolError: the tool does not exist, or gives no result.
+            ToolError: the tool does not exist, or returns no result.
         """
 
 
 def call_mcp(servers: MCPToolCaller | None, action: MCPAction) -> Observation:
-    """Call a tool of the sandbox's servers; an unknown tool or a missing result gives an ErrorObservation."""
+    """Call a tool of the sandbox's servers; return an ErrorObservation if it does not exist or returns no result."""
     if servers is None:
         return ErrorObservation(message=f"Unknown tool: {action.name[:100]}. No MCP server runs in this sandbox.")
     try:

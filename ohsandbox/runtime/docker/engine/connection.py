@@ -230,7 +230,7 @@ def _use_one_pool(engine: Engine, url: str, tunnel: SshTunnel | None) -> None:
 
     def tell() -> None:
         if engine.on_reconnect is not None:
-            engine.on_reconnect(f"The connection to {engine.address.url} was lost and made again")
+            engine.on_reconnect(f"The connection to {engine.address.url} was lost and restored")
 
     adapter = OnePoolAdapter(url, CONNECT_TIMEOUT_S, MAX_IDLE_CONNECTIONS, tunnel=tunnel, on_reconnect=tell)
     engine.api.mount("http+docker://", adapter)

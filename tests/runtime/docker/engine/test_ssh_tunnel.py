@@ -169,7 +169,7 @@ def test_all_of_a_sandbox_works_over_one_connection_that_is_lost_and_made_again(
         _cut(tunnel)
         again = sandbox.execute("cat f")
         assert (again.output, again.cwd) == ("here\n", "/tmp")
-        assert f"The connection to {machine} was lost and made again" in str(again.notice)
+        assert f"The connection to {machine} was lost and restored" in str(again.notice)
         assert not sandbox.execute("true").notice
         threading.Timer(0.5, _cut, [tunnel]).start()
         with pytest.raises(SandboxUnavailable, match=r"cut off|broke|was lost"):
