@@ -336,7 +336,7 @@ class Begun(_AwaitedCall[T]):
     """
 
     def __init__(self, ready: Callable[[Signal], Awaitable[bool]], finish: Callable[[], T]) -> None:
-        """Store finish(), which completes the call; ready(signal) is awaited first, and returns whether finish() never blocks.
+        """Store finish(), which completes the call; ready(signal) is awaited first: whether finish() then never blocks.
 
         ready may be cancelled at any time and raises no exception of its own.
         """

@@ -25,10 +25,10 @@ _READ_BLOCK_BYTES = 128 * 1024
 """Block size of ohs_read: dd copies 100 MB in such blocks a fifth faster than head, which uses 8 KiB."""
 
 _UNASKED_BYTES = 1024 * 1024
-"""A file up to this size is read without asking for its size, which would cost a process: a third of the time of most
-reads. For a larger one the size is asked, and it is read from its beginning: it may be another file by then."""
+"""Bytes up to which a file is read without asking for its size, which would cost a process and a third of the time of
+most reads. A larger file is read again from its beginning, after its size: it may be another file by then."""
 READ_STALL_S = 10.0
-"""A read that returns nothing for this long is blocked, as on /proc/kmsg or on a file system that hangs."""
+"""Seconds without data after which a read counts as blocked, for example on /proc/kmsg or a file system that hangs."""
 
 _NAME_BYTES = 255
 _PATH_BYTES = 4095
@@ -36,7 +36,8 @@ _PATH_BYTES = 4095
 
 _PATIENCE_S = 60.0
 _SLOWEST_BYTES_PER_S = 1024 * 1024
-"""No working transfer is slower; one that is stuck (a FIFO replaced the file after our check) is ended."""
+"""Minimum rate of a working transfer; one that is stuck, for example because a FIFO replaced the file after our check,
+is ended."""
 
 _KINDS = {"FIFO": "a FIFO", "SOCKET": "a socket", "DEVICE": "a device"}
 
@@ -52,13 +53,14 @@ _BY_TEXT = {
     "Resource temporarily unavailable": errno.EAGAIN, "Cannot fork": errno.EAGAIN,
     "Cannot allocate memory": errno.ENOMEM, "No such file": errno.ENOENT, "no such file": errno.ENOENT,
 }  # fmt: skip
-"""Messages of strerror in glibc and musl; last, the messages of dash and ash for a failed open."""
+"""Error numbers by the messages of strerror in glibc and musl and, last, of dash and ash for a failed open."""
 
 _NO_NEW_FILE = ("directory nonexistent", "nonexistent directory")
-"""dash, ash: ENOENT of an open with O_CREAT. The directory exists (it was checked), so it is one like /proc."""
+"""Messages of dash and ash for ENOENT of an open with O_CREAT. The directory exists (it was checked), so it is one like
+/proc."""
 
 _NO_TOOL = re.compile(r"(?:dnammoc )?:([\w.-]+)")
-"""Matched against the reversed line: 'dd: not found', 'dd: command not found'."""
+"""The name of a missing program, matched against the reversed line: 'dd: not found', 'dd: command not found'."""
 
 _REMEDIES = {
     errno.ENOENT: "list the directory above it to see what is there",
@@ -80,7 +82,7 @@ def read(call: Callable[..., bytes], path: str, limit_bytes: int, *, shown: str)
     """Read the file at path; call(body, limit_bytes=, stall_s=) runs body in the sandbox, and errors name `shown`.
 
     Raises:
-        SandboxFileError: EFBIG, it is larger than limit_bytes; or what call raises.
+        SandboxFileError: EFBIG, the file is larger than limit_bytes; or an error that call raises.
     """
     first = min(limit_bytes, _UNASKED_BYTES)
     data = call(read_body(path, first), limit_bytes=first, stall_s=READ_STALL_S)
@@ -94,7 +96,7 @@ def read(call: Callable[..., bytes], path: str, limit_bytes: int, *, shown: str)
 def read_body(path: str, limit_bytes: int, *, asks_size: bool = False) -> bytes:
     """Return the call that reads path in blocks, at least one byte past the limit, so that a larger file is detected.
 
-    asks_size: a file whose size is over the limit is not read at all; the check costs a process.
+    With asks_size, a file whose size is over the limit is not read at all; this check costs a process.
     """
     asked = b" %d" % limit_bytes if asks_size else b""
     return _body(b"ohs_read %s %d%s" % (quote(path), limit_bytes // _READ_BLOCK_BYTES + 1, asked))
@@ -119,7 +121,11 @@ def _body(call: bytes) -> bytes:
 def perform(
     call: Callable[[WorkerCall], CallResult], body: bytes, *, path: str, limit_bytes: int, **more: Any
 ) -> bytes:
-    """Run body and return its output, one byte past limit_bytes where it prints more."""
+    """Run body and return its output, which may be larger than limit_bytes.
+
+    Raises:
+        SandboxFileError: the call failed, printed nothing for `stall_s`, or took longer than `patience_s`.
+    """
     limit_s, mark = patience_s(limit_bytes), f"OHSANDBOX_CALL={secrets.token_hex(8)}"
     try:
         outcome = call(WorkerCall(body, limit_bytes=max(limit_bytes + 1, 65536), timeout_s=limit_s, mark=mark, **more))
@@ -152,7 +158,7 @@ def check_path(path: str) -> None:
     if not path:
         raise file_error(errno.ENOENT, "The path is empty; name a file", path)
     if "\0" in path:
-        raise file_error(errno.EINVAL, "A path cannot hold a NUL byte; leave it out", path)
+        raise file_error(errno.EINVAL, "A path cannot contain a NUL byte; leave it out", path)
     try:
         raw = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -171,7 +177,7 @@ def check(outcome: CallResult, path: str, limit_bytes: int) -> bytes:
     """Return the call's stdout, which may be larger than limit_bytes.
 
     Raises:
-        SandboxFileError: the call failed; it is also the builtin exception of its errno.
+        SandboxFileError: the call failed; the error is also the builtin exception of its errno.
     """
     if outcome.status == "0":
         return outcome.stdout
@@ -194,16 +200,16 @@ def timed_out(reason: str, path: str) -> SandboxFileError:
 def blocked(path: str) -> SandboxFileError:
     """Return the error ETIMEDOUT of a read that returned nothing."""
     reason = (
-        f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may wait for ever, as /proc/kmsg does. "
+        f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may block forever, as /proc/kmsg does. "
         "Read it in a shell: timeout 5 head -c 1000 FILE"
     )
     return timed_out(reason, path)
 
 
 def unfinished(seconds: float, path: str) -> SandboxFileError:
-    """Return the error ETIMEDOUT of a call that is slower than any working one."""
+    """Return the error ETIMEDOUT of a call that exceeded its time limit."""
     return timed_out(
-        f"The file was not done in {seconds:.0f} s and was given up; look at it with `ls -l` and `df`", path
+        f"The file was not transferred in {seconds:.0f} s; check it with `ls -l` and the disk with `df`", path
     )
 
 
@@ -221,7 +227,7 @@ def _refusal(number: int, path: str) -> SandboxFileError:
 def error_of(said: bytes, status: object, path: str) -> SandboxFileError:
     """Map the messages of a failed operation to an error; EIO if they are unknown.
 
-    A message counts only at the end of a line: the text before it holds names, which anyone may choose.
+    A message counts only at the end of a line, since the text before it contains names, which anyone may choose.
     """
     for line in reversed(said.decode("utf-8", "replace").splitlines()):
         if found := _known(line.strip(), path):

@@ -1,7 +1,7 @@
-"""Text files: their bytes as text, where everything outside an edit keeps its bytes, and some lines of a large one.
+"""Text files: decoding that keeps all bytes outside an edit, and reading some lines of a large file.
 
 No decoding is trusted: `Document.splice` encodes the text before and after the edit and compares it with the bytes
-read. A wrong guess of the encoding then affects the shown text, never bytes outside the edit.
+read. A wrong guess of the encoding therefore affects only the shown text, never bytes outside the edit.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.base import Runtime
 
 _SNIFFED_BYTES = 8192
-"""A NUL in this prefix means binary: git checks 8,000 bytes, GNU grep its first buffer of 32 KiB."""
+"""Size of the prefix in which a NUL means binary: git checks 8,000 bytes, GNU grep its first buffer of 32 KiB."""
 
 _MAX_CONTROL_SHARE = 0.05
-"""Legacy text has a smaller share of control characters; in compressed data one byte in nine is one."""
+"""Maximum share of control characters in legacy text; in compressed data one byte in nine is one."""
 
 _FALLBACK = "cp1252"
-"""The most frequent encoding of undeclared text that is not UTF-8; it can show every byte."""
+"""The most frequent encoding of undeclared text that is not UTF-8."""
 
 _PROVABLE = ("cp1252", "cp1251", "koi8-r", "gb18030", "shift_jis", "euc_jp", "euc_kr", "big5", "cp1250", "cp1253")
-"""Encodings tried in the search for a text known to the model, the common ones first."""
+"""Encodings tried in the search for a text that the model knows, the common ones first."""
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -38,19 +38,19 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-"""The mark of UTF-32-LE begins with that of UTF-16-LE, so it comes first."""
+"""Byte order marks; that of UTF-32-LE begins with that of UTF-16-LE, so it comes first."""
 
 _DECLARED = re.compile(rb"(?:coding|charset)\s*[:=]\s*[\"']?([A-Za-z][\w.-]*)")
-"""PEP 263, Emacs and vim modelines, XML declarations, HTML meta elements."""
+"""A declared encoding: PEP 263, Emacs and vim modelines, XML declarations, HTML meta elements."""
 
 _OF_FILES = re.compile(
     r"ascii|utf-8(-sig)?|utf-(16|32)(-[bl]e)?|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|tis-620|kz1048|ptcp154"
     r"|gb2312|gbk|gb18030|big5(hkscs)?|shift_jis\w*|euc_\w+|johab"
 )
-"""Python's stateless, linear-time codecs: a file that declares `punycode` would block us."""
+"""Python's stateless codecs with linear time; with others, a file that declares `punycode` could block us."""
 
 _PART_TIMEOUT_S = 10.0
-"""GNU tail reads about 1 GB a second; a longer search is a task for a shell."""
+"""Seconds for finding lines; GNU tail reads about 1 GB a second. A longer search is a task for a shell."""
 
 _PART = files("ohsandbox.runtime").joinpath("scripts/part.sh").read_text("utf-8")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -58,7 +58,7 @@ _CONTROL = bytes({*range(0x20), 0x7F} - {0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x1B})
 
 
 def count_lines(text: str) -> int:
-    """Return the number of lines; the last one may lack its line feed. As for `sed`, only a line feed ends a line."""
+    """Return the number of lines; only a line feed ends a line, as for `sed`, and the last line may lack it."""
     return text.count("\n") + (text != "" and not text.endswith("\n"))
 
 
@@ -92,9 +92,9 @@ class Document:
     bom: bytes
     encoding: str
     text: str
-    """Bytes without a character in the encoding are lone surrogates (PEP 383)."""
+    """The text, in which lone surrogates stand for bytes without a character in the encoding (PEP 383)."""
     guessed: bool = False
-    """The file does not declare this encoding."""
+    """Whether the encoding was guessed because the file does not declare it."""
 
     @cached_property
     def shown(self) -> str:
@@ -131,7 +131,7 @@ class Document:
         """Return the change of bytes that replaces text[start:end] by new.
 
         Raises:
-            ToolError: new has a character that the encoding lacks, or other bytes would change with it.
+            ToolError: new has a character that the encoding lacks, or bytes outside the edit would change.
         """
         head, tail = self.bom + self._encode(self.text[:start]), self._encode(self.text[end:])
         added = self._encode(new)
@@ -160,7 +160,7 @@ def encode_new(text: str, encoding: str | None) -> bytes:
     """Return the bytes of a new file: UTF-8 if no encoding is given; UTF-16 and UTF-32 begin with a byte order mark.
 
     Raises:
-        ToolError: the encoding is not known, or it lacks a character.
+        ToolError: the encoding is unknown, or lacks a character of text.
     """
     name = _codec(encoding or "utf-8")
     bom = next(mark for mark, of in _BOMS if of == name) if name.startswith(("utf-16", "utf-32")) else b""
@@ -182,12 +182,12 @@ def _encode(text: str, name: str) -> bytes:
 def decode(data: bytes, *, encoding: str | None = None) -> Document:
     """Decode data; a given encoding is used as it is.
 
-    Without one: a byte order mark, else UTF-8, else what the file itself declares, else mostly UTF-8 with some other
-    bytes, else windows-1252.
+    Without one: that of a byte order mark, else UTF-8, else the one that the file declares, else UTF-8 if there are
+    only some other bytes, else windows-1252.
 
     Raises:
-        NotTextError: it is binary, or not in the encoding given.
-        ToolError: the encoding is not known.
+        NotTextError: data is binary, or not in the given encoding.
+        ToolError: the encoding is unknown.
     """
     if encoding is not None:
         return _decode_as(data, _codec(encoding))
@@ -200,7 +200,7 @@ def decode(data: bytes, *, encoding: str | None = None) -> Document:
 
 
 def decodings(data: bytes) -> list[Document]:
-    """Return the possible decodings of data other than UTF-8, for a search that proves one."""
+    """Return the possible decodings of data other than UTF-8, for a search for known text that proves one of them."""
     return [found for name in _PROVABLE if (found := _try(data, name))]
 
 
@@ -267,7 +267,7 @@ def _spoken(name: str) -> str:
 
 
 def _is_clean(text: str) -> bool:
-    """Whether it has no lone surrogate; a regex search costs 0.1 s on 20 MB, this nothing on ASCII."""
+    """Whether text has no lone surrogate; a regex search takes 0.1 s for 20 MB, this no time for ASCII."""
     if text.isascii():
         return True
     try:
@@ -278,7 +278,7 @@ def _is_clean(text: str) -> bool:
 
 
 class Part(NamedTuple):
-    """The lines that were found."""
+    """The lines that `read_part` found."""
 
     size_bytes: str
     """The size of the whole file, as `ls` reports it."""
@@ -295,10 +295,10 @@ def read_part(
 ) -> Part:
     """Read the lines of view_range (None: from the first line) of a file that is too large to transfer.
 
-    The sandbox itself finds them.
+    They are found in the sandbox.
 
     Raises:
-        ToolError: the file is binary, has no such lines, or they were not reached in PART_TIMEOUT_S seconds.
+        ToolError: the file is binary, has no such lines, or they were not reached in _PART_TIMEOUT_S seconds.
     """
     first, last = view_range or (1, -1)
     limit_bytes = 4 * limit_chars

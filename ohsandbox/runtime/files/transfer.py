@@ -40,21 +40,19 @@ _SCRIPTS = resources("ohsandbox.runtime").joinpath("scripts")
 _SCRIPT = "\n".join(_SCRIPTS.joinpath(f"{name}.sh").read_text("utf-8") for name in ("files", "transfer"))
 
 _MOST_SAID_BYTES = 64 * 1024 * 1024
-"""Most bytes of messages that tar may print: a line for each of 200,000 members is a third of it; a program that prints
-more is not tar.
-"""
+"""Maximum size of tar's messages in bytes, of which a line for each of 200,000 members is a third; a program that
+prints more is not tar."""
 
 _END_S = 5.0
-"""Time for a killed process to end, which takes milliseconds; one in uninterruptible sleep (a dead disk) is left to the
-sandbox's end.
-"""
+"""Seconds for a killed process to end, which takes milliseconds; one in uninterruptible sleep (a dead disk) remains
+until the sandbox ends."""
 
 
 def limits_of(given: TransferLimits | None) -> TransferLimits:
     """Return the given limits, or the default ones.
 
     Raises:
-        UsageError: they are something else.
+        UsageError: given has another type.
     """
     expect("limits", given, TransferLimits, "Make them: TransferLimits(total_bytes=...).")
     return given or TransferLimits()
@@ -68,14 +66,15 @@ def upload(
     *,
     only: Collection[str] | None = None,
 ) -> list[str]:
-    """Copy a file to target, or a directory's contents into it; returns what was left out (sockets, FIFOs, devices).
+    """Copy a file to target, or a directory's contents into it; return what was left out (sockets, FIFOs, devices).
 
-    only: copy only these paths below a directory, directories included; None copies all.
+    only: the paths below a directory to copy, including those of directories; None copies all.
 
     Raises:
-        UsageError: its path contains a symlink.
+        UsageError: source is neither a file nor a directory, or its path contains a symlink, or source is a file and
+            target names a directory.
         SandboxFileError: source does not exist, the sandbox cannot store it, or this machine cannot read it.
-        ToolError: it exceeds a limit; nothing was sent.
+        ToolError: source exceeds a limit; nothing was sent.
     """
     with host_errors(source), _SourceTree(source, target, only) as tree:
         tree.check(limits)
@@ -94,11 +93,11 @@ def upload(
 
 
 def download(open_channel: Opener, source: str, target: Path, limits: TransferLimits) -> list[LeftOut]:
-    """Copy a file to target, or a directory's contents into it; returns what was left out and why.
+    """Copy a file to target, or a directory's contents into it; return what was left out and why.
 
     Raises:
         SandboxFileError: source does not exist, cannot be read, or this machine cannot store it.
-        ToolError: it exceeds a limit; target is untouched.
+        ToolError: source exceeds a limit; target is untouched.
         UsageError: target is a symlink to a directory, or its path contains one.
     """
     with _start(open_channel, "ohs_pack", source) as channel:
@@ -118,7 +117,7 @@ def _start(open_channel: Opener, function: str, *arguments: str) -> Channel:
 
 
 def _end(channel: Channel) -> None:
-    """Kill the process and read its output: engine 20.10 ends no exec, the killer's included, with unread output."""
+    """Kill the process and read its output: engine 20.10 does not end an exec whose output is unread."""
 
     def drain() -> None:
         with contextlib.suppress(OhsandboxError, OSError):
@@ -149,9 +148,9 @@ class _SourceTree:
         """Open the source.
 
         Raises:
-            UsageError: it is neither file nor directory; its path contains a symlink; or target cannot be a file's
-                name.
-            SandboxFileError: ENOENT, it does not exist.
+            UsageError: source is neither file nor directory, its path contains a symlink, or source is a file and
+                target names a directory.
+            SandboxFileError: ENOENT, source does not exist.
         """
         self._only = only
         self._target_name = target.rpartition("/")[2]
@@ -192,13 +191,13 @@ class _SourceTree:
         yield _SourceEntry(self._target_name, self._name, self._directory, facts)
 
     def check(self, limits: TransferLimits) -> None:
-        """Raise ToolError if it exceeds a limit, before anything is sent."""
+        """Raise ToolError if the source exceeds a limit, before anything is sent."""
         meter = unpack.Meter(limits, "Upload")
         for entry in self._entries():
             meter.count(entry.path, entry.facts.st_size if stat.S_ISREG(entry.facts.st_mode) else 0)
 
     def pack(self, unpacker: _Unpacker) -> None:
-        """Send the source as a tar archive in GNU format: busybox's tar does not read the names of the pax format."""
+        """Send the source as a tar archive in GNU format, since busybox's tar does not read names of the pax format."""
         closed: list[tarfile.TarInfo] = []  # directories whose owner lacks a right: sent again after their contents
         seen: dict[tuple[int, int], str] = {}
         with tarfile.open(
@@ -264,7 +263,7 @@ def _member(entry: _SourceEntry, kind: bytes, *, more: int = 0, linkname: str = 
 
 
 class _Unpacker(io.RawIOBase):
-    """A tar that unpacks in the sandbox, as a writable file. A thread reads its output, so that neither side blocks."""
+    """A tar process that unpacks in the sandbox, as a writable file; a thread reads its output, so it never blocks."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

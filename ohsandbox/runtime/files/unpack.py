@@ -1,9 +1,8 @@
 """Unpack a sandbox's tar archive to files of the host: never outside their directory, never over the limits.
 
-Everything is unpacked into a new directory of ours, which no sandbox can reach and in which no symlink exists until
-the last file is written, and then moved to its target by descriptors that follow no symlink. The archive comes from the
-sandbox and may hold anything: Python's tarfile only reads its headers here, and only as many as a bounded number of
-bytes can hold.
+Everything is unpacked into a new directory, which no sandbox can reach and in which no symlink exists until the last
+file is written, and then moved to its target by descriptors that follow no symlink. The archive comes from the sandbox
+and may contain anything: Python's tarfile reads only its headers, from a bounded number of bytes.
 """
 
 from __future__ import annotations
@@ -33,20 +32,21 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.channel import Channel
 
 STALL_S = 120.0
-"""Time without a byte in either direction after which a transfer is given up."""
+"""Seconds without a byte in either direction after which a transfer is given up."""
 
 _BLOCK_BYTES = 128 * 1024
 _HEADER_BYTES = 1024 * 1024
-"""Limit between two members: block size, padding, and names of up to PATH_MAX in GNU's or pax's long form."""
+"""Maximum number of bytes between two members: padding, headers, and names of up to PATH_MAX in GNU's or pax's long
+form."""
 
 SAID_BYTES = 16 * 1024
-"""Bytes kept of the end of tar's messages, which repeat."""
+"""Bytes kept from the end of tar's messages, which repeat."""
 
 _NOTE = re.compile(r"^tar: (?:Removing leading|(.+): (socket ignored|file changed as we read it|File removed.*))")
 """Messages for which GNU tar 1.34 exits with code 1; it exits with 2 for errors."""
 
 _NOT_IN_ONE_STEP = {errno.EXDEV, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Why a directory is not moved: another file system, or a directory or a file of that name was made meanwhile."""
+"""Errors when a directory cannot be renamed: another file system, or its name was taken meanwhile."""
 
 
 class TransferLimits(NamedTuple):
@@ -113,7 +113,7 @@ class Meter:
         return False
 
     def _own_excess(self, path: str, size: int) -> str | None:
-        """The limit that this member alone exceeds, or None."""
+        """Return the reason if this member alone exceeds a limit, else None."""
         limits = self._limits
         if path.count("/") > limits.depth:
             return too_deep(limits.depth)
@@ -124,7 +124,7 @@ class Meter:
 
 @contextlib.contextmanager
 def host_errors(path: Path) -> Iterator[None]:
-    """Convert an OSError of this machine's files to our kind of error."""
+    """Convert an OSError of this machine's files to a SandboxFileError."""
     try:
         yield
     except OhsandboxError:
@@ -139,7 +139,7 @@ def receive(channel: Channel, source: str, target: Path, limits: TransferLimits)
 
     Raises:
         SandboxFileError: the sandbox failed, or sent no archive, or this machine cannot store it.
-        ToolError: it exceeds a limit.
+        ToolError: the archive exceeds a limit.
         UsageError: target is a symlink to a directory, or its path contains one.
     """
     with host_errors(target), staging() as fresh:
@@ -263,9 +263,9 @@ class _StagedTree:
         return True
 
     def _store(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> str | None:
-        """Store a member other than a directory, or return why not.
+        """Store a member other than a directory, or return why it was not stored.
 
-        Of two with one name the later wins, as with tar.
+        Of two members with the same name the later one is kept, as by tar.
         """
         first = "/".join(_parts(member.linkname) or [])
         if path in self._directories:
@@ -351,7 +351,7 @@ def _stays_inside(path: str, linkname: str) -> bool:
 
 
 def _merge(source: int, target: int, meter: Meter) -> None:
-    """Move the contents of one directory into another; closes source."""
+    """Move the contents of one directory into another, and close source."""
     try:
         for name in os.listdir(source):
             facts = os.stat(name, dir_fd=source, follow_symlinks=False)
@@ -392,7 +392,7 @@ def _directory(name: str, parent: int) -> int | None:
 
 
 def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
-    """Move a file or a symlink atomically; to another file system as a copy, complete before it gets its name."""
+    """Move a file or a symlink atomically; on another file system, copy it completely and then give it its name."""
     try:
         return os.replace(name, new, src_dir_fd=source, dst_dir_fd=target)
     except OSError as error:
@@ -409,7 +409,7 @@ def _move(name: str, source: int, new: str, target: int, meter: Meter) -> None:
 
 
 def _copy(name: str, source: int, new: str, target: int, meter: Meter) -> None:
-    """Copy a file or a symlink. A hard link becomes a separate file, and is counted as one."""
+    """Copy a file or a symlink. A hard link becomes a separate file and is counted as one."""
     facts = os.stat(name, dir_fd=source, follow_symlinks=False)
     if stat.S_ISLNK(facts.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
