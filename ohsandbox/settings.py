@@ -381,7 +381,7 @@ def _known_of(values: dict[str, Any], settings: type[BaseModel], file: Path) -> 
 def _told_place(file: Path, own: Path, *, has_unknown: bool) -> str:
     move = f"mkdir -p -m 700 {shlex.quote(str(own.parent))} && cp -p {shlex.quote(str(file))} {shlex.quote(str(own))}"
     remedy = "To move them (then take the keys that are not used out)" if has_unknown else "To move them"
-    return f"Settings are read from {str(file)!r}, since there is no {str(own)!r}. {remedy}: {move}"
+    return f"Settings are read from {str(file)!r}, since {str(own)!r} is missing. {remedy}: {move}"
 
 
 def _misspelt_variables(known: Iterable[str]) -> list[str]:

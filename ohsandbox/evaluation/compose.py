@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.task import ComposeProject, Network, TaskEnvironment
     from ohsandbox.runtime.docker.engine.connection import Engine
 
-NO_ALLOWLIST = "A task of several services has no allowlist. Remedy: its network is none or open."
+NO_ALLOWLIST = "A task of several services cannot have an allowlist. Remedy: set its network to none or open."
 OUTSIDE = "ohsandbox-outside"
 """The project's network that leads outside; services join it while their phase has the network `open`."""
 _POLL_S = 0.1

@@ -55,7 +55,7 @@ def call(
 @functools.cache
 def _client() -> str:
     if (found := shutil.which("docker")) is None:
-        raise UsageError(f"This task needs Docker Compose, and there is no docker client on PATH. {_REMEDY}")
+        raise UsageError(f"This task needs Docker Compose, and the docker client is missing on PATH. {_REMEDY}")
     told = _run([found, "compose", "version", "--short"], {}, 30.0, None)
     if told.exit_code != 0:
         raise UsageError(f"This task needs Docker Compose, and {found} has no such plugin. {_REMEDY}")

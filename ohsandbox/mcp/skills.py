@@ -160,7 +160,7 @@ def _checked(name: str, entry: Any, *, isolated: bool) -> ServerConfig:
     expanded = [*server.env.values(), *server.headers.values(), server.url or ""]
     reasons: Mapping[str, bool] = {
         "its name is not letters and digits with single `-` or `_` between them": not _NAME.fullmatch(name),
-        "it has a `url`, and there is no sandbox to reach it from": server.url is not None and not isolated,
+        "it has a `url`, which only a sandbox may connect to": server.url is not None and not isolated,
         "it asks to run on, or to be reached from, your machine": server.runs_in == "host",
         "it asks for a user of its own": server.user is not None,
         "it asks to be trusted": server.trusted,

@@ -186,8 +186,8 @@ class NetworkPolicy:
     def _no_such_rule(self, rule: _NetworkRule) -> str:
         verdict = self.decide(rule.host, rule.port or HTTPS_PORT) if rule.host and not rule.below else None
         if verdict is not None and verdict.allowed:
-            return f"There is no rule {rule.text!r}: the rule {verdict.rule!r} allows it. Remove that one."
-        return f"There is no rule {rule.text!r}.{did_you_mean(rule.text, self.rules)}"
+            return f"Unknown rule {rule.text!r}: the rule {verdict.rule!r} allows it. Remove that one."
+        return f"Unknown rule {rule.text!r}.{did_you_mean(rule.text, self.rules)}"
 
     def decide(self, host: str, port: int) -> NetworkVerdict:
         """Return what the rules say about a name, without resolving it.

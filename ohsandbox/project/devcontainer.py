@@ -282,7 +282,7 @@ class _Reader:
         own, registry = [], []
         for name, given in self._object("features", self._said.get("features", {})).items():
             if dev.image is None and dev.build is None:
-                self._drop(f"feature {name}", "there is no image or build to install it in")
+                self._drop(f"feature {name}", "the file has neither image nor build to install it in")
             elif name.startswith("./"):
                 own.append((name, given))
             elif parse_reference(name) is not None:
@@ -376,7 +376,7 @@ class _Reader:
             if numbers and all(0 < int(number) <= MAX_PORT for number in numbers.groups() if number):
                 found.append(text)
             else:
-                self._drop(f"port {text[:100]}", "it is none of the sandbox's own")
+                self._drop(f"port {text[:100]}", "it is not a port of the sandbox")
         return tuple(dict.fromkeys(found))
 
     def _commands(self, key: str) -> list[str]:

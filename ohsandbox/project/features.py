@@ -244,7 +244,7 @@ def _variables(known: dict[str, Any], given: object, reference: str) -> dict[str
         if not isinstance(value, wanted) and str(value).lower() not in {"true", "false"}:
             raise UsageError(f"feature {reference!r}: option {name!r} is not a {told.get('type')}. Correct it.")
         if isinstance(told.get("enum"), list) and value not in told["enum"]:
-            raise UsageError(f"feature {reference!r}: option {name!r} is none of {told['enum']}. Correct it.")
+            raise UsageError(f"feature {reference!r}: option {name!r} is not one of {told['enum']}. Correct it.")
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if "\0" in text:
             raise UsageError(f"feature {reference!r}: option {name!r} holds a NUL byte. Correct it.")

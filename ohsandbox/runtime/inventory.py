@@ -167,7 +167,7 @@ class Inventory(ABC):
         Raises:
             UsageError: there is no such service.
         """
-        raise UsageError(f"There is no service {service_id[:12]!r} (last {lines} lines). Remedy: list them.")
+        raise UsageError(f"Unknown service {service_id[:12]!r} (last {lines} lines). Remedy: list them.")
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:  # noqa: ARG002
         """Return the resource use of running sandboxes, by id.

@@ -76,7 +76,7 @@ def remove_sandbox(sandbox: str | SandboxInfo) -> None:
     expect("sandbox", sandbox, (str, SandboxInfo), "Give a name or an id.", optional=False)
     info = find_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
     if info is None:
-        raise UsageError(f"There is no sandbox {sandbox!r}. list_sandboxes() returns all")
+        raise UsageError(f"Unknown sandbox {sandbox!r}. Use a name or id of list_sandboxes().")
     with open_inventory() as inventory:
         removal = inventory.remove_sandbox(info.id, conversation=None)
         if removal.left:

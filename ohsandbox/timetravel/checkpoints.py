@@ -134,7 +134,7 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
     if kept is None:
         ranges = [f"{one.first}-{'' if one.last is None else one.last}" for one in files.kept[-10:]]
         places = (
-            "There are none: checkpoints are off (in Python, Conversation(checkpoints=True) turns them on), or this "
+            "No files are kept: checkpoints are off (in Python, Conversation(checkpoints=True) turns them on), or this "
             "kind of sandbox keeps none."
         )
         places = f"They were kept for events {', '.join(ranges)}." if ranges else places
@@ -206,9 +206,7 @@ class CheckpointRecorder:
             OhsandboxError: there is no sandbox yet, or the files cannot be kept.
         """
         if self._runtime is None:
-            raise UsageError(
-                "The conversation has no sandbox yet, so there are no files to keep. Send a message first."
-            )
+            raise UsageError("The conversation has no sandbox yet, so nothing can be kept. Send a message first.")
         bound = Workspaces.bound(self._runtime.host_workspaces)
         kept = None if bound is None else bound.record() | {"snapshot": self._snapshots.take(bound)}
         made = self._runtime.checkpoint(label, owner=self._log.directory)

@@ -199,7 +199,7 @@ def test_url_is_reached_from_inside_a_sandbox_or_not_at_all() -> None:
     assert (one.config.where, one.config.runs_in) == ("sandbox", "sandbox")
     told = found({MICROAGENT: text}, isolated=False)
     assert told.servers == ()
-    assert "no sandbox to reach it from" in told.refused[0]
+    assert "only a sandbox may connect to" in told.refused[0]
 
 
 @pytest.mark.parametrize(

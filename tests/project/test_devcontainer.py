@@ -75,7 +75,7 @@ def test_what_it_asks_for_is_read_with_comments_and_trailing_commas(project: Pat
         ({"runArgs": ["--privileged", "-v", "/:/host", "--network=host"]}, "runArgs --privileged -v --network"),
         ({"runArgs": ["--device", "/dev/kvm", "--pid=host"]}, "runArgs --device --pid"),
         ({"features": {"https://x.example/a.tgz": {}}, "image": "a"}, "feature https://x.example/a.tgz (it is neither"),
-        ({"features": {"./own": {"version": "1"}}}, "feature ./own (there is no image or build"),
+        ({"features": {"./own": {"version": "1"}}}, "feature ./own (the file has neither image nor build"),
         ({"mounts": ["source=secrets,target=/steal,type=volume"]}, "mount /steal (a volume"),
         ({"mounts": [{"type": "bind", "source": "../..", "target": "/up"}]}, "mount ../.. at /up"),
         ({"build": {"dockerfile": "D", "options": ["--network=host"]}}, "build.options"),

@@ -110,7 +110,7 @@ def test_what_raises_rights_and_what_is_no_feature_is_told_and_left_out(project:
         ({"options": []}, {}, "'options' is not an object"),
         ({"options": {"a": 3}}, {}, "no option 'a'"),
         ({}, {"b": "x"}, "no option 'b'"),
-        ({"options": {"a": {"type": "string", "enum": ["x"]}}}, {"a": "y"}, "none of"),
+        ({"options": {"a": {"type": "string", "enum": ["x"]}}}, {"a": "y"}, "not one of"),
         ({"options": {"a": {"type": "string"}}}, {"a": ["y"]}, "is not a string"),
         ({"options": {"a": {"type": "string"}}}, {"a": "\0"}, "NUL byte"),
         ({}, 3, "options are not an object"),

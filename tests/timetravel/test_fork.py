@@ -79,7 +79,7 @@ def test_nothing_is_kept_unless_it_was_asked_for(tmp_path: Path, asked: bool | N
     with Conversation(Agent(model, TOOLS), runtime, tmp_path, checkpoints=asked) as conversation:
         conversation.run("go")
         assert runtime.labels == []
-        with pytest.raises(UsageError, match="There are none: checkpoints are off"):
+        with pytest.raises(UsageError, match="No files are kept: checkpoints are off"):
             conversation.fork(2)
 
 

@@ -280,7 +280,7 @@ class TestPages:
         page = use(f"goto('{SITE}/form.html')")
         name = bid(page, 'textbox "Name"')
         seen = use(f"fill('{name}', 'one')\nclick('e9999')\nfill('{name}', 'two')", failed=True)
-        assert "Error in line 2, click('e9999'): there is no element e9999 now" in seen
+        assert "Error in line 2, click('e9999'): unknown element e9999" in seen
         assert "The 1 call(s) after it were not done." in seen
         assert 'textbox "Name": one' in seen
 
@@ -299,7 +299,7 @@ class TestPages:
         field, chooser = bid(page, 'button "File"'), bid(page, 'button "Choose"')
         assert "status: a b.txt 5" in use(f"upload_file('{field}', '/workspace/a b.txt')")
         assert "status: chosen a b.txt 5" in use(f"upload_file('{chooser}', 'a b.txt')")
-        assert "there is no file /workspace/no" in use(f"upload_file('{field}', 'no')", failed=True)
+        assert "/workspace/no does not exist" in use(f"upload_file('{field}', 'no')", failed=True)
         assert "use upload_file(bid, file)" in use(f"click('{chooser}')")
 
     def test_history_goes_back_and_forward_and_ends(self, use: Callable[..., str]) -> None:
@@ -332,7 +332,7 @@ class TestPages:
         assert "Title: The form" in opened
         assert "0: Popups" in opened
         assert "Title: Popups" in use("tab_focus(0)")
-        assert "there is no tab 7; open are 0 to 1" in use("tab_focus(7)", failed=True)
+        assert "unknown tab 7; open are 0 to 1" in use("tab_focus(7)", failed=True)
         closed = use("tab_focus(1)\ntab_close()")
         assert "Title: Popups" in closed
         assert "Tabs:" not in closed

@@ -214,7 +214,7 @@ def test_file_that_may_not_be_written_stays_and_has_no_undo(tmp_path: Path, imag
                 editor.do(command, name, old_str="old", file_text="x")
         assert "permission denied" in editor.refusal("view", "dark")
         assert editor.sh("cat f; ls -A no") == "old\n"
-        assert "no edit" in editor.refusal("undo_edit")
+        assert "No edit" in editor.refusal("undo_edit")
 
 
 @pytest.mark.docker
@@ -230,7 +230,7 @@ def test_full_disk_leaves_the_old_text(tmp_path: Path) -> None:
         assert caught.value.errno == errno.ENOSPC
         assert editor.read() == b"old\n"
         assert editor.sh("ls -A") == "f\nfill\n"
-        assert "no edit" in editor.refusal("undo_edit")
+        assert "No edit" in editor.refusal("undo_edit")
 
 
 # --- create and undo --------------------------------------------------------------------------
@@ -256,14 +256,14 @@ def test_edits_are_undone_one_by_one_and_by_a_resumed_conversation(editor: Edito
         assert resumed.say("undo_edit").endswith(f"\t{number}")
     resumed.do("undo_edit")
     assert editor.sh("ls") == ""
-    assert "no edit" in Editor(editor.state, editor.folder).refusal("undo_edit")
+    assert "No edit" in Editor(editor.state, editor.folder).refusal("undo_edit")
 
 
 def test_memory_without_a_directory_ends_with_the_tool(local: Editor) -> None:
     state = ConversationState(conversation_id="c", runtime=local.runtime)
     first = Editor(state, local.folder)
     first.do("create", file_text="x")
-    assert "no edit" in Editor(state, local.folder).refusal("undo_edit")
+    assert "No edit" in Editor(state, local.folder).refusal("undo_edit")
     first.do("undo_edit")
     assert "f" not in local.sh("ls").split()
 

@@ -164,8 +164,8 @@ def open_terminal(program: Sequence[str], options: ShellOptions, where: SandboxO
     """
     if missing := [name for name in ("stdin", "stdout") if not getattr(sys, name).isatty()]:
         raise UsageError(
-            f"`ohsandbox shell` needs a terminal, and {missing[0]} is none. "
-            "Use `ohsandbox exec -- PROGRAM` for a program that needs none, and `exec -t` to give it one all the same."
+            f"`ohsandbox shell` needs a terminal, and {missing[0]} is not a terminal. "
+            "Use `ohsandbox exec -- PROGRAM`, and `exec -t` for a program that needs a terminal."
         )
     full, settings = full_options(where, options.settings, command="shell", person=True)
     secrets = Secrets.load(settings.secrets | parse_flags(options.secrets or ()))

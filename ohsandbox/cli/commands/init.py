@@ -42,7 +42,7 @@ def init(how: InitOptions) -> int:
         print("Nothing is written.")
         return 1
     if not person and not how.yes:
-        raise UsageError("There is no terminal to ask at. Use --yes to write this.")
+        raise UsageError("This question needs a terminal. Use --yes to write this.")
     write_settings(path, written, answers)
     _tell_engine()
     for name in ("model", "api_key", "base_url", "image", "network"):

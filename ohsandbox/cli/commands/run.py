@@ -106,7 +106,7 @@ def _chosen(what: RunOptions) -> str:
     if not person_present(no_tui=what.headless):
         raise UsageError("--resume needs an ID where nobody can choose. --autoresume takes the newest.")
     if not (found := resumable()):
-        raise UsageError("There is no conversation to resume. `ohsandbox run` begins one.")
+        raise UsageError("No conversation can be resumed. `ohsandbox run` begins one.")
     chosen = pick("Resume which conversation? This directory's come first.", [row_of(one) for one in found])
     if chosen is None:
         raise UsageError("No conversation was chosen.")

@@ -237,7 +237,7 @@ def prune_caches(names: Sequence[str], *, yes: bool) -> int:
         for one in doomed:
             print(_cache_line(one))
         if not yes and not person_present():
-            raise UsageError("There is no terminal to ask at. Use --yes.")
+            raise UsageError("This question needs a terminal. Use --yes.")
         if not yes and not ask_yes_no(f"Remove {len(doomed)} package caches ({size})?"):
             print("Nothing was removed.")
             return 1

@@ -257,7 +257,7 @@ class TopScreen:
 
     def _shell(self, row: TopRow) -> None:
         if row.sandbox is None or row.sandbox.state != "running":
-            self._told = "There is no running sandbox to open a shell in."
+            self._told = "A shell needs a running sandbox, and this conversation has none."
         else:
             self._run("shell", "--attach", row.sandbox.name, pause=False)
 

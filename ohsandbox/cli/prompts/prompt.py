@@ -133,7 +133,7 @@ def is_agreed(question: str, *, what: str, yes: bool, show_diff: Callable[[], No
         UsageError: nobody can be asked; the message begins with `what`.
     """
     if not (yes or person_present()):
-        raise UsageError(f"{what}, and there is no terminal to confirm at. Use --yes.")
+        raise UsageError(f"{what}, which a person confirms at a terminal. Use --yes.")
     if yes or show_diff is None:
         return yes or ask_yes_no(question)
     while (said := _word(f"{question} [y/N, d: diff] ")) in {"d", "diff"}:

@@ -61,7 +61,7 @@ class CommandContext:
             UsageError: nobody can be asked; the message begins with what.
         """
         if not self.session.person:
-            raise UsageError(f"{what}, and there is no terminal to confirm at.")
+            raise UsageError(f"{what}, which a person confirms at a terminal.")
         return ask_yes_no(question)
 
     def choose(self, title: str, rows: Sequence[str]) -> int | None:
@@ -132,7 +132,7 @@ def find_command(word: str) -> _SlashCommand:
     near = beginning or difflib.get_close_matches(word, names, n=3, cutoff=0.7)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     raise UsageError(
-        f"There is no command {safe_line(word)!r}.{meant} /help lists them; a blank before it sends it to the agent."
+        f"Unknown command {safe_line(word)!r}.{meant} /help lists them; a blank before it sends it to the agent."
     )
 
 
@@ -232,7 +232,7 @@ def _mode(context: CommandContext, arguments: Sequence[str]) -> None:
     session = context.session
     if arguments:
         if (name := next((one for one in POLICIES if one == arguments[0]), None)) is None:
-            raise UsageError(f"There is no mode {arguments[0]!r}. Take one of: {', '.join(POLICIES)}.")
+            raise UsageError(f"Unknown mode {arguments[0]!r}. Use one of: {', '.join(POLICIES)}.")
         session.use_policy(name)
     now = session.policy_name
     rows = [(f"{'*' if name == now else ' '} {name}", MODES[name].told) for name in POLICIES]

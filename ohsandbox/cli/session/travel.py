@@ -197,7 +197,7 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
     else:
         others = [one for one in resumable() if one.id != session.conversation.id]
         if not others:
-            context.show("There is no other conversation.")
+            context.show("No other conversation exists.")
             return
         title = "Conversations, those of this directory first:"
         chosen = context.choose(title, [row_of(one, with_id=not session.person) for one in others])

@@ -231,7 +231,7 @@ def trust_directory(directory: Path | None, *, yes: bool) -> int:
     if yes:
         print("\n".join(_rows(project, wide)), flush=True)
     elif not person_present():
-        raise UsageError("There is no terminal to ask at. Read the file, then use --yes.")
+        raise UsageError("This question needs a terminal. Read the file, then use --yes.")
     elif not _is_trusted_now(project, wide, changed=known == "changed"):
         print("It is not trusted.")
         return 1

@@ -54,7 +54,7 @@ def check_policy(policy: object) -> None:
         UsageError: it is not a policy.
     """
     if policy is not None and policy not in POLICIES and not callable(policy):
-        told = f"skill_servers={policy!r:.200} is none of {', '.join(POLICIES)} and no callback. Use one of them."
+        told = f"skill_servers={policy!r:.200} is not a policy. Use {', '.join(POLICIES)} or a callback."
         raise UsageError(told)
 
 

@@ -362,7 +362,7 @@ class _HarborReader:
             return None
         services = sorted(self.project.services) if self.project else [_MAIN]
         if told.service not in services:
-            self._say(where, key, f"service {told.service!r} is none of the task's: {', '.join(services)}")
+            self._say(where, key, f"unknown service {told.service!r}: the task has {', '.join(services)}")
         return told.service
 
     def _resolved(self, env: dict[str, str], where: _Where) -> dict[str, str]:

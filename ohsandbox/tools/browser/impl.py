@@ -104,7 +104,7 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         try:
             death = self._driver.start()
         except ProgramDied as died:
-            why = "there is no Python for it." if died.status == NO_PROGRAM else clean_line(str(died))
+            why = "Python 3 is missing." if died.status == NO_PROGRAM else clean_line(str(died))
             raise ToolError(f"The sandbox has no browser: {why} {REMEDY}") from None
         try:
             answer = _Answer.model_validate(self._driver.request(request, BUDGET_S + _OVERHEAD_S))

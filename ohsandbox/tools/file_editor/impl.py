@@ -145,7 +145,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         path = action.path
         edits = self._history.edits(path)
         if not edits:
-            raise ToolError(f"There is no edit of {path!r} to undo: this tool has not changed it, or all is undone.")
+            raise ToolError(f"No edit of {path!r} can be undone: this tool has not changed it, or all is undone.")
         data = self._read(path)
         state = digest(data)
         edit = edits.pop()

@@ -64,7 +64,7 @@ def text_view(document: Document, path: str, view_range: tuple[int, ...] | None,
         raise ToolError(f"{path!r} has {len(lines)} lines; view_range starts at {first}. Start lower.")
     shown = numbered(lines[first - 1 : last], first=first, limit_chars=limits.max_chars)
     is_open = last == len(lines) and not document.shown.endswith("\n")
-    note = "\n[There is no newline at the end of the last line.]" if is_open else ""
+    note = "\n[The last line does not end with a newline.]" if is_open else ""
     return f"Lines {first}-{last} of {len(lines)} in {path}{remarks}:\n{shown}{note}"
 
 

@@ -332,7 +332,7 @@ def test_delete_asks_at_a_terminal(root: Path, at_terminal: Any) -> None:
         (["delete"], "Say which"),
         (["delete", "c1", "--all"], "Say which"),
         (["delete", "c1", "nope", "--yes"], "No conversation 'nope'"),
-        (["delete", "c1"], "there is no terminal to confirm at"),
+        (["delete", "c1"], "a person confirms at a terminal"),
         (["delete", "--older-than", "soon", "-y"], "expected a number and min, h, d or w"),
         (["delete", "--older-than", "-1d", "-y"], "expected a number and min, h, d or w"),
         (["show", "c1", "--dir", "/nonexistent"], "in '/nonexistent'"),

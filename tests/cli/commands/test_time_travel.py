@@ -81,7 +81,7 @@ def test_what_changed_in_a_container_is_shown_and_brought_along(invoke: Invoke, 
     (target / "lines").unlink()
     asked = invoke("apply", "c", "--to", str(target), *where)
     assert asked.code == 2
-    assert "there is no terminal to confirm at. Use --yes." in asked.err
+    assert "a person confirms at a terminal. Use --yes." in asked.err
     assert not (target / "lines").exists()
     done = invoke("apply", "c", "--to", str(target), "--yes", *where)
     assert done.code == 0
@@ -98,7 +98,7 @@ def test_undo_puts_a_bound_workspace_back_in_a_new_conversation(
     where = ("--dir", str(tmp_path / "c"))
     refused = invoke("undo", "c", *where)
     assert refused.code == 2
-    assert "there is no terminal to confirm at" in refused.err
+    assert "a person confirms at a terminal" in refused.err
     assert (workspace / "lines").read_text() == "1\n2\nthree\n"
     done = invoke("undo", "c", "--yes", *where)
     assert done.code == 0, done.err

@@ -60,8 +60,8 @@ def send(number: int) -> Answer:
 @pytest.mark.parametrize(
     ("arguments", "options", "told"),
     [
-        ([], {}, "`ohsandbox shell` needs a terminal, and stdin is none. Use `ohsandbox exec"),
-        (["--secret", "NOT_SET"], {"stdin": "terminal"}, "and stdout is none"),
+        ([], {}, "`ohsandbox shell` needs a terminal, and stdin is not a terminal. Use `ohsandbox exec"),
+        (["--secret", "NOT_SET"], {"stdin": "terminal"}, "and stdout is not a terminal"),
     ],
 )
 def test_without_a_terminal_it_is_refused_and_exec_is_named(

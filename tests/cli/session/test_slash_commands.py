@@ -68,7 +68,7 @@ def test_an_unknown_command_is_an_error_with_a_suggestion(word: str, meant: str)
 def test_an_unknown_command_is_no_paid_turn(talk: Talk, write_script: WriteScript, home: Path) -> None:
     ended = talk("/bogus now", model=write_script(("never", None)))
     assert ended.code == 0
-    assert "There is no command '/bogus'" in ended.err + ended.out
+    assert "Unknown command '/bogus'" in ended.err + ended.out
     (directory,) = _conversations(home)
     assert read_events(directory) == []
 
@@ -382,7 +382,7 @@ def test_the_network_of_a_running_sandbox_is_taken_away_and_never_opened_unasked
     ended = talk(*lines, model=write_script(("x", None)), how=_in_container(image, "--network", "open"))
     assert "network none" in ended.out
     assert "The list has what you name alone" in ended.out
-    assert "The network would be opened, and there is no terminal to confirm at" in ended.out
+    assert "The network would be opened, which a person confirms at a terminal" in ended.out
 
 
 @pytest.mark.docker

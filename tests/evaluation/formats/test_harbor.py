@@ -189,8 +189,8 @@ def test_a_separate_verifier_runs_in_the_image_of_tests_or_in_the_tasks_own(tmp_
 def test_a_service_that_the_task_does_not_have_is_told(tmp_path: Path) -> None:
     text = 'artifacts = [{source = "/x", service = "db"}]\n[[verifier.collect]]\ncommand = "x"\nservice = "web"\n'
     assert refused(tmp_path, task_toml=text) == [
-        "task.toml:4: verifier.collect.0.service: service 'web' is none of the task's: main",
-        "task.toml:1: artifacts: service 'db' is none of the task's: main",
+        "task.toml:4: verifier.collect.0.service: unknown service 'web': the task has main",
+        "task.toml:1: artifacts: unknown service 'db': the task has main",
     ]
 
 

@@ -49,7 +49,7 @@ def test_a_kept_sandbox_is_removed_and_one_in_use_is_not(engine: Engine) -> None
     assert info is not None
     remove_sandbox(info)
     remove_sandbox(info)  # of what was there, twice is fine
-    with pytest.raises(UsageError, match="There is no sandbox 'ohsandbox-"):
+    with pytest.raises(UsageError, match="Unknown sandbox 'ohsandbox-"):
         remove_sandbox(runtime.name)
     assert engine.api.containers(all=True, filters={"id": info.id}) == []
 

@@ -58,7 +58,7 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
         raise UsageError(f"The Dockerfile {given.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there.")
     if not (root / name).is_file():
         raise UsageError(
-            f"There is no file {name!r} in {str(root)!r}. Remedy: name a directory that has one, or the file itself."
+            f"Dockerfile {name!r} is missing in {str(root)!r}. Remedy: name the file, or another directory."
         )
     if isinstance(given.base, Mapping):
         checked(Build(**given.base))

@@ -167,7 +167,7 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
     if config.own_kernel:
         raise UsageError(
             f"OCI runtime {config.runtime!r} has a kernel of its own, which may fail to write to a volume (gVisor "
-            "20221219: EINVAL), so there are no package caches. Remedy: leave --cache (cache=) out."
+            "20221219: EINVAL), so it cannot have package caches. Remedy: leave --cache (cache=) out."
         )
     record = _record(engine, options, config)
     write_atomically(_path(record.volume), record.model_dump_json().encode(), durable=False)

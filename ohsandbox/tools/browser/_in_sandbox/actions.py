@@ -27,7 +27,7 @@ ACTION_MS = 5_000
 NAVIGATION_MS = 30_000
 MEANINGS = {
     "ERR_INTERNET_DISCONNECTED": "the sandbox has no network",
-    "ERR_NAME_NOT_RESOLVED": "there is no such host, or the sandbox has no network",
+    "ERR_NAME_NOT_RESOLVED": "the host is unknown, or the sandbox has no network",
     "ERR_CONNECTION_REFUSED": "nothing listens there",
     "ERR_UNSAFE_PORT": "Chromium refuses this port; serve on another, such as 8000",
     "ERR_CERT_AUTHORITY_INVALID": "its certificate is not trusted here",
@@ -55,7 +55,7 @@ def check_readable(path: str) -> None:
         else:
             Path(path).open("rb").close()
     except FileNotFoundError:
-        raise Refusal(f"there is no file {short(path)} in the sandbox") from None
+        raise Refusal(f"{short(path)} does not exist in the sandbox") from None
     except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise Refusal(
@@ -94,7 +94,7 @@ class Actions(Tabs):
         found = self.tab.page.locator(f"aria-ref={bid}")
         # if a frame has gone, Playwright says that the selector is wrong
         if not await within(ACTION_MS / 1000, found.count(), 0):
-            raise Refusal(f"there is no element {bid} now; take the id from the newest tree")
+            raise Refusal(f"unknown element {bid}; take the id from the newest tree")
         self.tab.has_mouse = True
         return found
 
@@ -214,7 +214,7 @@ class Actions(Tabs):
 
     async def do_tab_focus(self, index: int) -> None:
         if index >= len(self.tabs):
-            raise Refusal(f"there is no tab {index}; open are 0 to {len(self.tabs) - 1}")
+            raise Refusal(f"unknown tab {index}; open are 0 to {len(self.tabs) - 1}")
         self.shown = self.tabs[index]
         await self.tab.page.bring_to_front()
 

@@ -121,7 +121,7 @@ class Browser(Actions):
         """Start Chromium, with its own sandbox if it can have one.
 
         Raises:
-            Unavailable: there is no Chromium, or it does not start.
+            Unavailable: Chromium is missing, or it does not start.
         """
         if self.playwright is None:
             try:
@@ -134,7 +134,7 @@ class Browser(Actions):
         bundled = self.playwright.chromium.executable_path
         executable = next(filter(None, map(shutil.which, (*EXECUTABLES, bundled))), None)
         if executable is None:
-            raise Unavailable("there is no Chromium")
+            raise Unavailable("Chromium is missing")
         self.tabs, self.shown = [], None
         # root may not have it; a container has neither user namespaces nor, under no-new-privileges, setuid helpers
         for self.sandboxed in (True, False) if os.geteuid() else (False,):
@@ -257,7 +257,7 @@ class Browser(Actions):
         for options in ({"format": "png"}, {"format": "jpeg", "quality": 70}):
             shot = await within(LOOK_S, tab.cdp("Page.captureScreenshot", **options), None)
             if shot is None:
-                self.note("There is no screenshot: the page does not draw itself.")
+                self.note("The screenshot is missing: the page does not draw itself.")
                 return None
             if len(shot["data"]) <= MAX_IMAGE_CHARS:
                 break

@@ -391,7 +391,7 @@ def test_a_context_over_the_limit_is_told_before_it_is_read(
         ({"build": "none/such"}, "does not exist"),
         ({"build": 5}, "Invalid build 5"),
         ({"build": ""}, "Invalid build ''"),
-        ({"build": Build(".", "no-such-file")}, "There is no file 'no-such-file'"),
+        ({"build": Build(".", "no-such-file")}, "Dockerfile 'no-such-file' is missing"),
         ({"build": Build(".", "../Dockerfile")}, "is outside of"),
         ({"build": ".", "image": "debian"}, "exclude each other"),
         ({"build": Build(".", "pyproject.toml"), "attach": "some"}, "build= is for a new container"),
