@@ -89,7 +89,7 @@ class OutputLimits(ConfigModel):
             raise UsageError(f"{len(urls)} images, more than {self.max_images}. Send fewer in one message.")
         for url in urls:
             if not _IMAGE_URL.match(url):
-                raise UsageError(f"images: {url[:40]!r} is not a data URL of a PNG, JPEG, GIF or WebP image.")
+                raise UsageError(f"images: {url[:40]!r} is not a data URL of a picture. Use PNG, JPEG, GIF or WebP.")
             if len(url) > self.max_image_chars:
                 size = f"{len(url) / 1024 / 1024:.1f} MiB as text, more than {self.max_image_chars / 1024 / 1024:g}"
                 raise UsageError(f"An image has {size} MiB. Make it smaller.")

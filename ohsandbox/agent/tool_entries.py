@@ -46,7 +46,9 @@ def _named_by(given: Mapping[str, Any]) -> Tool:
             return Tool(name=RuntimeTool.model_validate(given).name)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
-            raise UsageError(f"Tool dict is not as Runtime.get_tools has it: {fault['loc']}: {fault['msg']}.") from None
+            raise UsageError(
+                f"Tool dict is not as Runtime.get_tools has it: {fault['loc']}: {fault['msg']}. Pass one of its dicts."
+            ) from None
     function = given.get("function", given)
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name or given.get("type", "function") != "function":

@@ -171,7 +171,7 @@ class ConversationLog:
         """
         with self.lock:
             if self._log is None:
-                raise UsageError(f"Conversation {self.conversation_id!r} is not started.")
+                raise UsageError(f"Conversation {self.conversation_id!r} is not started. Start or open it first.")
             event = self._log.append(self._masked(body))
             for projection in (self.history, self.spending, self.stuck, self.files, self._metadata):
                 projection.add(event)

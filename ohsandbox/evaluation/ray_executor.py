@@ -197,7 +197,10 @@ class RayExecutor:
                 ray.init(address, log_to_driver=False, include_dashboard=False, logging_level="error")
             except (ConnectionError, ValueError, RuntimeError) as error:
                 where = address or os.environ.get("RAY_ADDRESS")
-                raise UsageError(f"No Ray cluster answers at {where}: {str(error).splitlines()[0]}") from None
+                raise UsageError(
+                    f"No Ray cluster answers at {where}: {str(error).splitlines()[0]} "
+                    "Start one with `ray start --head`."
+                ) from None
 
     @property
     def slots(self) -> int:

@@ -159,7 +159,7 @@ def _give(runtime: Runtime, files: Files, owner: str) -> None:
     given = runtime.run(["chown", "-h", owner, "--", *sorted(paths - {"/"})], user="root", workdir="/")
     if given.exit_code != 0:
         said = last_words(given.stderr)
-        raise UsageError(f"The files at {target} cannot be given to {owner!r}: {said}")
+        raise UsageError(f"The files at {target} cannot be given to {owner!r}: {said}. Name a user of the image.")
 
 
 def _left_out(files: Files, place: str, names: list[str]) -> set[str]:

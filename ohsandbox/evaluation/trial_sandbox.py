@@ -161,7 +161,8 @@ class TrialSandboxes:
         """
         made = runtime.run(["/bin/sh", "-c", _MAKE_LOGS], user="root", workdir="/")
         if made.exit_code != 0:
-            raise UsageError(f"/logs cannot be made in the sandbox: {made.stderr.decode(errors='replace').strip()}")
+            said = made.stderr.decode(errors="replace").strip()
+            raise UsageError(f"/logs cannot be made in the sandbox: {said}. Use an image in which root can write to /.")
         name = self._images.get(environment).name
         if name not in self._images.lacks_utf8:  # once for each image: 3 ms
             lacks = runtime.run(["/bin/sh", "-c", _LACKS_LANGUAGE], workdir="/").exit_code == 0
@@ -209,7 +210,7 @@ class TrialSandboxes:
             if ended.exit_code != 0:
                 how = f"was stopped after {_SETUP_S:g} s" if ended.timed_out else f"ended with code {ended.exit_code}"
                 printed = last_words(ended.stdout + ended.stderr, 500)
-                raise UsageError(f"The set-up of step {step.name!r} {how}: {printed}")
+                raise UsageError(f"The set-up of step {step.name!r} {how}. Correct it. Its last output: {printed}")
         if step.healthcheck is not None:
             self.await_health(runtime, step.healthcheck)
 

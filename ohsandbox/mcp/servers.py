@@ -332,7 +332,10 @@ class MCPServers:
             UsageError: no such tool is withheld.
         """
         if server not in self._servers or not self._servers[server].filter.approve(tool):
-            raise UsageError(f"No tool {tool!r} of MCP server {server!r} is withheld.")
+            raise UsageError(
+                f"No tool {tool!r} of MCP server {server!r} is withheld. "
+                "Approve only tools that `ohsandbox mcp list` shows as withheld."
+            )
 
     # --- messages --------------------------------------------------------------------------------
 

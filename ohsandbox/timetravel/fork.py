@@ -107,7 +107,9 @@ def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
     place = None if bound is None or workspace is None else bound.moved(empty_directory(workspace))
     forked = fork(directory, at, workspace=place)
     if refused := restore_workspace(forked):
-        raise UsageError(f"{len(refused)} files cannot be put into {str(workspace)!r}: {refused[0].why}.")
+        raise UsageError(
+            f"{len(refused)} files cannot be put into {str(workspace)!r}: {refused[0].why}. Name another directory."
+        )
     return forked
 
 

@@ -138,7 +138,9 @@ def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
     undone = _undone(plan.directory)
     older = plan.directory.parent / str(undone["conversation_id"])
     if not older.is_dir():
-        raise UsageError(f"Conversation {older.name!r} was deleted, so there is nothing to go back to.")
+        raise UsageError(
+            f"Conversation {older.name!r} was deleted, so this cannot be redone. Undo again, or go on here."
+        )
     message = f"The changes that {plan.directory.name!r} had undone are restored."
     # this comes first: nothing may be written if another process has the conversation open
     append_notice(older, code=REDONE, message=message, conversation_id=plan.directory.name)
@@ -170,9 +172,9 @@ def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
     files = CheckpointIndex.of(directory)
     if not files.kept:
         told = f"{directory.name!r} has no checkpoints, so this cannot be undone"
-        raise UsageError(f"Conversation {told}: no files were changed, or they are off.")
+        raise UsageError(f"Conversation {told}: no files were changed, or they are off. Reverse changes by hand.")
     if files.at(max(at, 0)) is None:
-        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept, so this cannot be undone.")
+        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. Go back to another event.")
     bound = Workspaces.recorded(files.kept[-1].data.get("workspace"))
     if bound is None:
         return _Steps(None, [])
@@ -185,7 +187,10 @@ def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
             continue  # nothing was written between the two
         places = [one.data.get("workspace") for one in (kept, following) if one is not None]
         if any(Workspaces.recorded(place) != bound for place in places):
-            raise UsageError(f"In these turns the agent's workspaces were not always {bound}, so this is not undone.")
+            raise UsageError(
+                f"In these turns the agent's workspaces were not always {bound}, so this is not undone. "
+                "Reverse them by hand."
+            )
         before, *after = [store.load(str(place["snapshot"])) for place in places if place is not None]
         steps.append((before, after[0] if after else None))
     return _Steps(bound, steps)
@@ -227,5 +232,7 @@ def _undone(directory: Path) -> dict[str, Any]:
 
     stream_events(directory, take)
     if not found:
-        raise UsageError(f"Conversation {directory.name!r} was not made by `ohsandbox undo`: there is nothing to redo.")
+        raise UsageError(
+            f"Conversation {directory.name!r} was not made by `ohsandbox undo`. Give the id of one that was."
+        )
     return found

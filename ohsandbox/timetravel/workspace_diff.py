@@ -81,7 +81,10 @@ def diff_workspace(
     """
     files = CheckpointIndex.of(directory)
     if not files.kept:
-        raise UsageError(f"Conversation {directory.name!r} has no checkpoints: nothing was changed, or they are off.")
+        raise UsageError(
+            f"Conversation {directory.name!r} has no checkpoints: nothing was changed, or they are off. "
+            "Compare with git."
+        )
     first = files.kept[0] if a is None else find_checkpoint(directory, a)
     last = None if b is None else find_checkpoint(directory, b)
     _require_same_layout(first.data, files.kept[-1].data if last is None else last.data)

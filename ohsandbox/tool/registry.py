@@ -168,7 +168,9 @@ class ToolRegistry:
             made = _make(spec, entry, conv_state)
             tools = list(made) if isinstance(made, Sequence) else [made]
             if not all(isinstance(tool, ToolDefinition) for tool in tools):
-                raise UsageError(f"Tool {spec.name!r} made something that is not a ToolDefinition.")
+                raise UsageError(
+                    f"Tool {spec.name!r} made something that is not a ToolDefinition. Correct its factory."
+                )
             self._refuse_shadows(spec.name, tools, origin)
         return [replace(tool, require_confirmation=True) for tool in tools] if spec.require_confirmation else tools
 
@@ -249,7 +251,10 @@ def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | _ToolFactory, conv_state
         raise
     except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise UsageError(f"Tool {spec.name!r} cannot be made with params {spec.params!r}: {reason}.") from error
+        raise UsageError(
+            f"Tool {spec.name!r} cannot be made with params {spec.params!r}: {reason}. "
+            "Correct its params or its factory."
+        ) from error
 
 
 def _takes(factory: Callable[..., Any], name: str, *, any_name: bool = False) -> bool:

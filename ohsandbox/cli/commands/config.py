@@ -160,7 +160,9 @@ def edit_file(file: Path | None) -> int:
                 say(error)
                 again = person_present() and ask("Edit again? [Y/n] ").lower() not in {"n", "no"}
                 if not again:
-                    raise UsageError(f"{str(path)!r} is unchanged: the edited text was not valid.") from None
+                    raise UsageError(
+                        f"{str(path)!r} is unchanged: the edited text was not valid. Edit it again."
+                    ) from None
             else:
                 write_object(path, edited)
                 say(f"{path} is written.")

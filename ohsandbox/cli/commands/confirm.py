@@ -51,7 +51,10 @@ def answer_stored(wanted: str, options: ConfirmOptions) -> int | str:
     with _opened(directory) as (log, approvals):
         pending = pending_of(log.history)
         if not pending and not log.history.held.is_decided:
-            raise UsageError(f"Nothing waits for confirmation in conversation {directory.name!r}.")
+            raise UsageError(
+                f"Nothing waits for confirmation in conversation {directory.name!r}. "
+                "`ohsandbox conversations list` shows which wait."
+            )
         if options.as_json:
             calls = ({**call._asdict(), "risk": call.risk.value, "why": [*call.why]} for call in pending)
             print_json({name: call[name] for name in call if name != "hint"} for call in calls)

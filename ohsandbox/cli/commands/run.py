@@ -109,7 +109,7 @@ def _chosen(what: RunOptions) -> str:
         raise UsageError("No conversation can be resumed. `ohsandbox run` begins one.")
     chosen = pick("Resume which conversation? This directory's come first.", [row_of(one) for one in found])
     if chosen is None:
-        raise UsageError("No conversation was chosen.")
+        raise UsageError("No conversation was chosen. Use --resume ID, or leave --resume out for a new one.")
     return found[chosen].id
 
 

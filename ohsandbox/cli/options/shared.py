@@ -286,7 +286,9 @@ class SandboxOptions:
         from ohsandbox.runtime.workspace.branches import open_branch  # noqa: PLC0415 - `--help` reads this module
 
         if self.attach or self.copies or self.same_path or not self.backend.isolated:
-            raise UsageError("--branch is for a new container, without --attach, --copy and --same-path.")
+            raise UsageError(
+                "--branch is for a new container, without --attach, --copy and --same-path. Leave those out."
+            )
         replace(self, branch=None, workspace=self.workspace or Path.cwd()).checked()  # refused before a tree is made
         assert self.branch is not None  # noqa: S101 - only asked then
         branch = open_branch(self.workspace or Path.cwd(), self.branch)
@@ -303,7 +305,9 @@ class SandboxOptions:
         from ohsandbox.runtime.port_numbers import parse_port_pair  # noqa: PLC0415 - `--help` reads this module
 
         if not self.backend.isolated and (given := self._given("forward", "expose_host")):
-            raise UsageError(f"{given[0]} needs a container: on this machine, programs reach its ports by themselves.")
+            raise UsageError(
+                f"{given[0]} needs a container: on this machine, programs reach its ports by themselves. Leave it out."
+            )
         here = [parse_port_pair(one).host_port for one in self.forward or ()]
         if twice := [port for port in here if port and here.count(port) > 1]:
             raise UsageError(f"--forward names port {twice[0]} of this machine twice. Give one of them another port.")

@@ -152,7 +152,9 @@ def forward_command(context: CommandContext, arguments: Sequence[str]) -> None:
     """Show the forwarded ports, forward a port, or close one."""
     session = context.session
     if not session.runtime.isolated:
-        raise UsageError("Nothing is to be forwarded: the agent's programs run on this machine itself.")
+        raise UsageError(
+            "Nothing is to be forwarded: the agent's programs run on this machine itself. Use their ports directly."
+        )
     match [*arguments]:
         case []:
             context.show(Text("\n").join(map(Text, session.sandbox.ports.rows())))

@@ -290,7 +290,7 @@ class RunSession:
             UsageError: calls are pending.
         """
         if not self.has_begun:
-            raise UsageError("Nothing was said in this conversation yet, so there is nothing to sum up.")
+            raise UsageError("This conversation has no messages to sum up. Send one first.")
         self.presenter.compact()
 
     def set_network(self, network: NetworkMode, allowed: Sequence[str] = ()) -> None:

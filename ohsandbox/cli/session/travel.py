@@ -90,7 +90,7 @@ def _count(word: str, usage: str) -> int:
 
 def _check_begun(session: RunSession) -> None:
     if not session.has_begun:
-        raise UsageError("Nothing was said in this conversation yet, so there is nothing to go back to.")
+        raise UsageError("This conversation has no messages to go back to. Send one first.")
 
 
 # --- /undo, /redo, /fork ------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def resume(context: CommandContext, arguments: Sequence[str]) -> None:
             return
         wanted = others[chosen].id
     if wanted == session.conversation.id:
-        raise UsageError("This is the conversation that is open.")
+        raise UsageError("This conversation is open already. Choose another, or go on with it.")
     if (holder := holder_of(root / wanted)) is not None:
         raise ConversationOpenError(f"Conversation {wanted!r} is open in process {holder}. Close it there.")
     found = find_resumed(wanted, SandboxOptions())

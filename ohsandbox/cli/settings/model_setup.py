@@ -275,7 +275,7 @@ def ask_for_key(settings: Settings, file: Path | None) -> Settings:
     while True:
         key = ask_secret(f"Key for {settings.model} (not shown): ")
         if not key:
-            raise UsageError(f"No key was given for model {settings.model!r}.")
+            raise UsageError(f"No key was given for model {settings.model!r}. Type one, or use --key-from.")
         keyed = settings.with_flags(api_key=key)
         hide(Secrets({}, hidden={"api_key": key}).masker)
         print(f"Asking {safe_line(settings.model)} for one word ...", flush=True)

@@ -219,7 +219,8 @@ def trust_directory(directory: Path | None, *, yes: bool) -> int:
         raise UsageError(f"{str(where)!r} is not a directory. Name one with a project file.")
     if (found := look_for_project(where)) is None:
         raise UsageError(
-            f"No .ohsandbox.toml, [tool.ohsandbox] or devcontainer.json was found from {str(where.resolve())!r} upward."
+            f"No .ohsandbox.toml, [tool.ohsandbox] or devcontainer.json was found from {str(where.resolve())!r} "
+            "upward. Name a directory with one."
         )
     project, wide, known, _, digest = found
     if known == "not needed":

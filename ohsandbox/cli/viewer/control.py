@@ -138,7 +138,9 @@ class ConversationControl(PageControl):
             return
         scopes = _offered(pending)
         if answer.scope is not None and not 0 <= answer.scope < len(scopes):
-            raise UsageError(f"Invalid scope {answer.scope}: {len(scopes)} were offered.")
+            raise UsageError(
+                f"Invalid scope {answer.scope}: {len(scopes)} were offered. Reload the page and choose again."
+            )
         self._conversation.confirm(ids, by=self._user, scope=None if answer.scope is None else scopes[answer.scope])
 
     def say(self, text: str) -> None:

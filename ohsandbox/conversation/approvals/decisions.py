@@ -89,7 +89,9 @@ class Approvals:
             held = self._log.history.held
             waiting = [call.tool_call_id for call in held.waiting]
             if not waiting:
-                raise UsageError(f"Nothing waits for confirmation in conversation {self._log.conversation_id!r}.")
+                raise UsageError(
+                    f"Nothing waits for confirmation in conversation {self._log.conversation_id!r}. Send a message."
+                )
             named = waiting if decision.tool_call_ids is None else list(decision.tool_call_ids)
             if unknown := [name for name in named if name not in waiting]:
                 raise UsageError(f"Call {unknown[0]!r} does not wait for confirmation. These do: {', '.join(waiting)}.")
@@ -99,7 +101,10 @@ class Approvals:
             if decision.approved and decision.scope is not None:
                 for call in self.pending:
                     if call.tool_call_id in named and not covers(decision.scope, call):
-                        raise UsageError(f"This scope does not cover call {call.tool_call_id!r}: {decision.scope}.")
+                        raise UsageError(
+                            f"This scope does not cover call {call.tool_call_id!r}: {decision.scope}. "
+                            "Use one that does, or None."
+                        )
                 number = self.grant(decision.scope, by=by).number
             self._log.emit(
                 events.confirmation(

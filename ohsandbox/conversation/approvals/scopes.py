@@ -217,7 +217,9 @@ def check_scope(scope: AnyScope) -> None:
     if isinstance(scope, EditsUnder):
         directory = scope.directory
         if not directory.startswith("/") or _normal(directory) != directory or conceals("", directory):
-            raise UsageError(f"Edits can be allowed below an absolute directory without '.' and '..': {directory!r}.")
+            raise UsageError(
+                f"Invalid directory {directory!r} of an approval. Use an absolute path without '.' and '..'."
+            )
     elif conceals(scope.tool, scope.arguments if isinstance(scope, ExactCall) else {}):
         raise UsageError("A call with characters that cannot be seen is asked about each time. Allow it once.")
 

@@ -98,7 +98,9 @@ def find_conversation(root: Path, wanted: str | None) -> str:
     expect("conversation_id", wanted, str)
     if wanted is not None:
         if "/" in wanted:
-            raise UsageError(f"Invalid conversation id {wanted[:200]!r}: a sub-agent cannot be resumed by itself.")
+            raise UsageError(
+                f"Invalid conversation id {wanted[:200]!r}: a sub-agent cannot be resumed by itself. Resume its parent."
+            )
         return find_stored(root, wanted).name
     found = _newest(root)
     if found is None:
@@ -142,7 +144,9 @@ def delete_stored(directory: Path) -> int:
         for left in root.glob(f"{_DELETED_PREFIX}*"):
             shutil.rmtree(left)
     except OSError as error:
-        raise UsageError(f"Conversation {str(directory)!r} cannot be removed: {error.strerror}.") from error
+        raise UsageError(
+            f"Conversation {str(directory)!r} cannot be removed: {error.strerror}. Remove it as its owner."
+        ) from error
     return size
 
 

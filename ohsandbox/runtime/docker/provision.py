@@ -379,7 +379,9 @@ def copy_in(made: Sandbox, source: Path, *, everything: bool) -> Sandbox:
     try:
         special = transfer.upload(open_plain, source, WORKSPACE, transfer.TransferLimits(), only=chosen.paths)
     except ToolError as error:
-        raise UsageError(f"The workspace {str(source)!r} cannot be copied: {error}") from error
+        raise UsageError(
+            f"The workspace {str(source)!r} cannot be copied: {error} Name another, or leave --copy out."
+        ) from error
     if chosen.has_git:
         made.script(_WRITE_FILE, f"{WORKSPACE}/.git/config", stdin=_GIT_CONFIG, user=None)
     return made._replace(left_out=chosen.left_out | dict.fromkeys(special, "neither file, directory nor symlink"))
@@ -394,7 +396,9 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
     """
     before = sandbox.container
     if sandbox.config is None:
-        raise UsageError(f"Container {before.name!r} was joined, so it is not ours to replace.")
+        raise UsageError(
+            f"Container {before.name!r} was joined, so it is not ours to replace. Its owner can restore it."
+        )
     config = sandbox.config.model_copy(update={"binds": binds_now(sandbox.options)})
     anew = sandbox._replace(config=config)
 

@@ -407,7 +407,9 @@ class DockerRuntime(ContainerRuntime):
         if network not in get_args(NetworkMode):
             raise wrong("network", network, '"none", "allowlist" or "open"')
         if self._options.attach:
-            raise UsageError(f"Container {self.name!r} was joined, so its network is not ours to change.")
+            raise UsageError(
+                f"Container {self.name!r} was joined, so its owner changes its network. Use a sandbox of your own."
+            )
         listed = self._network.with_credential_hosts(allow) if network == "allowlist" else allow
         rules = options.checked_rules(network, listed or ())
         with self._life:

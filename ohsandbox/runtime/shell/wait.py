@@ -97,7 +97,7 @@ def expectation(pattern: str) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"expect={pattern!r} is not a regular expression: {error}") from None
+        raise UsageError(f"expect={pattern!r} is not a regular expression: {error}. Correct it.") from None
 
 
 class CommandWait:

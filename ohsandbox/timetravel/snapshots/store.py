@@ -84,7 +84,9 @@ class SnapshotStore:
             with os.fdopen(descriptor, "rb") as file:
                 return _decode(file.read())
         except (OSError, ValueError, LookupError, TypeError, UsageError) as error:
-            raise UsageError(f"Snapshot {name[:20]!r} in {str(self.directory)!r} is lost: {error}.") from error
+            raise UsageError(
+                f"Snapshot {name[:20]!r} in {str(self.directory)!r} is lost: {error}. Go back to another event."
+            ) from error
 
     def add(self, tree: Manifest) -> str:
         """Store a manifest whose contents are stored already; return the snapshot's name.
@@ -148,7 +150,9 @@ class SnapshotStore:
                     found.update(data)
                     target.write(data)
         if found.hexdigest() != digest:
-            raise UsageError(f"A kept file in {str(self._objects)!r} was changed or cut ({digest[:12]!r}).")
+            raise UsageError(
+                f"A kept file in {str(self._objects)!r} was changed or cut ({digest[:12]!r}). Go back to another event."
+            )
 
     def copy_to(self, directory: Path, names: Iterable[str]) -> None:
         """Copy these snapshots to the store in directory; contents never change, so they are hard-linked if possible.

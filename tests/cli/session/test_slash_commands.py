@@ -218,7 +218,7 @@ def test_compact_sums_up_the_older_part_for_the_model(talk: Talk, write_script: 
     model = write_script(*[(f"answer {number}", None) for number in range(4)])
     ended = talk("/compact", "one", "/compact", "two", "three", "/compact", "four", model=model)
     said = ended.out + ended.err
-    assert "there is nothing to sum up" in said
+    assert "This conversation has no messages to sum up" in said
     assert "too short to be condensed" in said
     assert said.count("Compacted") == 2
     (directory,) = _conversations(home)
@@ -315,7 +315,7 @@ def test_what_needs_checkpoints_says_so_on_a_host(talk: Talk, write_script: Writ
     words = ("/undo", "/redo", "/diff", "hi", "/undo", "/diff", "/fork", "/net open")
     ended = talk(*words, model=write_script(("x", None)))
     said = ended.out + ended.err
-    assert said.count("there is nothing to go back to") == 2
+    assert said.count("This conversation has no messages to go back to") == 2
     assert said.count("Nothing has run in this conversation yet, so nothing was changed.") == 1
     assert "so this cannot be undone: no files were changed, or they are off" in said
     assert "has no checkpoints" in said

@@ -83,7 +83,7 @@ def test_what_was_not_kept_cannot_be_undone(tmp_path: Path) -> None:
             conversation.undo()
         with pytest.raises(UsageError, match="has 1"):
             conversation.undo(2)
-        with pytest.raises(UsageError, match="nothing to redo"):
+        with pytest.raises(UsageError, match="not made by `ohsandbox undo`"):
             conversation.redo()
         with pytest.raises(UsageError, match="turns"):
             conversation.undo("1")  # type: ignore[arg-type]

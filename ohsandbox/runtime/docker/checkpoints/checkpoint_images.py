@@ -72,7 +72,9 @@ def take(
         UsageError: label is too long or not a single line; or the state directory cannot be written.
     """
     if len(label) > _MAX_LABEL_CHARS or not label.isprintable():
-        raise UsageError(f"A checkpoint's label is one line of at most {_MAX_LABEL_CHARS} characters, not {label!r}.")
+        raise UsageError(
+            f"Invalid label {label!r} of a checkpoint. Use one line of at most {_MAX_LABEL_CHARS} characters."
+        )
     api, name = container.engine.api, container.name
     marks = [f"LABEL {LABEL}=1", f"LABEL {CONVERSATION_LABEL}={conversation or ''}"]
     record = begin(container.engine, owner=owner, pod=pod)

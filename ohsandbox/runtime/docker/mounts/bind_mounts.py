@@ -106,7 +106,7 @@ def moved(workspaces: Sequence[Mount], directory: Path | Mapping[str, Path] | No
     places = directory if isinstance(directory, Mapping) else moved_places(targets, directory)
     if {*places} != {*targets}:
         raise UsageError(
-            f"Workspaces were kept for {sorted(places)}, and are at {sorted(targets)}: resume with the same."
+            f"Workspaces were kept for {sorted(places)}, and are at {sorted(targets)}. Resume with the same."
         )
     return [
         one if one.read_only else one.model_copy(update={"source": str(places[one.target])}) for one in workspaces

@@ -133,7 +133,7 @@ def test_an_interface_that_does_not_come_or_go_is_told(sandbox: Callable[..., An
 def test_only_a_network_of_ours_is_changed(sandbox: Callable[..., Any], foreign: Callable[..., str]) -> None:
     with pytest.raises(UsageError, match="network"):
         sandbox().set_network("host")
-    with DockerRuntime(attach=foreign()) as joined, pytest.raises(UsageError, match="not ours to change"):
+    with DockerRuntime(attach=foreign()) as joined, pytest.raises(UsageError, match="its owner changes its network"):
         joined.set_network("open")
 
 
