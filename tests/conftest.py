@@ -105,19 +105,27 @@ def drop_checkpoints(state: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test without an engine connects to this machine alone: what goes further is refused, and named."""
+    """A test without an engine connects to this machine alone: what goes further is refused, and named.
+
+    This covers the sockets of Python in this process. Child processes and libraries that call connect(2) themselves
+    are not covered.
+    """
     if request.node.get_closest_marker("docker") is not None:
         return
-    connect = socket.socket.connect
 
-    def connect_here(self: socket.socket, address: Any) -> None:
-        if self.family in {socket.AF_INET, socket.AF_INET6} and not is_loopback(str(address[0])):
-            raise PermissionError(
-                f"A test connects to {address[0]}:{address[1]}. Remedy: mark it `docker`, or use a fake."
-            )
-        connect(self, address)
+    def guarded(name: str) -> Any:
+        original = getattr(socket.socket, name)
 
-    monkeypatch.setattr(socket.socket, "connect", connect_here)
+        def call(self: socket.socket, *arguments: Any) -> Any:
+            match arguments[-1]:
+                case (str(host), port, *_) if self.family != socket.AF_UNIX and not is_loopback(host):
+                    raise PermissionError(f"A test connects to {host}:{port}. Remedy: mark it `docker`, or use a fake.")
+            return original(self, *arguments)
+
+        return call
+
+    for name in ("connect", "connect_ex", "sendto", "sendmsg"):
+        monkeypatch.setattr(socket.socket, name, guarded(name))
 
 
 def is_loopback(host: str) -> bool:
