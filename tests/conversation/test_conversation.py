@@ -539,7 +539,8 @@ def test_metadata_has_title_model_and_user(tmp_path: Path) -> None:
 def test_damaged_metadata_does_not_keep_a_conversation_from_opening(tmp_path: Path) -> None:
     run(tmp_path, conversation_id="c")
     (tmp_path / "c" / "metadata.json").write_text("{")
-    run(tmp_path, conversation_id="c")
+    reopened = run(tmp_path, answer("Hello again."), conversation_id="c")
+    assert (reopened.id, types(reopened).count("user_message")) == ("c", 2)
 
 
 def test_agent_without_model_takes_the_one_of_the_settings(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ohsandbox.mcp import (
     MCPTimeoutError,
     ServerState,
 )
-from tests.mcp.conftest import Servers, call, observe, odd, until
+from tests.mcp.conftest import OURS, Servers, call, observe, odd, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,8 +305,10 @@ def test_an_agent_that_kills_everything_has_its_servers_back(servers: Servers) -
 
 
 def test_what_a_server_started_ends_with_it(servers: Servers) -> None:
-    call(servers.odd("stays"), "spawn")  # the fixture looks for what is left
+    call(servers.odd("stays"), "spawn")
+    assert servers.runtime.run(["sh", "-c", OURS]).stdout != b""
     servers.close()
+    assert servers.runtime.run(["sh", "-c", OURS]).stdout == b""
 
 
 SHELL_SERVER = """
@@ -377,6 +379,7 @@ def test_closing_while_a_server_is_started_again(servers: Servers, monkeypatch: 
 
 def test_closing_while_servers_start(servers: Servers) -> None:
     servers({"deaf": odd("deaf"), "slow": odd("slow")}).close()
+    assert servers.runtime.run(["sh", "-c", OURS]).stdout == b""
 
 
 # --- servers that do not come up ----------------------------------------------------------------

@@ -305,8 +305,9 @@ async def test_the_event_loop_goes_on_while_a_command_runs(runtime: FakeRuntime)
 
     async with anyio.create_task_group() as group:
         group.start_soon(command)
+        assert not release.is_set()
         await runtime.awrite_bytes("go", b"")
-        await release.wait()
+    assert release.is_set()
 
 
 # --- cancelled ---

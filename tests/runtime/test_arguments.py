@@ -172,6 +172,7 @@ def test_a_wrong_sandbox_is_refused_before_any_engine_is_asked(
 @pytest.mark.parametrize("mode", [0o644, 0o755, 0o600, 0o777, 0o640, 0o664, 0o555, 0o660, 0o770, 0o400, 0o2755, 0, 1])
 def test_usual_modes_are_taken_in_octal(runtime: Any, mode: int) -> None:
     runtime.write_bytes("mode", b"", mode=mode)
+    assert runtime.run(["stat", "-c", "%a", "mode"]).stdout == b"%o\n" % mode
 
 
 def test_a_value_of_the_environment_is_never_shown(runtime: Any) -> None:

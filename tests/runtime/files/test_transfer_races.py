@@ -156,6 +156,7 @@ def test_a_directory_that_becomes_a_pipe_does_not_hold_the_upload(fake: FakeRunt
         for number in range(50):
             with contextlib.suppress(UsageError, OSError):
                 fake.upload(workspace / "data", f"up{number}")
+    assert fake.run(["find", ".", "-type", "p"]).stdout == b""
 
 
 def test_another_file_system_gets_copies_and_counts_hard_links_whole(fake: FakeRuntime, tmp_path: Path) -> None:
