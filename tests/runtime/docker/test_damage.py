@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import subprocess
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +181,32 @@ def test_a_container_restarted_from_outside_goes_on_with_its_files(sandbox: Any,
         result = place.execute("cat /var/tmp/kept")
     assert (result.output, result.exit_code) == ("kept", 0)
     assert place.run(["echo", "hi"]).stdout == b"hi\n"
+
+
+@pytest.mark.parametrize("by_run", [False, True], ids=["execute", "run"])
+def test_a_kill_of_the_container_that_its_engine_shows_late_is_no_exit_code(
+    sandbox: Any, monkeypatch: pytest.MonkeyPatch, *, by_run: bool
+) -> None:
+    place = sandbox()
+    place.execute("true")
+    container, is_shown = place._sandbox.container, threading.Event()
+    loss = container.loss
+    monkeypatch.setattr(container, "loss", lambda: loss() if is_shown.is_set() else None)
+
+    def kill() -> None:
+        subprocess.run(["docker", "kill", place.name], capture_output=True, check=True, timeout=60)
+        is_shown.wait(0.5)
+        is_shown.set()
+
+    threading.Timer(0.5, kill).start()
+    if by_run:
+        with pytest.raises(SandboxUnavailable, match="was killed"):
+            place.run(["sleep", "60"])
+    else:
+        result = place.execute("sleep 60")
+        assert result.exit_code is None
+        assert "The sandbox was killed (exit code 137) and was started again" in str(result.notice)
+    assert is_shown.wait(60)
 
 
 def test_a_foreign_container_is_not_restarted_by_us(foreign: Callable[..., str]) -> None:
