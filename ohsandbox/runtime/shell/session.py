@@ -302,11 +302,16 @@ class ShellSession:
                 with self.changed:
                     self.changed.wait_for(self._is_settled, _SETTLE_S)
         with self.changed:
-            if self.exit_code == KILLED or (self.call is not None and self.call.report is not None):
+            if self.call is not None and self.call.report is not None:
+                self.cwd = self.call.report.cwd
                 return self.exit_code
             if self._keeper_ended or b"gone" in said:
                 return KILLED
-            return self.exit_code if self._answered or b"alive" in said else None
+            return self.exit_code if self.exit_code == KILLED or self._answered or b"alive" in said else None
+
+    def never_began(self, call: ShellCommand) -> bool:
+        """Whether the shell has ended and did not begin the command: its terminal was read to the end."""
+        return self._terminal_ended and self.failure is None and not (call.began or call.report)
 
     def own_output(self, text: str, call: ShellCommand) -> str:
         """Return text without what an interactive bash adds: '[1] 4711' and 'Done' of background jobs, its 'exit'."""

@@ -281,20 +281,15 @@ class Shell:
         return running
 
     def _watched(
-        self,
-        running: RunningCommand,
-        wait: WaitOptions,
-        listener: Callable[[str], object] | None = None,
-        *,
+        self, running: RunningCommand, wait: WaitOptions, listener: Callable[[str], object] | None = None, *,
         watch: CommandWait | None = None,
-    ) -> CommandObservation:
+    ) -> CommandObservation:  # fmt: skip
         masker, changed = self._host.secrets.masker, running.session.changed
         relay = None if listener is None else OutputRelay(listener, masker, changed=changed)
         running.session.relay_to(relay)
         try:
             outcome = self._outcome(watch or self._watch(running, wait, relay))
-            if outcome is WaitOutcome.LOST and not running.call.began and not self._again:
-                # the old shell never read the command, so nothing of it ran: send it to a new shell
+            if not self._again and self._never_ran(running, outcome):
                 self._new_env.extendleft(reversed(running.call.env.items()))
                 self._restart(running.session, "The shell no longer took commands and was started again")
                 self._again = True
@@ -314,6 +309,13 @@ class Shell:
         finally:
             running.session.relay_to(None)
         return observation
+
+    def _never_ran(self, running: RunningCommand, outcome: WaitOutcome) -> bool:
+        """Whether the shell never read the command, so that it may be sent to a new one: the sandbox has gone on."""
+        if outcome is WaitOutcome.LOST:
+            return not running.call.began
+        never_began = outcome is WaitOutcome.LEFT and running.session.never_began(running.call)
+        return never_began and self._generation == self._host.generation and self._host.is_alive()
 
     def _watch(self, running: RunningCommand, wait: WaitOptions, relay: OutputRelay | None = None) -> CommandWait:
         probe = partial(running.probe_patiently, self._host.is_alive)
@@ -378,9 +380,8 @@ class Shell:
         )
 
     def _left(self, session: ShellSession, call: ShellCommand) -> int | None:
-        """Discard a shell that has ended; return the exit code of the command that it ran, None if that is unknown."""
+        """Discard a shell that ended, perhaps with the sandbox; return its command's exit code, None if unknown."""
         exit_code = session.last_exit_code(self._snippet)
-        # it was killed with the sandbox, which another thread or another party has started again
         lost = exit_code == KILLED and (self._generation != self._host.generation or not self._host.is_alive())
         failure = session.failure or (SandboxUnavailable("The shell ended with the sandbox.") if lost else None)
         if failure is not None:
