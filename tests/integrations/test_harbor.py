@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -74,22 +74,38 @@ def harbor(directory: Path, agent: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def trial(directory: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The result of the one trial, and what its verifier wrote."""
-    [path] = (directory / "jobs").glob("*/*/result.json")
+def trial(directory: Path, kind: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The result of the trial of that task, and what its verifier wrote."""
+    [path] = (directory / "jobs").glob(f"*/{kind}__*/result.json")
     written = {found.name: found.read_text() for found in (path.parent / "verifier").iterdir()}
     return json.loads(path.read_text()), written
 
 
-@pytest.mark.parametrize(("agent", "reward"), [("oracle", 1), ("nop", 0)])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_oracle_has_1_and_an_agent_that_does_nothing_0(kind: str, agent: str, reward: int, tmp_path: Path) -> None:
-    task(tmp_path / "my-task", kind)
-    ended = harbor(tmp_path, agent)
+class Job(NamedTuple):
+    """A run of Harbor with a task of each kind."""
+
+    directory: Path
+    reward: int
+    """What its agent is to have for each task."""
+
+
+@pytest.fixture(scope="module", params=[("oracle", 1), ("nop", 0)], ids=["oracle", "nop"])
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """One run of each agent: Harbor takes 4 s of processor time to start."""
+    agent, reward = request.param
+    directory = tmp_path_factory.mktemp(agent)
+    for kind in KINDS:
+        task(directory / "my-task" / kind, kind)
+    ended = harbor(directory, agent)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    result, written = trial(tmp_path)
+    return Job(directory, reward)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_oracle_has_1_and_an_agent_that_does_nothing_0(kind: str, job: Job) -> None:
+    result, written = trial(job.directory, kind)
     assert result["exception_info"] is None, result["exception_info"]
-    assert result["verifier_result"]["rewards"] == {"reward": reward}
+    assert result["verifier_result"]["rewards"] == {"reward": job.reward}
     assert written["net.txt"].split() == ["lo"]
     assert written["memory.txt"].split()[0] == str(256 * 1024**2)
     assert written["user.txt"].strip() == ("agent" if kind == "image" else "root")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import re
 import subprocess
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import litellm
 import pytest
 from inspect_ai import Task
 from inspect_ai import eval as evaluate
@@ -57,11 +57,15 @@ RUN printf '#!/bin/sh\n[ "$1" != --help ] || exit 0\nfor name; do :; done\nexec 
 IMAGES = {"root": (DEBIAN, "WORKDIR /work"), "nonroot": ("ohsandbox-base:nonroot", "USER agent")}
 
 
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mock model counts tokens by a table that would be downloaded; litellm ships it."""
-    tables = Path(litellm.__file__).parent / "litellm_core_utils" / "tokenizers"
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tables))
+@pytest.fixture(scope="module", autouse=True)
+def _offline() -> Iterator[None]:
+    """The mock model counts tokens by a table that would be downloaded; litellm ships it, and is slow to import."""
+    litellm = importlib.util.find_spec("litellm")
+    assert litellm is not None
+    assert litellm.origin is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(Path(litellm.origin).parent / "litellm_core_utils" / "tokenizers"))
+        yield
 
 
 # --- Inspect's checks -----------------------------------------------------------------------------
@@ -266,8 +270,16 @@ def containers(name: str) -> list[str]:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_inspect_eval_finds_the_provider_and_takes_an_image(tmp_path: Path) -> None:
-    log, _ = evaluated(tmp_path, "echo 42 >answer.txt", "--sandbox", f"ohsandbox:{DEBIAN}")
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvalLog, str]:
+    """What an `inspect eval` left whose sandbox is to stay: its log, and the name of the sandbox."""
+    options = ["--sandbox", f"ohsandbox:{DEBIAN}", "--no-sandbox-cleanup"]
+    log, printed = evaluated(tmp_path_factory.mktemp("kept"), "echo 42 >answer.txt", *options)
+    return log, printed.split("inspect sandbox cleanup ohsandbox ")[1].split()[0]
+
+
+def test_inspect_eval_finds_the_provider_and_takes_an_image(kept: tuple[EvalLog, str]) -> None:
+    log, _ = kept
     assert log.status == "success", log.error
     assert log.results is not None
     assert log.results.scores[0].metrics["accuracy"].value == 1
@@ -295,10 +307,10 @@ def test_a_dockerfile_beside_the_task_is_used(tmp_path: Path) -> None:
     assert log.results.scores[0].metrics["accuracy"].value == 1
 
 
-def test_a_sandbox_that_is_to_stay_is_removed_by_the_cleanup_of_its_name(tmp_path: Path) -> None:
-    options = ["--sandbox", f"ohsandbox:{DEBIAN}", "--no-sandbox-cleanup"]
-    _, printed = evaluated(tmp_path, "true >answer.txt", *options)
-    name = printed.split("inspect sandbox cleanup ohsandbox ")[1].split()[0]
+def test_a_sandbox_that_is_to_stay_is_removed_by_the_cleanup_of_its_name(
+    kept: tuple[EvalLog, str], tmp_path: Path
+) -> None:
+    _, name = kept
     assert containers(name) == [name]
     inspect(tmp_path, "sandbox", "cleanup", "ohsandbox", "another-name")
     assert containers(name) == [name]
