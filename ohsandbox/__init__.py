@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ohsandbox.agent import Agent
     from ohsandbox.conversation import Conversation, FileConversationStore, RunLimits, RunResult
-    from ohsandbox.conversation import Limits as Limits
     from ohsandbox.errors import (
         ConversationOpenError,
         ModelError,
@@ -123,7 +122,7 @@ __all__ = [
 
 _HOMES = {
     "agent": "Agent",
-    "conversation": "Conversation FileConversationStore Limits RunLimits RunResult",
+    "conversation": "Conversation FileConversationStore RunLimits RunResult",
     "errors": "ConversationOpenError ModelError OhsandboxError SandboxUnavailable ToolError UsageError",
     "events": "ConversationStatus SDKEvent ToolResult",
     "llm": "LLM ChatModel LLMConfig ReplayLLM ScriptedLLM open_model",

@@ -50,7 +50,10 @@ Screen = Callable[[Sequence[ActionEvent]], Sequence[Verdict] | None]
 
 
 class HeldCall(NamedTuple):
-    """A call from the log, and the decision on it."""
+    """A call from the log as the agent sees it, and the decision on it; arguments are the stored text.
+
+    `PendingCall` is the same call as a person is asked about it, with parsed arguments and its risk.
+    """
 
     tool_call_id: str
     name: str

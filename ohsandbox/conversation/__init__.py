@@ -7,7 +7,7 @@ shows the output of running calls, `cost` adds up the cost.
 """
 
 from ohsandbox.conversation.conversation import Conversation
-from ohsandbox.conversation.run.limits import Limits, RunLimits
+from ohsandbox.conversation.run.limits import RunLimits
 from ohsandbox.conversation.run.result import RunResult
 from ohsandbox.conversation.storage.metadata import ConversationMetadata, ConversationStore, FileConversationStore
 
@@ -16,7 +16,6 @@ __all__ = [
     "ConversationMetadata",
     "ConversationStore",
     "FileConversationStore",
-    "Limits",
     "RunLimits",
     "RunResult",
 ]

@@ -66,7 +66,10 @@ class AnyCall(_Scope):
 
 
 _BUILT_IN_EDITORS = ("edit_file", "file_editor", "file_write")
-"""Tools that an approval of edits covers if it names none, as in older logs."""
+"""Tools that an approval of edits covers if it names none.
+
+Older logs have such approvals, so these names stay; every other tool is known by the kind in its hint.
+"""
 
 
 class EditsUnder(_Scope):
@@ -113,7 +116,7 @@ class Approval(NamedTuple):
 
 
 class PendingCall(NamedTuple):
-    """A call that a person must allow before it runs."""
+    """A call as rules and a person judge it: its arguments parsed, its risk and why. `HeldCall` is the stored call."""
 
     tool_call_id: str
     name: str

@@ -52,10 +52,6 @@ class RunLimits(ConfigModel):
     """Number of repetitions after which the run ends."""
 
 
-Limits = RunLimits
-"""The earlier name of `RunLimits`."""
-
-
 def check_price(limits: RunLimits, model: ChatModel) -> None:
     """Check that the price of the model is known if the cost is limited.
 
