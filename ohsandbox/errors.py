@@ -183,7 +183,7 @@ class LimitReachedError(OhsandboxError):
         self.code = code
 
 
-class SandboxUnavailable(OhsandboxError):  # noqa: N818 - the contract's name
+class SandboxUnavailable(OhsandboxError):  # noqa: N818 - the name is public
     """The sandbox or its engine cannot serve. Never the result of a command."""
 
     exit_code = 4

@@ -1,4 +1,4 @@
-"""The contract with the user's documents: each name where a reader finds it, and rules that no other test shows."""
+"""Each documented name can be imported from the module that documents name, and rules that no other test shows."""
 
 from __future__ import annotations
 

@@ -349,7 +349,7 @@ class CLIRuntime(Runtime):
                 raise SandboxUnavailable("bubblewrap does not work here; install `bwrap`, or use DockerRuntime")
             if not self._quiet:
                 walls = f"With {self._walls}." if self._walls else "Use DockerRuntime instead."
-                print(f"WARNING: {WARNING} {walls}", file=sys.stderr)  # noqa: T201 - the contract's loud warning
+                print(f"WARNING: {WARNING} {walls}", file=sys.stderr)  # noqa: T201 - a warning that is always shown
         return self
 
     def is_alive(self) -> bool:

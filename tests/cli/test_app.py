@@ -26,7 +26,7 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
     assert f"ohsandbox {command}" in ended.out
 
 
-def test_every_flag_of_the_seed_document_is_there(invoke: Invoke) -> None:
+def test_every_documented_flag_is_there(invoke: Invoke) -> None:
     helped = invoke("run", "--help").out
     flags = "--no-tui --autoresume --settings --model --api-key --tool-choice --base-url --workspace --network --keep"
     assert not [flag for flag in [*flags.split(), "--attach", "--image", "--ca-bundle"] if flag not in helped]

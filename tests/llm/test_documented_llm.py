@@ -1,4 +1,4 @@
-"""The contract with the user's documents on `LLM.send`: what a reader types works, to the letter."""
+"""What the documents show of `LLM.send` works exactly as it stands there."""
 
 from __future__ import annotations
 
