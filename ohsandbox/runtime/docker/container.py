@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 30.0
-"""How long to wait for a stopped engine: a restart of dockerd took 5 s with ten containers."""
+"""Seconds to wait for a stopped engine: a restart of dockerd took 5 s with ten containers."""
 _USER_FILES = ("/etc/passwd", "/etc/group")
 """Engine 20.10 opens them on each start while it holds the container's lock: if one is a FIFO, neither inspect nor
 remove of that container ever returns."""
 _LOSS_SHOWS_S = 2.0
-"""Seconds within which an engine shows a killed container as such: some 10 ms after its execs have ended, and over
-300 ms on a busy machine."""
+"""Seconds within which an engine reports a killed container as such: some 10 ms after its execs have ended, on a busy
+machine over 300 ms."""
 _LOSS_PERIOD_S = 0.02
 _STAT = "X-Docker-Container-Path-Stat"
-"""Header of the answer to HEAD /containers/ID/archive: base64 of JSON, with a mode in Go's bits (os.FileMode)."""
+"""Header of the response to HEAD /containers/ID/archive: base64 of JSON, with a mode in Go's bits (os.FileMode)."""
 _GO_LINK = 1 << 27
 _GO_WAITS = 1 << 25 | 1 << 26
 """Go's ModeNamedPipe and ModeDevice: files whose opening may block."""
@@ -77,7 +77,7 @@ class Container:
         """Context in which an exec starts; entering it waits while we have the container paused.
 
         An exec that starts in a container paused by a commit keeps the engine's lock of the container until it is
-        unpaused, and unpausing waits for that lock: engine 20.10 then hangs for good, and commits and removals with it.
+        unpaused, and unpausing waits for that lock: engine 20.10 then hangs forever, and with it commits and removals.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._frozen)
@@ -122,7 +122,7 @@ class Container:
             return as_we_name(dict(self.engine.api.inspect_container(self.id)), self.engine)
 
     def written_bytes(self) -> int:
-        """Return the bytes of a copy of its own layer; sparse files count with their full length, hard links once."""
+        """Return the bytes of a copy of its own layer; sparse files count in full length, and hard links once."""
         api = self.engine.api
         with engine_errors(f"measuring sandbox {self.name!r}"):
             url = api._url("/containers/{0}/json", self.id)  # noqa: SLF001 - docker-py has no parameter for it
@@ -152,8 +152,8 @@ class Container:
     def loss_soon(self) -> SandboxUnavailable | None:
         """Return `loss`, asked after the end of one of its processes, which may have been killed with the container.
 
-        The engine may still show a killed container as running; one in which a process starts after that end runs on,
-        or runs again, which its start time tells.
+        The engine may still report a killed container as running. If a process can start in it after that end, it runs
+        on, or runs again, which its start time shows.
         """
         deadline = time.monotonic() + _LOSS_SHOWS_S
         while (loss := self.loss()) is None and not self._starts_a_process() and time.monotonic() < deadline:
@@ -227,8 +227,8 @@ class Container:
             self._refuse_waiting(target)  # the engine has already resolved all links
         elif mode & _GO_WAITS:
             raise SandboxUnavailable(
-                f"Sandbox {self.name!r} is not started: its {path} is a FIFO or a device, which the engine would wait "
-                "for without end. Remedy: go back with `ohsandbox undo`, or use an image that has a file there."
+                f"Sandbox {self.name!r} is not started: its {path} is a FIFO or a device, and the engine would wait "
+                "for it forever. Remedy: go back with `ohsandbox undo`, or use an image that has a file there."
             )
 
     def kill(self) -> None:
@@ -276,8 +276,8 @@ class Container:
             raise self._paused()
         if state.get("Running") and self.started and state.get("StartedAt") == self.started:
             return (
-                "The connection to the sandbox's engine was lost and is there again: files are kept; what ran in a "
-                "shell or was waited for has ended."
+                "The connection to the sandbox's engine was lost and restored: files are kept; commands in shells and "
+                "calls in progress have ended."
             )
         if state.get("Running"):
             reason = "was restarted from outside"
@@ -291,7 +291,7 @@ class Container:
         return f"The sandbox {reason} and was started again: files are kept; processes, variables and /run are lost."
 
     def remove(self) -> None:
-        """Remove it with its anonymous volumes; a container that is gone already is not an error."""
+        """Remove the container with its anonymous volumes; one that no longer exists is not an error."""
         remove(self.engine, self.id)
 
 
@@ -300,13 +300,14 @@ _RLIMIT_REFUSED = "error setting rlimit type 7"
 
 
 def create(engine: Engine, config: ContainerConfig, *, image_id: str | None = None) -> Container:
-    """Create and start the container of config. On any failure, Ctrl-C included, the container is removed.
+    """Create and start the container of config. On any failure, including Ctrl-C, the container is removed.
 
     image_id is the id of its image, if known.
 
     Raises:
         UsageError: the name is taken, the runtime is unknown, or a limit is refused.
         ImageUnavailable: the image has no /bin/sh, or is for another architecture.
+        SandboxUnavailable: the engine failed, or discarded a limit although limits.enforced is set.
     """
     try:
         return _create_once(engine, config, image_id)
@@ -362,7 +363,7 @@ def remove(engine: Engine, container: str) -> None:
 
 
 def how_it_ended(state: dict[str, Any]) -> str:
-    """Return a verb phrase such as 'was killed (out of memory)' or 'ended with exit code 1'."""
+    """Return a verb phrase such as 'was killed because it ran out of memory' or 'ended with exit code 1'."""
     if state.get("OOMKilled"):
         return "was killed because it ran out of memory"
     if state.get("Status") == "created":

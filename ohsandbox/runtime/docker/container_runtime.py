@@ -1,4 +1,4 @@
-"""`ContainerRuntime`: how a container serves as the backend of a runtime, from its first process to its end."""
+"""`ContainerRuntime`: a runtime whose backend is a container, from its first process to its end."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class ContainerRuntime(Runtime):
                 self._unchecked = before.config is not None
 
     def _close(self) -> None:
-        """Remove the container, unless it is kept or attached. Calling it twice, and from another thread, is fine.
+        """Remove the container, unless it is kept or attached; it may be called twice, and from another thread.
 
         If the engine is gone, the failure is only logged: the lease file stays, and `gc` removes the container later.
         """
@@ -183,12 +183,12 @@ class ContainerRuntime(Runtime):
             self.ends_processes = not keep
 
     def hold(self) -> None:
-        """See `Runtime.hold`: if this process dies, `gc` leaves the container for three days from now."""
+        """See `Runtime.hold`: if this process dies, `gc` keeps the container for three days from now."""
         if (ours := self._sandbox) is not None and ours.lease is not None and self._options.conversation:
             ours.lease.hold()
 
     def hand_over(self, conversation: str) -> None:
-        """See `Runtime.hand_over`: the lease names the new conversation, the container's label still the first one."""
+        """See `Runtime.hand_over`: the lease names the new conversation; the container's label keeps the first."""
         super().hand_over(conversation)
         with self._life:
             ours = self._the_sandbox()
@@ -198,7 +198,7 @@ class ContainerRuntime(Runtime):
             self._network.record_as(conversation)
 
     def leave(self, *, at_once: bool = False) -> None:
-        """See `Runtime.leave`: the container stays. Our own processes are ended; with a bound workspace, all are."""
+        """See `Runtime.leave`: the container remains. Our own processes are ended; with a bound workspace, all are."""
         self._left, self.ends_processes = True, False
         self.hold()
         if at_once and (ours := self._sandbox) is not None and ours.lease is not None:
@@ -224,7 +224,7 @@ class ContainerRuntime(Runtime):
         """See `Backend.open_channel`; a relative workdir is below the sandbox's.
 
         Raises:
-            UsageError: an argument holds a NUL or is over 128 KiB.
+            UsageError: an argument contains a NUL or is over 128 KiB.
             SandboxUnavailable: the sandbox is paused, stopped or gone, or less strict than requested.
         """
         self._wait_for_network()
@@ -359,7 +359,7 @@ class ContainerRuntime(Runtime):
         self._network.restart()
 
     def _ends_all_from_inside(self, target: Sandbox) -> bool:
-        """Kill them by a worker's call; return whether that worked: kill(2) with -1 spares the caller, takes 0.2 ms."""
+        """Kill them by a worker's call, in 0.2 ms; return whether that worked. kill(2) with -1 spares the caller."""
         if target.config is None or not target.config.capabilities:
             return False  # root lacks CAP_KILL
         try:

@@ -55,59 +55,59 @@ class DockerRuntime(ContainerRuntime):
     The constructor only checks its arguments; `start` (or `with`) creates the container, `close` removes it.
 
     Args:
-        image: its name; pulled if missing. Default: python:3.12.
-        env: variables for every process, on top of the image's; together at most 4,096 and 512 KiB.
+        image: the image's name; it is pulled if missing. Default: python:3.12.
+        env: variables for every process, in addition to the image's; together at most 4,096 and 512 KiB.
         user: name or id for every process; default: the image's user, or with `workspace` the calling user.
         workdir: working directory of processes; created if missing. Default: the image's, or /workspace.
         workspace: a directory of this machine, bound read-write at /workspace; files created there belong to you.
-            "DIR:ro" is bound read-only. Of several, each after the first is at /workspaces/NAME; `Mount` names a place.
-        same_path: workspaces lie in the sandbox where they lie on this machine.
-        mounts: more of this machine's files, each "SOURCE:TARGET", "SOURCE:TARGET:ro" or a `Mount`: directories, and
-            read-only files too. They are vetted and guarded as workspaces are; reports of changes, diff and undo leave
-            them out.
+            "DIR:ro" is bound read-only. Of several, all but the first are at /workspaces/NAME; a `Mount` names its own
+            place.
+        same_path: workspaces have the same path in the sandbox as on this machine.
+        mounts: other directories, or read-only files, of this machine, each as "SOURCE:TARGET", "SOURCE:TARGET:ro" or a
+            `Mount`. They are checked and guarded like workspaces; reports of changes, diff and undo leave them out.
         copy: copy the files of workspace to /workspace instead of binding it. Files that git ignores and files named
             like secrets are left out (see `left_out`); "all" includes them.
         git: protection of the workspace against the sandbox: "guarded" (commits work; configuration, hooks and info of
             its repositories, and the files that editors and agents run, are read-only; the default), "ro" (repositories
             are read-only), "rw" (none). Empty `hooks`, `info`, `config.worktree` and a `commondir` are created in a
             repository that lacks them.
-        network: "none" (the default); "allowlist" for the hosts of allow alone; or "open" for the public addresses of
+        network: "none" (the default); "allowlist" for only the hosts of allow; or "open" for the public addresses of
             IPv4 and those of allow.
         allow: with the allowlist, which it implies, hosts that may be reached over HTTPS and HTTP: "host", "*.host"
             (all below it), "host:port", or "packages", the package registries of the caller's own tools; see `allow`.
-            With the network open, more addresses or ranges (10.0.0.0/8, 192.168.1.5:8080), of this machine's too.
-        credentials: keys that stay outside: "HOST=env:NAME" (with ",header:NAME" or ",basic:USER" for another form than
-            a bearer token), or a word such as "github" or "anthropic". They are added to requests to that host on
-            their way, and the host is allowed; inside is a placeholder.
+            With the network open, further addresses or ranges (10.0.0.0/8, 192.168.1.5:8080), including this machine's.
+        credentials: keys that stay outside the sandbox: "HOST=env:NAME" (with ",header:NAME" or ",basic:USER" instead
+            of a bearer token), or a word such as "github" or "anthropic". They are added to requests to that host
+            outside, and the host is allowed; the sandbox has a placeholder.
         expose_host: ports of this machine's loopback that the sandbox reaches at 127.0.0.1:PORT from its start on; see
             `expose_host()`.
         profile: "strict": the root file system is read-only (/tmp, /workspace and the home are a tmpfs each), no
             process is root or has a capability. "trusted": setuid programs such as sudo work, and root has the engine's
-            default capabilities; not with a bound workspace. "contained" and "mapped" follow from workspace anyway.
+            default capabilities; not with a bound workspace. "contained" and "mapped" follow from workspace.
         limits: memory, processors, processes, disk.
         name: the container's name; default: ohsandbox- and a random word.
-        keep: `close` and `gc` leave the container, and its processes keep running when this process dies; `close` can
-            decide otherwise.
-        attach: name or id of a running container to join instead; we never remove, start or change it. What only a new
-            container can be given excludes it: image, build, workspace, copy, network, limits, name, labels, ...
+        keep: `close` and `gc` leave the container, and its processes keep running when this process dies; an argument
+            of `close` overrides it.
+        attach: name or id of a running container to join instead; it is never removed, started or changed. It excludes
+            options of a new container: image, build, workspace, copy, network, limits, name, labels, ...
         ca_bundle: a PEM file that common tools in the sandbox trust.
         progress: called while an image is pulled or built.
         runtime: an OCI runtime of the engine, such as "runsc".
-        cache: "project" keeps what pip, uv, npm, apt and cargo download for other sandboxes of this workspace, image
-            and user; another word is a cache of all sandboxes of that word, which must trust each other: what one
-            leaves there runs in the next.
-        platform: of the image, such as "linux/arm64"; default: the engine's.
-        gpus: a number of GPUs, or "all"; NVIDIA's, for which the engine needs NVIDIA's Container Toolkit.
+        cache: "project" keeps downloads of pip, uv, npm, apt and cargo for other sandboxes of this workspace, image and
+            user; another word names a cache that sandboxes share. They must trust each other: files that one leaves
+            there run in the next.
+        platform: the image's platform, such as "linux/arm64"; default: the engine's.
+        gpus: a number of NVIDIA GPUs, or "all"; the engine needs NVIDIA's Container Toolkit.
         conversation: an id that `ps` shows, and by which `resume` finds the container.
         checkpoint: id of a checkpoint; the sandbox starts with its files instead of the image's.
         labels: the container's labels, by which `list_sandboxes` finds it; names that begin with `ohsandbox` are ours.
-        build: a directory with a Dockerfile, or a `Build`, in the place of image: the engine builds it at the start,
-            with network and outside of the limits, unless an image of the same content is there.
-        services: containers beside the sandbox, such as databases, in its network: started and ready before the first
-            process, removed with it.
-        setup_key: a text that identifies all that your setup depends on, beside the image and these arguments: its
-            commands, say, and a hash of the files that they read. A sandbox starts with the files that `keep_setup`
-            kept under it (`has_setup`), of this user, image and workspace alone; they are used for two weeks.
+        build: a directory with a Dockerfile, or a `Build`, instead of image: the engine builds it at the start, with
+            network and outside of the limits, unless an image with the same content exists.
+        services: further containers in the sandbox's network, such as databases: they are ready before the first
+            process and removed with the sandbox.
+        setup_key: a text that identifies everything on which your setup depends in addition to the image and these
+            arguments, such as its commands and a hash of the files that they read. A sandbox starts with the files that
+            `keep_setup` kept for this key, user, image and workspace (`has_setup`); they are used for two weeks.
 
     Raises:
         UsageError: an argument or a combination of arguments is invalid.
@@ -182,7 +182,7 @@ class DockerRuntime(ContainerRuntime):
 
     @property
     def has_setup(self) -> bool:
-        """Whether it started with the files that `keep_setup` kept under its `setup_key`; known after `start`."""
+        """Whether the sandbox started with files that `keep_setup` kept under its `setup_key`; known after `start`."""
         setup = self._known.setup if self._known else None
         return setup is not None and setup.checkpoint is not None
 
@@ -193,7 +193,7 @@ class DockerRuntime(ContainerRuntime):
 
     @property
     def host_workspaces(self) -> Mapping[str, Path]:
-        """The directories bound read-write as workspaces, by their places in the sandbox."""
+        """The directories bound read-write as workspaces, by their paths in the sandbox."""
         return {one.target: Path(one.source) for one in self._options.workspaces if not one.read_only}
 
     @property
@@ -224,7 +224,7 @@ class DockerRuntime(ContainerRuntime):
     # --- life cycle ---
 
     def start(self) -> Self:
-        """Create the container, or join the one to attach to. Calling it twice is fine.
+        """Create the container, or join the one to attach to; calling it again does nothing.
 
         Raises:
             EngineUnavailable: no engine answers.
@@ -292,9 +292,8 @@ class DockerRuntime(ContainerRuntime):
 
         Compute setup_key again for this call: it shows whether a file changed while the setup read it.
 
-        Returns the reason why they are not kept, or "" if they are: the key has changed, a process of the setup still
-        runs, the setup changed too much of the bound workspace, or this sandbox has no key or started with earlier
-        files.
+        Returns "", or the reason why the files are not kept: the key has changed, a process of the setup still runs,
+        the setup changed too much of the bound workspace, or this sandbox has no key or started with earlier files.
 
         Raises:
             SandboxUnavailable: the sandbox is not usable, or its disk is full.
@@ -313,7 +312,9 @@ class DockerRuntime(ContainerRuntime):
             UsageError: workspace cannot be bound, or only one of the two runtimes has one.
         """
         if (workspace is None) != (self.host_workspace is None):
-            raise UsageError("A fork has a workspace where the original has one. Remedy: pass workspace=DIR, or none.")
+            raise UsageError(
+                "A fork has a workspace if, and only if, the original has one. Remedy: pass workspace=DIR, or none."
+            )
         asked = dict(self._options) | {
             "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": None,
             "profile": self._options.hardening,
@@ -330,9 +331,9 @@ class DockerRuntime(ContainerRuntime):
         return DockerRuntime(**asked, copy=copy, progress=self._progress)
 
     def resource_usage(self) -> ResourceUsage:
-        """Return what the sandbox has used since it was started, as counted by the kernel; takes about 1 ms.
+        """Return the resources that the sandbox has used since its start, as counted by the kernel; takes about 1 ms.
 
-        It is read by a shell in the sandbox, so a process that is root in it could forge the figures.
+        A shell in the sandbox reads them, so a process that is root in it could forge them.
 
         Raises:
             SandboxUnavailable: the sandbox is gone.
@@ -345,7 +346,7 @@ class DockerRuntime(ContainerRuntime):
 
     @property
     def adds_credentials(self) -> bool:
-        """Whether the next list that `set_network` makes adds the credentials."""
+        """Whether the next allowlist of `set_network` adds the credentials."""
         return self._network.adds_credentials
 
     @adds_credentials.setter
@@ -367,27 +368,27 @@ class DockerRuntime(ContainerRuntime):
         self._keep_rules()
 
     def disallow(self, *rules: str) -> None:
-        """Take rules off the allowlist, at once; connections that no other rule allows end.
+        """Remove rules from the allowlist, at once; connections that no other rule allows end.
 
         Raises:
-            UsageError: one is not on it, or the network has no allowlist; nothing has changed.
+            UsageError: a rule is not on it, or the network has no allowlist; nothing has changed.
         """
         self._network.disallow(*rules)
         self._keep_rules()
 
     def network_decisions(self) -> tuple[NetworkDecision, ...]:
-        """Return what the sandbox asked its allowlist for, and the decisions: the last 1,000, the oldest first.
+        """Return the last 1,000 decisions about connections of the sandbox, the oldest first.
 
-        Earlier ones are summed up by host, at most 1,000 of them, with a `count` over 1.
+        Earlier ones are summed up by host, in at most 1,000 sums with a `count` over 1.
 
         Connections through `forward` and `expose_host` are included once they have ended, even without an allowlist.
         """
         return self._network.decisions()
 
     def on_network_decision(self, listener: Callable[[NetworkDecision], object]) -> Callable[[], None]:
-        """Call listener with each decision, in the proxy's thread: it must return at once. Returns what stops that.
+        """Call listener with each decision, in the proxy's thread; it must return at once.
 
-        It may be called at any time, even before the sandbox is started.
+        Returns a function that removes the listener. It may be called at any time, even before the sandbox is started.
         """
         return self._network.on_decision(listener)
 
@@ -398,8 +399,7 @@ class DockerRuntime(ContainerRuntime):
         network, and open sessions get them with their next command.
 
         Raises:
-            UsageError: network is not one of the three modes, a rule is invalid, or the container is attached and so
-                not ours to change.
+            UsageError: network is not one of the three modes, a rule is invalid, or the container is attached.
             SandboxRefused: the sandbox's interfaces did not change, as under gVisor, which sets up its network only
                 once.
             SandboxUnavailable: the engine refuses the change, as Podman does, or the sandbox is gone.
