@@ -17,7 +17,7 @@ _OF_BUILDS = {"BuiltImage", "abuild_image", "build_image"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what builds images with the first of its names: most sandboxes have an image that exists."""
+    """Import the module that builds images at the first use of its names: most sandboxes use an existing image."""
     if name not in _OF_BUILDS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.images.build"), name)

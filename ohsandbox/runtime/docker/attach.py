@@ -1,4 +1,4 @@
-"""Attaching to a running container that somebody else created, and naming its access beyond itself."""
+"""Attaching to a running container that somebody else created, and describing its access beyond itself."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ALWAYS_UNSET = (
     "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS",
     "PS0", "PS1", "PS2", "PS4", "IFS", "CDPATH", "GLOBIGNORE", "TMOUT", "INPUTRC",
 )  # fmt: skip
-"""Variables removed from each process in an attached container, whose image was not inspected."""
+"""Variables that are removed from each process in an attached container, whose image was not inspected."""
 SOCKETS = ("docker.sock", "containerd.sock", "podman.sock", "crio.sock", "dockershim.sock", "buildkitd.sock")
-"""Write access to one of these is root access to the engine's machine."""
+"""Sockets of engines: write access to one is root access to the engine's machine."""
 _SOCKET_PLACES = ("/run", "/var/run", "/var", "/")
 """Directories that contain these sockets on most machines."""
 _NAMESPACES = {"NetworkMode": "network", "PidMode": "processes", "IpcMode": "shared memory"}

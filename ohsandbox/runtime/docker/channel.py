@@ -35,11 +35,11 @@ HELLO_TIMEOUT_S = 20.0
 """Seconds from the exec's start to its hello: measured 32 ms when idle, 3.7 s behind an exec whose pipe a background
 job held open."""
 _HELLO_LIMIT_BYTES = 64 * 1024
-"""An image whose shell prints at its start sends output before the hello; runc's longest message was 400 bytes."""
+"""Maximum size of output before the hello, as from a shell that prints at its start; runc's longest was 400 bytes."""
 _MAX_ARGUMENT_BYTES = 128 * 1024 - 1
-"""One argv string without its NUL (Linux MAX_ARG_STRLEN)."""
+"""Maximum size of one argv string without its NUL (Linux MAX_ARG_STRLEN)."""
 BUFFER_BYTES = 1024 * 1024
-"""Size of one read: the engine sends frames of up to 32 KiB, so one call reads up to 32 full frames."""
+"""Bytes of one read: the engine sends frames of up to 32 KiB, so one call reads up to 32 full frames."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
 
 _ENTER_SCRIPT = """
@@ -337,7 +337,7 @@ def _refuse_impossible(request: ProcessRequest) -> None:
     if not argv or not argv[0] or argv[0].startswith("-"):
         raise UsageError("The command's first word must name a program. Remedy: pass argv with a program first.")
     if not all(env) or any("=" in name for name in env):
-        raise UsageError("An environment variable's name is empty or holds '='. Remedy: correct env.")
+        raise UsageError("An environment variable's name is empty or contains '='. Remedy: correct env.")
     for text in (*argv, *env, *env.values()):
         if "\0" in text:
             raise UsageError(

@@ -283,7 +283,7 @@ def release_workspace(
     """Remove what the guard created on this machine, unless another container uses the same directory.
 
     config holds the guarded paths; None searches the whole workspace. gone: our container has been removed. Files that
-    cannot be removed stay; they are harmless, and their contents state their purpose.
+    cannot be removed remain; they are harmless, and their contents state their purpose.
     """
     guarded = {} if config is None else {bind.source: [mount.path for mount in bind.guard] for bind in config.binds}
     for directory in options.writable if options.git == "guarded" else ():
@@ -423,7 +423,7 @@ def revive(sandbox: Sandbox) -> str:
 
     Raises:
         SandboxUnavailable: it is gone or paused, or does not start any more.
-        UsageError, SandboxRefused: what was bound cannot be bound any more.
+        UsageError, SandboxRefused: a directory or file that was bound cannot be bound any more.
     """
     if sandbox.config is not None:
         binds_now(sandbox.options)  # creates missing mount sources before the start
@@ -435,8 +435,8 @@ def revive(sandbox: Sandbox) -> str:
     except SandboxUnavailable as error:
         why = str(error).partition(" Remedy:")[0]
         raise SandboxUnavailable(
-            f"Sandbox {container.name!r} does not start any more: {why} Its files are kept, but what it starts with "
-            "was removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a new sandbox."
+            f"Sandbox {container.name!r} does not start any more: {why} Its files are kept, but a program that its "
+            "start needs was removed or replaced. Remedy: go back with `ohsandbox undo`, or make a new sandbox."
         ) from error
     if sandbox.config is not None:
         with contextlib.suppress(SandboxUnavailable):  # the next call reports why no process starts

@@ -58,7 +58,7 @@ def resume(
     name = str(found["Name"]).lstrip("/")
     held = lease.adopt(str(found["Config"]["Labels"][lease.LEASE_LABEL]))
     if held is None:
-        raise SandboxUnavailable(f"Another process works in sandbox {name!r}. Remedy: end it, or wait until it ends.")
+        raise SandboxUnavailable(f"Another process uses sandbox {name!r}. Remedy: end it, or wait until it ends.")
     try:
         adopted, notes = _adopt(engine, options, found, held)
         _mount_anew(adopted)
@@ -79,7 +79,7 @@ def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, lis
     notes = []
     if missing := {one.name for one in asked.services} - {*held.record.services}:
         notes.append(
-            f"Sandbox {name} was made without service {', '.join(sorted(missing))}, and stays so. "
+            f"Sandbox {name} was created without service {', '.join(sorted(missing))}, and does not get it now. "
             f"To change it, remove the sandbox and its files: docker rm -f {name}"
         )
     pod = Pod.find(adopted.container.engine, held.record, owner=config.network_owner)
@@ -274,7 +274,7 @@ def _differences(asked: DockerOptions, real: DockerOptions, name: str) -> list[s
     ]
     remedy = f"To change it, remove the sandbox and its files: docker rm -f {name}"
     return [
-        f"Sandbox {name} has {what} {had}, and {wanted} was asked for; it stays as it was made. {remedy}"
+        f"Sandbox {name} has {what} {had}, and {wanted} was asked for; it is not changed. {remedy}"
         for what, wanted, had in pairs
         if wanted != had
     ]

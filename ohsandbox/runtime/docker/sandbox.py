@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SCRIPT_TIMEOUT_S = 60.0
 END_S = 10.0
-"""Time limit for ending processes; a shell that sends one signal takes 30 ms."""
+"""Time limit in seconds for ending processes; a shell that sends one signal takes 30 ms."""
 _END_ALL = f"chmod 1777 {PRIVATE_DIR} 2>/dev/null; kill -KILL -1 2>/dev/null || :"
 """kill(2) with pid -1 spares PID 1 and the calling shell. In a container made from a checkpoint our tmpfs has mode 0755
 after each start (see provision.prepare)."""
@@ -173,7 +173,7 @@ class Sandbox(NamedTuple):
         elif self.config is not None and self.config.hardening == "trusted":
             yield (
                 "--profile trusted: sudo and setuid programs work in the sandbox, and root has the engine's default "
-                "capabilities there; a hole in the kernel is easier to reach."
+                "capabilities there; a vulnerability of the kernel is easier to reach."
             )
         elif self.config is None or not self.options.writable:
             return

@@ -191,7 +191,7 @@ def test_checkpoints_undo_fork_and_resume_hold_the_files_of_services_and_their_v
     report = again.resume()
     try:
         assert (report.how, report.place) == ("same", runtime.name)
-        assert "was made without service more" in report.notes[0]
+        assert "was created without service more" in report.notes[0]
         assert "Service 'web' was killed (exit code 137) and was started again" in report.notes[1]
         assert all_files(again) == ["three"] * 3
     finally:
