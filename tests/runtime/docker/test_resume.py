@@ -153,7 +153,7 @@ def test_a_container_without_todays_limit_on_a_files_size_is_taken_up_and_that_i
 @pytest.mark.docker
 def test_a_container_that_somebody_works_in_is_not_taken_over(sandbox: Any) -> None:
     sandbox("ohsandbox-base:busybox", conversation="talk")
-    with pytest.raises(SandboxUnavailable, match="Another process works"):
+    with pytest.raises(SandboxUnavailable, match="Another process uses"):
         DockerRuntime("ohsandbox-base:busybox", conversation="talk").resume()
 
 
