@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 PACKAGE = str(Path(ohsandbox.__file__).parent)
 MOST_FRAMES, MOST_MODULES = 15, 40
+MOST_OF_A_MESSAGE = 59
+"""Modules that a whole message passes in its caller and the run: model, log, limits and approvals too."""
 
 
 class Walk:
@@ -24,11 +27,13 @@ class Walk:
     def __init__(self) -> None:
         self.to_the_shell: list[str] = []
         self.modules: set[str] = set()
+        self.all_modules: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         name = frame.f_code.co_filename
         if event != "call" or not name.startswith(PACKAGE):
             return
+        self.all_modules.add(str(Path(name).relative_to(PACKAGE)))
         if self.is_within_a_call(frame):
             self.modules.add(name)
         if frame.f_code.co_qualname == "ShellSession.send":
@@ -74,3 +79,25 @@ def test_a_message_reaches_the_sandbox_in_few_frames_and_modules(tmp_path: Path)
         str(Path(name).relative_to(PACKAGE)) for name in walk.modules
     }
     assert len(on_the_way) <= MOST_MODULES, sorted(on_the_way)
+
+
+def test_a_whole_message_passes_few_modules(tmp_path: Path) -> None:
+    """The second message of a conversation: the first one also starts the sandbox."""
+    turns = [{"tool_calls": [{"name": "execute_bash", "arguments": {"command": "true"}}]}, {"content": "done"}]
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps([*turns, *turns]))
+    model = open_model(LLMConfig(model=f"scripted:{script}"))
+    walk = Walk()
+    with Conversation(
+        Agent(model), CLIRuntime(tmp_path, quiet=True, bubblewrap=False), tmp_path / "kept"
+    ) as conversation:
+        assert conversation.run("first") == ConversationStatus.IDLE
+        threading.setprofile(walk)
+        sys.setprofile(walk)
+        try:
+            assert conversation.run("second") == ConversationStatus.IDLE
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    assert walk.to_the_shell
+    assert len(walk.all_modules) <= MOST_OF_A_MESSAGE, sorted(walk.all_modules)
