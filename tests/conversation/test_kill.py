@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-KILLS = 100
+KILLS = 200
 WORKERS = 2
 DOCKER_KILLS = 8
 
