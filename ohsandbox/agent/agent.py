@@ -118,7 +118,7 @@ class Agent:
         expect("description", description, str, optional=False)
         expect_texts("microagents", microagents)
         expect_texts("system_prompt_extensions", system_prompt_extensions)
-        on, off = ([name for name, is_on in switches.items() if is_on is wanted] for wanted in (True, False))
+        on, off = ([name for name, is_on in switches.items() if is_on is value] for value in (True, False))
         self.llm = llm
         self.name, self.description = name, description
         self.tools = _entries(ToolFlags().switched(on=on, off=off).names() if tools is None else tools)
@@ -271,8 +271,8 @@ class Agent:
             return StepOutcome.IDLE
         if verdicts := _verdicts(screen, planned):
             planned = [
-                call._replace(approval=one.approval, refusal=call.refusal or one.refusal)
-                for call, one in zip(planned, verdicts, strict=True)
+                call._replace(approval=verdict.approval, refusal=call.refusal or verdict.refusal)
+                for call, verdict in zip(planned, verdicts, strict=True)
             ]
             if any(verdict.asks for verdict in verdicts):
                 yield from held_events(planned, verdicts)
@@ -325,10 +325,10 @@ def _checked(source: MCPSource | None) -> MCPSource | None:
     return source
 
 
-def _entries(given: Sequence[GivenTool | Agent]) -> tuple[Entry, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise wrong_type("tools", given, "a list of tools", "Give names, say: tools=['execute_bash', 'file_*'].")
-    return tuple(one if isinstance(one, Agent) else entry_of(one) for one in given)
+def _entries(tools: Sequence[GivenTool | Agent]) -> tuple[Entry, ...]:
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise wrong_type("tools", tools, "a list of tools", "Give names, say: tools=['execute_bash', 'file_*'].")
+    return tuple(tool if isinstance(tool, Agent) else entry_of(tool) for tool in tools)
 
 
 def _name_of(entry: Entry) -> str:
@@ -345,11 +345,11 @@ def _made(entry: Entry, state: ConversationState) -> Sequence[AnyTool]:
     if is_pattern(spec.name):
         return _matching(spec, state)
     if state.runtime is not None and not is_registered(spec.name):
-        found = find_runtime_tool(state.runtime, spec.name)
-        if found is not None:
+        runtime_tool = find_runtime_tool(state.runtime, spec.name)
+        if runtime_tool is not None:
             if spec.params:
                 raise UsageError(f"Tool {spec.name!r} is the runtime's own and takes no params. Leave them out.")
-            return [replace(found, require_confirmation=spec.require_confirmation)]
+            return [replace(runtime_tool, require_confirmation=spec.require_confirmation)]
     return resolve_tool(spec, state)
 
 
@@ -379,11 +379,11 @@ def _verdicts(screen: Screen | None, planned: Sequence[ActionEvent]) -> Sequence
 
 
 def _ask_again(response: ChatResponse, *, attempt: int) -> Step:
-    facts = {"attempt": attempt, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
+    fields = {"attempt": attempt, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
     if attempt <= _MAX_EMPTY_RETRIES:
         message = f"The model's answer was empty; it is asked again ({attempt} of {_MAX_EMPTY_RETRIES})."
-        yield events.retry(code=EMPTY_ANSWER, message=message, **facts)
+        yield events.retry(code=EMPTY_ANSWER, message=message, **fields)
         return StepOutcome.CONTINUE
     message = f"The model gave {attempt} empty answers in a row. Say how to go on, or use another model."
-    yield events.notice(code=EMPTY_ANSWER, message=message, **facts)
+    yield events.notice(code=EMPTY_ANSWER, message=message, **fields)
     return StepOutcome.IDLE

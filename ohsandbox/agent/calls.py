@@ -135,9 +135,9 @@ class ActionEvent(NamedTuple):
             )
         hint = None
         if self.tool is not None and self.action is not None:
-            given = self.hint
-            said = given.model_dump(exclude_defaults=True, exclude={"needs_agent"})
-            hint = {"kind": given.kind, "writes": given.writes, **said}
+            call_hint = self.hint
+            hint_fields = call_hint.model_dump(exclude_defaults=True, exclude={"needs_agent"})
+            hint = {"kind": call_hint.kind, "writes": call_hint.writes, **hint_fields}
         return events.tool_call(
             tool_call_id=self.metadata.tool_call_id,
             name=self.metadata.function_name,
@@ -194,10 +194,10 @@ def set_security_risk(event: ActionEvent, arguments: Mapping[str, Any]) -> Actio
     """
     assert event.tool is not None  # noqa: S101 - only a tool has a risk
     is_argument = SECURITY_RISK in event.tool.arguments_type.model_fields
-    _, given = ({}, None) if is_argument else take_security_risk(event.tool.name, arguments)
-    if given is None and event.tool.is_read_only:
+    _, stated_risk = ({}, None) if is_argument else take_security_risk(event.tool.name, arguments)
+    if stated_risk is None and event.tool.is_read_only:
         return event._replace(security_risk=None)
-    return event._replace(security_risk=ActionSecurityRisk(given or "UNKNOWN"))
+    return event._replace(security_risk=ActionSecurityRisk(stated_risk or "UNKNOWN"))
 
 
 def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
@@ -214,8 +214,8 @@ def action_of(tool: AnyTool, arguments: dict[str, Any]) -> Action:
         for name, field in fields.items()
         if not field.is_required() and type(None) not in get_args(field.annotation)
     }
-    kept = {name: value for name, value in arguments.items() if value is not None or name not in idle}
-    action: Action = tool.action_from_arguments(kept)
+    given_arguments = {name: value for name, value in arguments.items() if value is not None or name not in idle}
+    action: Action = tool.action_from_arguments(given_arguments)
     return action
 
 
@@ -239,9 +239,11 @@ def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:
     if exact is not None:
         return exact
     names = {_AROUND_A_NAME.sub("", name.strip()): None, name: None}
-    for wanted in map(_spelling, names):
-        alike = {tool.name: tool for tool in tools_map.values() if wanted in map(_spelling, (tool.name, *tool.aliases))}
-        if wanted and len(alike) == 1:
+    for spelling in map(_spelling, names):
+        alike = {
+            tool.name: tool for tool in tools_map.values() if spelling in map(_spelling, (tool.name, *tool.aliases))
+        }
+        if spelling and len(alike) == 1:
             return next(iter(alike.values()))
     raise UnknownToolError(_no_such_tool(tools_map, name))
 
@@ -275,10 +277,10 @@ def _planned(call: ToolCall, tools_map: Mapping[str, AnyTool], event: ActionEven
     return event._replace(refusal=blocked)
 
 
-def _named(event: ActionEvent, name: str, known: str) -> ActionEvent:
+def _named(event: ActionEvent, name: str, known_name: str) -> ActionEvent:
     assert event.metadata is not None  # noqa: S101 - a call has metadata
-    metadata = event.metadata._replace(function_name=known)
-    return event._replace(metadata=metadata, raw_name=name[:1000] if name != known else None)
+    metadata = event.metadata._replace(function_name=known_name)
+    return event._replace(metadata=metadata, raw_name=name[:1000] if name != known_name else None)
 
 
 def _blocked(event: ActionEvent) -> str | None:
@@ -306,8 +308,8 @@ def _spelling(name: str) -> str:
 
 def _no_such_tool(tools_map: Mapping[str, AnyTool], name: str) -> str:
     spellings = {_spelling(spelled): tool.name for tool in tools_map.values() for spelled in (*tool.aliases, tool.name)}
-    wanted = map(_spelling, (name[:100], re.split(r"[.:/]", name[:100])[-1]))
-    near = [match for spelling in wanted for match in difflib.get_close_matches(spelling, spellings, n=1)]
+    spellings_tried = map(_spelling, (name[:100], re.split(r"[.:/]", name[:100])[-1]))
+    near = [match for spelling in spellings_tried for match in difflib.get_close_matches(spelling, spellings, n=1)]
     hint = f" Did you mean {spellings[near[0]]!r}?" if near else ""
     there = ", ".join(sorted(tools_map)) or "none"
     return f"Unknown tool: {name[:100].strip() or '(no name given)'}.{hint} Tools you can call: {there}."

@@ -66,8 +66,8 @@ class CondensationAction(Action):
     def apply(self, messages: Sequence[Message]) -> list[Message]:
         """Return the condensed messages: the beginning, a note in place of the dropped ones, the rest."""
         note = f"[Of this conversation {self.dropped} older messages are no longer shown.]"
-        told = {"role": "user", "content": f"{note}\n{self.summary}" if self.summary else note}
-        return [*messages[: self.keep_first], told, *messages[self.keep_first + self.dropped :]]
+        message = {"role": "user", "content": f"{note}\n{self.summary}" if self.summary else note}
+        return [*messages[: self.keep_first], message, *messages[self.keep_first + self.dropped :]]
 
 
 class Condenser(ABC):

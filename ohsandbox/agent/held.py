@@ -171,20 +171,20 @@ class HeldCalls:
 
     def _perhaps_begun(self) -> set[str]:
         """Return the first call that can run and those that run concurrently: the next begins after their results."""
-        begun: list[HeldCall] = []
+        starting: list[HeldCall] = []
         for call in self._calls.values():
-            if begun and not (call.only_reads and begun[-1].only_reads):
+            if starting and not (call.only_reads and starting[-1].only_reads):
                 break
             if call.refusal is None:
-                begun.append(call)
-        return {call.tool_call_id for call in begun}
+                starting.append(call)
+        return {call.tool_call_id for call in starting}
 
 
 def _held_call(data: Mapping[str, Any]) -> HeldCall:
-    held = data["held"]
-    verdict = Verdict(ActionSecurityRisk(held["risk"]), tuple(held["why"]), held["asks"])
+    held_data = data["held"]
+    verdict = Verdict(ActionSecurityRisk(held_data["risk"]), tuple(held_data["why"]), held_data["asks"])
     call = HeldCall(data["tool_call_id"], data["name"], data["arguments"], verdict, approval=data.get("approval"))
-    return call._replace(only_reads=held["only_reads"], fault=held.get("fault"), hint=data.get("hint"))
+    return call._replace(only_reads=held_data["only_reads"], fault=held_data.get("fault"), hint=data.get("hint"))
 
 
 def held_events(planned: Sequence[ActionEvent], verdicts: Sequence[Verdict]) -> Iterator[EventBody]:
@@ -212,7 +212,7 @@ def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any,
             except (ToolArgumentsError, UnknownToolError) as error:
                 changed = f"Not executed: since it was sent, the tools have changed. {error}"
                 prepared = call._replace(fault=changed)
-        if isinstance(prepared.action, AgentFinishAction) and any(one.approved is False for one in planned):
+        if isinstance(prepared.action, AgentFinishAction) and any(call.approved is False for call in planned):
             prepared = call._replace(fault=_REFUSED_BEFORE_FINISH)
         planned.append(prepared)
     return planned

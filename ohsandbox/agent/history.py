@@ -123,8 +123,8 @@ class History:
             shown = [*first, *self._messages]
             for number in self._image_places[:-MAX_IMAGE_MESSAGES]:
                 label = self._messages[number]["content"][0]["text"]
-                told = f"{label} (its images are no longer shown; look again if you need them)"
-                shown[len(first) + number] = {"role": "user", "content": told}
+                content = f"{label} (its images are no longer shown; look again if you need them)"
+                shown[len(first) + number] = {"role": "user", "content": content}
             return shown
 
     def _add(self, event: SDKEvent) -> None:
@@ -161,7 +161,7 @@ class History:
     def _condense(self, action: CondensationAction) -> None:
         self._close_response()
         self._messages = action.apply(self._messages)
-        self._image_places = [n for n, one in enumerate(self._messages) if isinstance(one["content"], list)]
+        self._image_places = [n for n, message in enumerate(self._messages) if isinstance(message["content"], list)]
         self.prompt_tokens = 0
         self.condensation_requested = False
 

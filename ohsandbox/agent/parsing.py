@@ -78,12 +78,12 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found and found[key] != value:
+        if key in values and values[key] != value:
             raise ValueError(f"the key {key!r} stands in it twice, with different values")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _finite(digits: str) -> float:

@@ -33,28 +33,28 @@ def entry_of(given: GivenTool) -> str | Tool | AnyTool:
         return _named_by(given)
     if inspect.isfunction(given) or inspect.ismethod(given):
         return function_tool(given)
-    what = f"class {given.__name__!r}" if isinstance(given, type) else f"{type(given).__name__} {given!r}"[:200]
+    shown = f"class {given.__name__!r}" if isinstance(given, type) else f"{type(given).__name__} {given!r}"[:200]
     raise UsageError(
-        f"An agent's tools cannot hold the {what}. Give a name, a Tool, a ToolDefinition, a dict, a function or an "
+        f"An agent's tools cannot hold the {shown}. Give a name, a Tool, a ToolDefinition, a dict, a function or an "
         "Agent; register a class or a factory with register_tool, and name it."
     )
 
 
-def _named_by(given: Mapping[str, Any]) -> Tool:
-    if "inputSchema" in given:
+def _named_by(fields: Mapping[str, Any]) -> Tool:
+    if "inputSchema" in fields:
         try:
-            return Tool(name=RuntimeTool.model_validate(given).name)
+            return Tool(name=RuntimeTool.model_validate(fields).name)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             raise UsageError(
                 f"Tool dict is not as Runtime.get_tools has it: {fault['loc']}: {fault['msg']}. Pass one of its dicts."
             ) from None
-    function = given.get("function", given)
+    function = fields.get("function", fields)
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str) or not name or given.get("type", "function") != "function":
+    if not isinstance(name, str) or not name or fields.get("type", "function") != "function":
         raise UsageError(
             f"A tool's dict needs a name: {{'type': 'function', 'function': {{'name': ...}}}}; this one has the keys "
-            f"{', '.join(map(repr, given))}."[:500]
+            f"{', '.join(map(repr, fields))}."[:500]
         )
     if not is_registered(name):
         raise UsageError(

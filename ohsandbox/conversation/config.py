@@ -107,8 +107,8 @@ class ConversationConfig:
     @property
     def keeps_files(self) -> bool:
         """Whether checkpoints are taken; False for a sub-agent, whose files are its parent's."""
-        asked = self.settings is not None and self.settings.checkpoints
-        return self.depth == 0 and (asked if self._checkpoints is None else self._checkpoints)
+        checkpoints = self.settings is not None and self.settings.checkpoints
+        return self.depth == 0 and (checkpoints if self._checkpoints is None else self._checkpoints)
 
     @property
     def skill_servers(self) -> SkillServersPolicy:
@@ -134,14 +134,14 @@ class ConversationConfig:
         keeps_files = (self.depth > 0 or self.keeps_files) and runtime is not None and runtime.keeps_checkpoints
 
         def screen(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
-            found = approval_filter_of(
+            approval_filter = approval_filter_of(
                 self.policy,
                 self.security_analyzer,
                 workdir=workdir,
                 keeps_files=keeps_files,
                 approval_for=lambda call: approvals.approval_for(call, runtime),
             )
-            return None if found is None else found(planned)
+            return None if approval_filter is None else approval_filter(planned)
 
         return screen
 
@@ -225,8 +225,8 @@ def keys_of(llm: ChatModel) -> dict[str, str]:
     if config is None:
         return {}
     if config.api_key is not None:
-        found = {"api_key": config.api_key.get_secret_value()}
+        keys = {"api_key": config.api_key.get_secret_value()}
     else:  # the client reads its provider's variable
         variable = f"{config.model.partition('/')[0].upper().replace('-', '_')}_API_KEY"
-        found = {variable: os.environ.get(variable, "")}
-    return {name: key for name, key in found.items() if len(key.encode()) >= MIN_HOST_KEY_BYTES}
+        keys = {variable: os.environ.get(variable, "")}
+    return {name: key for name, key in keys.items() if len(key.encode()) >= MIN_HOST_KEY_BYTES}

@@ -93,9 +93,9 @@ def cost_of(directory: Path) -> ConversationCost:
 
     def take(event: SDKEvent) -> None:
         nonlocal model
-        if (begun := counted.begun_by(event)) is not None:
+        if (turn := counted.begun_by(event)) is not None:
             number = sum(1 for turn in turns if turn.number) + 1
-            turns.append(_TurnCost(number, title_of(begun.data["content"]) or "", begun.ts, (), Cost()))
+            turns.append(_TurnCost(number, title_of(turn.data["content"]) or "", turn.ts, (), Cost()))
         if event.type == "status_update":
             model = event.data.get("model") or model
         if (cost := _cost_in(event)) is not None:

@@ -84,7 +84,7 @@ class LiveOutput:
 
     def _watch(self) -> None:
         """Look at the running calls until the run ends; runs in a thread."""
-        told: dict[str, OutputEvent] = {}
+        reported: dict[str, OutputEvent] = {}
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: not self._is_on or self._log.history.unanswered)
@@ -94,17 +94,17 @@ class LiveOutput:
                     return
             outputs = {event.tool_call_id: event for event in self._outputs()}
             for event in outputs.values():
-                if event.text and event != told.get(event.tool_call_id):
+                if event.text and event != reported.get(event.tool_call_id):
                     self._listeners.put(event)
             self._listeners.flush()
-            told = outputs
+            reported = outputs
 
     def _outputs(self) -> Iterator[OutputEvent]:
         """Yield the outputs of running calls: the first unanswered one, or all read-only ones at the beginning."""
         calls = self._log.history.unanswered.items()
-        found = [(tool_call_id, tool) for tool_call_id, name in calls if (tool := self._tool(name)) is not None]
-        beside = [*itertools.takewhile(lambda call: call[1].is_read_only, found)]
-        for tool_call_id, tool in beside or found[:1]:
+        tools = [(tool_call_id, tool) for tool_call_id, name in calls if (tool := self._tool(name)) is not None]
+        beside = [*itertools.takewhile(lambda call: call[1].is_read_only, tools)]
+        for tool_call_id, tool in beside or tools[:1]:
             try:
                 data = tool.last_output()
             except Exception:

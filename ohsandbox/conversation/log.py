@@ -227,8 +227,8 @@ class StreamRelay:
         elif event.type == "retry":
             with self._lock:
                 self._text = None  # the streamed text is void
-            facts: dict[str, Any] = event.model_dump(include={"attempt", "attempts", "wait_s"}, exclude_none=True)
-            self._log.emit(events.retry(code="ModelRetry", message=event.reason, **facts))
+            fields: dict[str, Any] = event.model_dump(include={"attempt", "attempts", "wait_s"}, exclude_none=True)
+            self._log.emit(events.retry(code="ModelRetry", message=event.reason, **fields))
             self.listeners.put(event.model_copy(update={"reason": mask(event.reason)}))
         else:
             self._log.emit(events.notice(code="ModelWarning", message=event.text))

@@ -220,8 +220,8 @@ class _Account:
         else:
             reason = "It ended without a word."
         words = cut_middle(self._last_words.strip(), limit_chars=_MAX_LAST_WORDS_CHARS)
-        said = f" It had said last: {words!r}." if words else ""
-        raise ToolError(f"Sub-agent {child.id!r} came to no answer. {reason}{said} Its log: {self.log_path}")
+        last_words = f" It had said last: {words!r}." if words else ""
+        raise ToolError(f"Sub-agent {child.id!r} came to no answer. {reason}{last_words} Its log: {self.log_path}")
 
 
 def _tell_step(on_step: Callable[[str], object], event: SDKEvent) -> None:
@@ -264,20 +264,22 @@ def _make_subagent(parent: Agent, names: Iterable[str] | None, *, may_delegate: 
     """
     offered = dict(_named(parent.tools))
     kinds = {name: _kind(name, entry) for name, entry in offered.items()}
-    given = [tool for name, entry in offered.items() if kinds[name] == "delegation" for tool in _given(name, entry)]
-    known: dict[str, Entry] = {**{name: name for name in (*_ALWAYS, *given)}, **offered}
+    tool_names = [
+        tool for name, entry in offered.items() if kinds[name] == "delegation" for tool in _given(name, entry)
+    ]
+    available: dict[str, Entry] = {**{name: name for name in (*_ALWAYS, *tool_names)}, **offered}
     barred = {"question"} if may_delegate else {"question", "delegation"}  # a sub-agent cannot ask a person
-    known = {name: entry for name, entry in known.items() if _kind(name, entry) not in barred}
+    available = {name: entry for name, entry in available.items() if _kind(name, entry) not in barred}
     own = [name for name in offered if kinds[name] not in {"question", "delegation"}]
     chosen = dict.fromkeys([*(own if names is None else names), *_ALWAYS])
-    if unknown := [name for name in chosen if name not in known]:
+    if unknown := [name for name in chosen if name not in available]:
         raise ToolError(
             f"A sub-agent cannot be given {', '.join(map(repr, unknown[:5]))}. "
-            f"You can give: {', '.join(sorted(known))}. Nothing was done."
+            f"You can give: {', '.join(sorted(available))}. Nothing was done."
         )
     named_only: dict[str, Any] = {"takes_runtime_tools": False, "mcp_config": None}
     return parent.copied(
-        tools=tuple(_lent(known[name]) for name in chosen),
+        tools=tuple(_lent(available[name]) for name in chosen),
         system_prompt_extensions=(*parent.system_prompt_extensions, PLACE),
         **({} if names is None else named_only),
     )
@@ -299,8 +301,8 @@ def _named(entries: Iterable[Entry]) -> Iterator[tuple[str, Entry]]:
     for entry in entries:
         name = entry if isinstance(entry, str) else entry.name
         if isinstance(entry, str | Tool) and is_pattern(name):
-            for one in matching_tools(name):
-                yield one, one if isinstance(entry, str) else entry.model_copy(update={"name": one})
+            for tool_name in matching_tools(name):
+                yield tool_name, tool_name if isinstance(entry, str) else entry.model_copy(update={"name": tool_name})
         else:
             yield name, entry
 
@@ -316,8 +318,8 @@ def _given(name: str, entry: Entry) -> Iterable[str]:
     if isinstance(entry, ToolDefinition | Agent):
         return ()
     default = BROWSING_TOOLS if name == "delegate_to_browsing_agent" else ()
-    given: Iterable[str] = entry.params.get("tools", default) if isinstance(entry, Tool) else default
-    return given
+    names: Iterable[str] = entry.params.get("tools", default) if isinstance(entry, Tool) else default
+    return names
 
 
 def _lent(entry: Entry) -> Entry:
@@ -363,8 +365,8 @@ class AuxiliaryCompletion:
         messages.append({"role": "user", "content": self._log.masker.mask_cut(prompt)})
         response = llm.send(messages, on_event=self._pass_on)
         message = "A tool asked the model a question of its own."
-        facts = {"requests": 1, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
-        self._log.emit(events.notice(code="SideQuestion", message=message, for_person=False, **facts))
+        fields = {"requests": 1, "usage": response.usage.model_dump(), "cost_usd": response.cost_usd}
+        self._log.emit(events.notice(code="SideQuestion", message=message, for_person=False, **fields))
         return response.message.content
 
     def _pass_on(self, event: LLMEvent) -> None:

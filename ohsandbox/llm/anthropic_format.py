@@ -180,8 +180,8 @@ def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
             return [*(_parts(said) if said or not calls else []), *calls]
         case "tool" if _NAME.fullmatch(message["tool_call_id"]):
             content = message["content"]
-            told = content if isinstance(content, str) else _parts(content)
-            return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": told}]
+            result = content if isinstance(content, str) else _parts(content)
+            return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": result}]
     raise _NotCoveredError
 
 
@@ -201,8 +201,8 @@ def _part(part: Any) -> dict[str, Any]:
         }:
             return dict(part)
         case {"type": "image_url", "image_url": {"url": str(url)} as image} if len(part) == len(image) + 1:
-            if found := _DATA_URL.fullmatch(url):
-                source = {"type": "base64", "media_type": found[1], "data": found[2]}
+            if match := _DATA_URL.fullmatch(url):
+                source = {"type": "base64", "media_type": match[1], "data": match[2]}
                 return {"type": "image", "source": source}
     raise _NotCoveredError
 

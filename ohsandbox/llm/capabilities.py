@@ -127,23 +127,23 @@ def gemini_schema(schema: Any) -> Any:
     """Return the JSON schema with only the keywords that Gemini knows; a property may have any name."""
     if not isinstance(schema, dict):
         return schema
-    kept = {key: value for key, value in schema.items() if key not in _NOT_FOR_GEMINI}
+    kept_keys = {key: value for key, value in schema.items() if key not in _NOT_FOR_GEMINI}
     if "const" in schema:
-        kept["enum"] = [schema["const"]]
-    if isinstance(kept.get("type"), list):
-        kept |= _one_type(kept.pop("type"))
-    if kept.get("type") == "string" and kept.get("format") not in _GEMINI_STRING_FORMATS:
-        kept.pop("format", None)
-    if any(not isinstance(value, str) for value in kept.get("enum", ())):
-        allowed = ", ".join(str(value) for value in kept.pop("enum"))  # "enum: only allowed for STRING type"
-        kept["description"] = f"{kept.get('description', '')} One of: {allowed}.".strip()
-    for key in kept.keys() & _LISTS_OF_SCHEMAS:
-        kept[key] = [gemini_schema(option) for option in kept[key]]
-    if isinstance(kept.get("properties"), dict):
-        kept["properties"] = {name: gemini_schema(value) for name, value in kept["properties"].items()}
-    if "items" in kept:
-        kept["items"] = gemini_schema(kept["items"])
-    return kept
+        kept_keys["enum"] = [schema["const"]]
+    if isinstance(kept_keys.get("type"), list):
+        kept_keys |= _one_type(kept_keys.pop("type"))
+    if kept_keys.get("type") == "string" and kept_keys.get("format") not in _GEMINI_STRING_FORMATS:
+        kept_keys.pop("format", None)
+    if any(not isinstance(value, str) for value in kept_keys.get("enum", ())):
+        allowed = ", ".join(str(value) for value in kept_keys.pop("enum"))  # "enum: only allowed for STRING type"
+        kept_keys["description"] = f"{kept_keys.get('description', '')} One of: {allowed}.".strip()
+    for key in kept_keys.keys() & _LISTS_OF_SCHEMAS:
+        kept_keys[key] = [gemini_schema(option) for option in kept_keys[key]]
+    if isinstance(kept_keys.get("properties"), dict):
+        kept_keys["properties"] = {name: gemini_schema(value) for name, value in kept_keys["properties"].items()}
+    if "items" in kept_keys:
+        kept_keys["items"] = gemini_schema(kept_keys["items"])
+    return kept_keys
 
 
 def shortened(text: str, *, limit_chars: int) -> str:
@@ -165,7 +165,7 @@ def with_cache_marks(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """
     marked = [dict(message) for message in messages]
     for role in ({"system"}, {"user", "tool"}):
-        newest: dict[str, Any] = next((one for one in reversed(marked) if one.get("role") in role), {})
+        newest: dict[str, Any] = next((message for message in reversed(marked) if message.get("role") in role), {})
         content = newest.get("content")
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
         if parts and (parts[-1].get("type") != "text" or str(parts[-1].get("text")).strip()):

@@ -291,14 +291,14 @@ class LLM:
 
     def _learn(self, refusal: Failure, emit: OnEvent) -> Capabilities:
         """Return the capabilities after a refusal; the warning comes once, however many threads see the refusal."""
-        known = self._known_capabilities()
+        capabilities = self._known_capabilities()
         with self._lock:
-            learned = (self._capabilities or known).after(refusal.kind, self.config)
-            self._capabilities = known = learned or self._capabilities or known
+            learned = (self._capabilities or capabilities).after(refusal.kind, self.config)
+            self._capabilities = capabilities = learned or self._capabilities or capabilities
         if learned:
             fact = str(refusal.error).removesuffix(refusal.kind.remedy).rstrip()
             emit(WarningEvent(text=f"{fact} From now on its {_INSTEAD[refusal.kind]}."))
-        return known
+        return capabilities
 
 
 def _open_provider(config: LLMConfig) -> Provider:

@@ -171,15 +171,15 @@ def served_models(config: LLMConfig, provider: str) -> list[str] | None:
     try:
         with client:
             response = client.get(wire_format.models_url, headers=headers, timeout=LIST_TIMEOUT_S)
-            found = response.json() if response.is_success else None
+            body = response.json() if response.is_success else None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ModelUnavailableError(f"The models of {wire_format.models_url} cannot be listed: {error}.") from error
     except (ValueError, RecursionError):
         return None
-    entries = found.get("data") if isinstance(found, dict) else None
+    entries = body.get("data") if isinstance(body, dict) else None
     if not isinstance(entries, list):
         return None
-    names = [one.get("id") for one in entries if isinstance(one, dict)]
+    names = [entry.get("id") for entry in entries if isinstance(entry, dict)]
     return [name for name in names if isinstance(name, str)] or None
 
 
@@ -188,9 +188,9 @@ def _objects(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
     for data in server_events(pieces):
         if data.strip() == _DONE:
             return
-        found = json.loads(data)
-        if isinstance(found, dict):
-            yield found
+        value = json.loads(data)
+        if isinstance(value, dict):
+            yield value
 
 
 def _read_out(response: httpx.Response, pieces: Iterator[bytes]) -> None:
@@ -220,5 +220,5 @@ def _words(body: bytes) -> str:
     error = found.get("error", found) if isinstance(found, dict) else found
     words = error.get("message") if isinstance(error, dict) else error
     code = error.get("code") if isinstance(error, dict) else None
-    said = words if isinstance(words, str) and words else text
-    return f"{said} ({code})" if isinstance(code, str) and code not in said else said
+    message = words if isinstance(words, str) and words else text
+    return f"{message} ({code})" if isinstance(code, str) and code not in message else message

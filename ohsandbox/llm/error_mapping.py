@@ -261,9 +261,9 @@ def failure(
 ) -> Failure:
     """Create the failure of a kind, with a one-line message that quotes detail and names status."""
     quoted = one_line(_NOISE.split(_CLASS_PREFIXES.sub("", detail))[0], secrets)
-    facts = ": ".join(fact for fact in (f"status {status}" if (status or 0) >= _NO_SUCCESS else "", quoted) if fact)
-    told = f" ({facts})" if facts else ""
-    return Failure(kind, kind.error(f"Model {one_line(model, secrets)!r} {kind.fact}{told}. {kind.remedy}"))
+    details = ": ".join(fact for fact in (f"status {status}" if (status or 0) >= _NO_SUCCESS else "", quoted) if fact)
+    details_note = f" ({details})" if details else ""
+    return Failure(kind, kind.error(f"Model {one_line(model, secrets)!r} {kind.fact}{details_note}. {kind.remedy}"))
 
 
 def failure_of(error: Exception, attempt: Attempt, *, model: str, secrets: AbstractSet[str]) -> Failure:
@@ -311,8 +311,8 @@ def _retry_after(error: BaseException) -> str | None:
         getattr(error, "litellm_response_headers", None),
         getattr(getattr(error, "response", None), "headers", None),
     )
-    found = (holder.get("retry-after") for holder in holders if holder)
-    return next((str(value) for value in found if value), None)
+    values = (holder.get("retry-after") for holder in holders if holder)
+    return next((str(value) for value in values if value), None)
 
 
 def _unfit(text: str, status: int) -> ErrorKind | None:

@@ -71,16 +71,20 @@ class BoundedClient:
         attempt.asked = True
         attempt.secrets.update(value.removeprefix("Bearer ") for value in values if value)
 
-    def _trace(self, asked: dict[str, Any], event: str, info: dict[str, Any]) -> None:
+    def _trace(self, request: dict[str, Any], event: str, info: dict[str, Any]) -> None:
         """Store each connection that is opened: before the answer comes, httpcore shows its socket nowhere else.
 
         asked holds the address of a request's connection, for the message if it fails.
         """
         if event == "connection.connect_tcp.started":
-            asked.update(info)
-        if event == "connection.connect_tcp.failed" and _is_refused(info["exception"]) and _is_loopback(asked["host"]):
+            request.update(info)
+        if (
+            event == "connection.connect_tcp.failed"
+            and _is_refused(info["exception"])
+            and _is_loopback(request["host"])
+        ):
             attempt = current_attempt()
-            attempt.refusal, attempt.location = error_mapping.REFUSED, f"{asked['host']}:{asked['port']}"
+            attempt.refusal, attempt.location = error_mapping.REFUSED, f"{request['host']}:{request['port']}"
         if event in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
             self._sockets.add(info["return_value"].get_extra_info("socket"))
 
@@ -92,7 +96,7 @@ def _tls_context(*_places: str | None) -> ssl.SSLContext:
 
 
 def _is_refused(error: BaseException) -> bool:
-    return any(isinstance(one, ConnectionRefusedError) for one in (error, error.__cause__, error.__context__))
+    return any(isinstance(cause, ConnectionRefusedError) for cause in (error, error.__cause__, error.__context__))
 
 
 def _is_loopback(host: str) -> bool:
@@ -153,11 +157,11 @@ class _Body(httpx.SyncByteStream):
         self._decoder = zlib.decompressobj(wbits=47) if compressed else None  # 47: gzip or zlib, by its header
 
     def __iter__(self) -> Iterator[bytes]:
-        left = self._limit_bytes
+        left_bytes = self._limit_bytes
         for raw in self._received():
-            data = self._decoder.decompress(raw, left + 1) if self._decoder else raw
-            left -= max(len(raw), len(data))  # what follows the compressed data is not data
-            if left < 0:
+            data = self._decoder.decompress(raw, left_bytes + 1) if self._decoder else raw
+            left_bytes -= max(len(raw), len(data))  # what follows the compressed data is not data
+            if left_bytes < 0:
                 self._attempt.refusal = error_mapping.TOO_LARGE
                 raise ResponseRefused("body")
             self._attempt.head += data[: _HEAD_BYTES - len(self._attempt.head)]

@@ -156,8 +156,8 @@ class LiteLLMProvider:
 def _entry(model: str, provider: str) -> Mapping[str, Any]:
     """Return the model's entry in litellm's list, or {}. For Ollama, litellm would ask a server on this machine."""
     if provider.startswith("ollama"):
-        found = litellm.model_cost.get(f"ollama/{model}")
-        return found if isinstance(found, dict) else {}
+        entry = litellm.model_cost.get(f"ollama/{model}")
+        return entry if isinstance(entry, dict) else {}
     try:
         return dict(litellm.get_model_info(model, provider))
     except Exception:  # noqa: BLE001 - litellm raises a plain Exception for a model it does not know

@@ -67,12 +67,12 @@ def cost_usd(entry: Mapping[str, Any], usage: Mapping[str, Any]) -> float | None
     prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     if not prompt or not is_priced(entry):
         return None
-    limits = sorted((int(found[1]) for key in entry if (found := _TIER.fullmatch(key))), reverse=True)
+    limits = sorted((int(match[1]) for key in entry if (match := _TIER.fullmatch(key))), reverse=True)
     tier = next((f"_above_{limit}k_tokens" for limit in limits if prompt > limit * 1000), "")
 
     def price(name: str, default: float = 0.0) -> float:
-        found = entry.get(name + tier) if tier else None
-        return float(next((one for one in (found, entry.get(name)) if one is not None), default))
+        tier_price = entry.get(name + tier) if tier else None
+        return float(next((value for value in (tier_price, entry.get(name)) if value is not None), default))
 
     cached = min(_detail(usage, "prompt", "cached_tokens"), prompt)
     written = min(token_count(usage.get("cache_creation_input_tokens")), prompt - cached)

@@ -46,8 +46,8 @@ class OpenAIFormat:
     def headers(self) -> dict[str, str]:
         """See `WireFormat.headers`."""
         config = self._config
-        given = config.api_key.get_secret_value() if config.api_key else os.environ.get("OPENAI_API_KEY")
-        key = given or (_NO_KEY if config.base_url else None)
+        api_key = config.api_key.get_secret_value() if config.api_key else os.environ.get("OPENAI_API_KEY")
+        key = api_key or (_NO_KEY if config.base_url else None)
         if key is None:
             raise ModelAuthenticationError(
                 f"Missing key for model {config.model!r}. Set `api_key`, or OPENAI_API_KEY in the environment."

@@ -59,8 +59,8 @@ def read_answer(
 def with_cost_of(earlier: ChatResponse, response: ChatResponse) -> ChatResponse:
     """Return the response, its cost increased by that of an earlier response that it replaces."""
     usage = Usage(**{name: count + getattr(earlier.usage, name) for name, count in response.usage})
-    known = earlier.cost_usd is not None and response.cost_usd is not None
-    cost_usd = (earlier.cost_usd or 0) + (response.cost_usd or 0) if known else None
+    is_priced = earlier.cost_usd is not None and response.cost_usd is not None
+    cost_usd = (earlier.cost_usd or 0) + (response.cost_usd or 0) if is_priced else None
     return response.model_copy(update={"usage": usage, "cost_usd": cost_usd})
 
 
@@ -77,16 +77,16 @@ def fresh_ids(used: AbstractSet[str]) -> Iterator[str]:
 
 def _tool_calls(calls: list[dict[str, Any]], used: set[str]) -> tuple[ToolCall, ...]:
     fresh = fresh_ids(used)
-    found = []
+    tool_calls = []
     for call in calls:
-        given, arguments = _string(call["id"]), call["function"].get("arguments")
-        call_id = given if given and given not in used else next(fresh)
+        given_id, arguments = _string(call["id"]), call["function"].get("arguments")
+        call_id = given_id if given_id and given_id not in used else next(fresh)
         used.add(call_id)
         if not isinstance(arguments, str | None):  # some servers send the object itself
             arguments = json.dumps(arguments, ensure_ascii=False)
         function = FunctionCall(name=_string(call["function"].get("name")), arguments=encodable(arguments or ""))
-        found.append(ToolCall(id=call_id, function=function))
-    return tuple(found)
+        tool_calls.append(ToolCall(id=call_id, function=function))
+    return tuple(tool_calls)
 
 
 def _string(value: Any) -> str:

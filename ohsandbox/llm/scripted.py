@@ -206,8 +206,8 @@ def _checked(parsed: Mapping[str, Any], *, name: str) -> ModelScript:
         return ModelScript.model_validate(parsed)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"Invalid script {name!r} at {where or 'its top'}: {first['msg']}. Correct it.") from None
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"Invalid script {name!r} at {field or 'its top'}: {first['msg']}. Correct it.") from None
 
 
 def _parsed(text: str) -> Mapping[str, Any]:
@@ -270,8 +270,10 @@ class ReplayLLM(_RecordedLLM):
     def _answer(self, index: int, messages: Sequence[Message]) -> dict[str, Any]:
         if index >= len(self._answers):
             raise ScriptError(f"The recording {self._name!r} is over after {len(self._answers)} answers.")
-        said = (message for message in messages if self._strict and message.get("role") == "assistant")
-        for number, (was, now) in enumerate(zip(map(_gist, self._answers), map(_gist, said), strict=False), start=1):
+        answers_sent = (message for message in messages if self._strict and message.get("role") == "assistant")
+        for number, (was, now) in enumerate(
+            zip(map(_gist, self._answers), map(_gist, answers_sent), strict=False), start=1
+        ):
             if was != now:
                 raise ScriptError(
                     f"The conversation differs from the recording {self._name!r} at answer {number}: "

@@ -102,13 +102,13 @@ class TextCalls:
 
     def read(self, response: ChatResponse) -> ChatResponse:
         """Return the response with the call that its text holds; unchanged if there is none."""
-        found = find_call(response.message.content, self._schemas) if self._may_call else None
-        if found is None or response.message.tool_calls:
+        text_call = find_call(response.message.content, self._schemas) if self._may_call else None
+        if text_call is None or response.message.tool_calls:
             return response
-        function = FunctionCall(name=found.name, arguments=found.arguments, parse_error=found.parse_error)
+        function = FunctionCall(name=text_call.name, arguments=text_call.arguments, parse_error=text_call.parse_error)
         call = ToolCall(id=next(fresh_ids(self.used_ids)), function=function)
-        finish_reason = "length" if response.is_truncated and not found.is_closed else "tool_calls"
-        message = ChatMessage(content=found.before, tool_calls=(call,))
+        finish_reason = "length" if response.is_truncated and not text_call.is_closed else "tool_calls"
+        message = ChatMessage(content=text_call.before, tool_calls=(call,))
         return response.model_copy(update={"choices": (Choice(message=message, finish_reason=finish_reason),)})
 
     def with_reminder(self, response: ChatResponse) -> TextCalls | None:
@@ -117,9 +117,9 @@ class TextCalls:
         called = [call.function.name for call in response.message.tool_calls]
         if not must or (called and _required_tool(self._choice) in {None, called[0]}):
             return None
-        said = [] if response.is_empty else [response.message.to_llm_dict()]
+        answer_messages = [] if response.is_empty else [response.message.to_llm_dict()]
         reminder = {"role": "user", "content": f"That reply called {called[0] if called else 'no tool'}. {must}"}
-        messages = [*self._messages, *said, reminder]
+        messages = [*self._messages, *answer_messages, reminder]
         return TextCalls({"messages": messages, "tools": self._tools, "tool_choice": self._choice})
 
 
@@ -142,8 +142,8 @@ class _CallFilter:
         else:
             text = "".join(self._held) + event.text
             self._is_call = _OPENING in text
-            begun = (size for size in range(len(_OPENING) - 1, 0, -1) if text.endswith(_OPENING[:size]))
-            end = text.index(_OPENING) if self._is_call else len(text) - next(begun, 0)
+            overlap = (size for size in range(len(_OPENING) - 1, 0, -1) if text.endswith(_OPENING[:size]))
+            end = text.index(_OPENING) if self._is_call else len(text) - next(overlap, 0)
             self._held = [text[end:]]
             self._show(text[:end])
 
@@ -172,8 +172,8 @@ def tools_prompt(tools: Sequence[ToolParam], tool_choice: ToolChoice) -> str:
 
 def _requirement(tool_choice: ToolChoice) -> str:
     """Return what a reply must contain, for the prompt; "" if nothing is required."""
-    if wanted := _required_tool(tool_choice):
-        return f"Your reply must end with a call of the tool {wanted}."
+    if tool_name := _required_tool(tool_choice):
+        return f"Your reply must end with a call of the tool {tool_name}."
     return "Your reply must end with a call of a tool." if tool_choice == "required" else ""
 
 
@@ -185,8 +185,8 @@ def _required_tool(tool_choice: ToolChoice) -> str | None:
 
 def _properties(function: Mapping[str, Any]) -> dict[str, Schema]:
     """Return the schemas of a tool's arguments, by name."""
-    found = (function.get("parameters") or {}).get("properties")
-    return found if isinstance(found, dict) else {}
+    properties = (function.get("parameters") or {}).get("properties")
+    return properties if isinstance(properties, dict) else {}
 
 
 def _described(function: Mapping[str, Any]) -> str:
@@ -198,16 +198,16 @@ def _described(function: Mapping[str, Any]) -> str:
 
 def _argument(name: str, schema: Schema, *, required: bool) -> str:
     types = _types_of(schema)
-    facts = [" or ".join(sorted(types)) or "text", "required" if required else "optional"]
+    details = [" or ".join(sorted(types)) or "text", "required" if required else "optional"]
     if "enum" in schema:
-        facts.append("one of " + ", ".join(_plain(value) for value in schema["enum"]))
+        details.append("one of " + ", ".join(_plain(value) for value in schema["enum"]))
     if "default" in schema:
-        facts.append(f"default {_plain(schema['default'])}")
-    told = f"- {name} ({'; '.join(facts)})" + (f": {schema['description']}" if schema.get("description") else "")
+        details.append(f"default {_plain(schema['default'])}")
+    line = f"- {name} ({'; '.join(details)})" + (f": {schema['description']}" if schema.get("description") else "")
     if types & {"array", "object"}:
         bare = {key: value for key, value in schema.items() if key not in {"description", "default"}}
-        told += f"\n  JSON schema: {json.dumps(bare, ensure_ascii=False)}"
-    return told
+        line += f"\n  JSON schema: {json.dumps(bare, ensure_ascii=False)}"
+    return line
 
 
 def _plain(value: Any) -> str:
@@ -428,12 +428,12 @@ def _attribute(match: re.Match[str]) -> str:
 def _types_of(schema: Mapping[str, Any]) -> set[str]:
     """Return the JSON types that the schema allows; {} allows any and names none."""
     named = schema.get("type")
-    found = {named} if isinstance(named, str) else set(named or ())
+    types = {named} if isinstance(named, str) else set(named or ())
     for keyword in ("anyOf", "oneOf", "allOf"):
         for option in schema.get(keyword) or ():
-            found |= _types_of(option)
+            types |= _types_of(option)
     values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
-    return found or {_TYPES[type(value)] for value in values}
+    return types or {_TYPES[type(value)] for value in values}
 
 
 _TYPES = {
@@ -454,8 +454,8 @@ def read_value(text: str, schema: Mapping[str, Any]) -> Any:
         value = _read_json(text.strip())
     except ValueError:
         value = {"true": True, "false": False}.get(text.strip().lower(), text)
-    found = _TYPES[type(value)]
-    return value if found in types or (found == "integer" and "number" in types) else text
+    kind = _TYPES[type(value)]
+    return value if kind in types or (kind == "integer" and "number" in types) else text
 
 
 def _read_json(text: str) -> Any:

@@ -73,8 +73,8 @@ def cancellable(
         if begin is not None and getattr(bound, "__func__", None) is method:
             if _asyncio_loop() is None:  # asyncio's own check comes with the first await, and ends what was begun
                 await anyio.lowlevel.checkpoint_if_cancelled()
-            if (begun := begin(self, *args, **options)) is not None:
-                return await begun.result(cancel)
+            if (pending := begin(self, *args, **options)) is not None:
+                return await pending.result(cancel)
         return await in_thread(partial(bound, *args, **options), cancel)
 
     return _named(awaited, method)

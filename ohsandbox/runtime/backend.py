@@ -236,10 +236,10 @@ class Backend(ABC):
             UsageError: a variable does.
         """
         for name, value in (env or {}).items() if self.outside_secrets else ():
-            for known, secret in self.outside_secrets.items():
+            for credential, secret in self.outside_secrets.items():
                 if secret in value:
                     raise UsageError(
-                        f"Variable {name!r} has the value of credential {known!r}, which never enters a sandbox. "
+                        f"Variable {name!r} has the value of credential {credential!r}, which never enters a sandbox. "
                         "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
                     )
 
@@ -251,12 +251,12 @@ class Backend(ABC):
         Raises:
             UsageError: the state directory cannot be written.
         """
-        self._trackers = tuple(ChangeTracker(one, subdirectory("workspaces")) for one in directories)
+        self._trackers = tuple(ChangeTracker(directory, subdirectory("workspaces")) for directory in directories)
 
     def _leave_watch(self) -> None:
         """Undo `watch`."""
-        for one in self._trackers:
-            one.leave()
+        for tracker in self._trackers:
+            tracker.leave()
 
     def workspace_changes(self) -> WorkspaceReport:
         """Return new or changed files in the bound directory that this machine may run or obey by itself, worst first.
@@ -265,12 +265,12 @@ class Backend(ABC):
         directory was killed before it reported, the first call begins with the changes of that session. Empty if no
         directory is bound. With several directories, paths in the first one are relative to it, and others absolute.
         """
-        return merged([one.report() for one in self._trackers], [one.root for one in self._trackers])
+        return merged([tracker.report() for tracker in self._trackers], [tracker.root for tracker in self._trackers])
 
     def discard_changes(self) -> None:
         """Discard the recorded contents of the bound directory, once its changes are reported; `close` does so."""
-        for one in self._trackers:
-            one.end()
+        for tracker in self._trackers:
+            tracker.end()
 
     @property
     def watched(self) -> Path | None:
@@ -280,4 +280,4 @@ class Backend(ABC):
     @property
     def previous_was_killed(self) -> bool:
         """Whether an earlier session on the directory was killed before its changes were reported."""
-        return any(one.previous_was_killed for one in self._trackers)
+        return any(tracker.previous_was_killed for tracker in self._trackers)

@@ -148,9 +148,9 @@ class Runtime(ShellSessions, AsyncLifecycle):
             return None
         process = Process(words[0], self._absolute, **options)
         self.keep_outside(options.get("env"))
-        begun = self._begin_call(process.call)
-        finish = partial(process.run, partial(self._call, begun=begun), self.ran_out_of_memory)
-        return None if begun is None else Begun(partial(begun.worker.ended, begun), finish)
+        exchange = self._begin_call(process.call)
+        finish = partial(process.run, partial(self._call, begun=exchange), self.ran_out_of_memory)
+        return None if exchange is None else Begun(partial(exchange.worker.ended, exchange), finish)
 
     # --- files --------------------------------------------------------------------------------
 

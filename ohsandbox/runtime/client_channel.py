@@ -108,17 +108,17 @@ class ClientChannel(LocalChannel):
             if not byte:
                 break
             word += byte
-        said = " ".join(self._read_stderr(_FAREWELL_S).decode("utf-8", "replace").split())[-300:].rstrip(".")
+        complaint = " ".join(self._read_stderr(_FAREWELL_S).decode("utf-8", "replace").split())[-300:].rstrip(".")
         raise self._client.loss() or SandboxUnavailable(
-            f"{self._client} started no process: {said or 'no answer'}. "
+            f"{self._client} started no process: {complaint or 'no answer'}. "
             "Remedy: make that command work without a question about keys, hosts or passwords."
         )
 
     def _read_stderr(self, timeout_s: float) -> bytes:
-        stderr, said = [*self._streams][1], b""
+        stderr, complaint = [*self._streams][1], b""
         while select.select([stderr], [], [], timeout_s)[0] and (data := os.read(stderr, NOISE_BYTES)):
-            said += data
-        return said
+            complaint += data
+        return complaint
 
     def _read_one(self, fd: int) -> Chunk | None:
         chunk = super()._read_one(fd)

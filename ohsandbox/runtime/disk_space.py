@@ -33,9 +33,9 @@ def measure(path: Path | str) -> DiskSpace:
     Raises:
         OSError: path cannot be reached.
     """
-    found = os.statvfs(path)
-    unit = found.f_frsize
-    return DiskSpace(found.f_bavail * unit, found.f_blocks * unit, found.f_favail, found.f_files)
+    stats = os.statvfs(path)
+    unit = stats.f_frsize
+    return DiskSpace(stats.f_bavail * unit, stats.f_blocks * unit, stats.f_favail, stats.f_files)
 
 
 def floor_bytes(found: DiskSpace, asked: int | None) -> int:

@@ -59,8 +59,8 @@ def _build(settings: RuntimeSettings) -> Any:
 def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runtime:
     from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits, Service  # noqa: PLC0415 - only who uses docker imports it
 
-    asked = {limit: getattr(settings, name) for name, limit in RESOURCE_LIMITS.items()}
-    limits: dict[str, Any] = {limit: value for limit, value in asked.items() if value is not None}
+    limits_of_settings = {limit: getattr(settings, name) for name, limit in RESOURCE_LIMITS.items()}
+    limits: dict[str, Any] = {limit: value for limit, value in limits_of_settings.items() if value is not None}
     options = {name: getattr(settings, name) for name in CONTAINER_OPTIONS}
     if options.pop("accept_unenforced"):
         limits["enforced"] = False
@@ -85,7 +85,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         checkpoint=settings.checkpoint,
         limits=SandboxLimits(**limits) if limits else None,
         build=_build(settings),
-        services=() if joins else [Service(**one) for one in settings.services],
+        services=() if joins else [Service(**service) for service in settings.services],
         env=settings.env,
         user=settings.user,
         setup_key=settings.setup_key,
@@ -112,7 +112,7 @@ def _is_mapped(settings: RuntimeSettings) -> bool:
     """Whether a directory of this machine is bound writable."""
     directories = settings.workspaces or ((str(settings.workspace),) if settings.workspace else ())
     workspaces = () if settings.copy else map(parse_path, directories)
-    return not all(one.read_only for one in (*workspaces, *map(Mount.parse, settings.mount)))
+    return not all(mount.read_only for mount in (*workspaces, *map(Mount.parse, settings.mount)))
 
 
 def _create_local(settings: RuntimeSettings, _progress: Progress | None) -> Runtime:
@@ -148,10 +148,10 @@ def backend_info(name: str | None) -> BackendInfo:
     Raises:
         UsageError: there is no such backend.
     """
-    found = BACKENDS.get(name or DEFAULT_BACKEND)
-    if found is None:
+    info = BACKENDS.get(name or DEFAULT_BACKEND)
+    if info is None:
         raise UsageError(f"Unknown runtime {name!r}. Choose one of: {', '.join(BACKENDS)}.")
-    return found
+    return info
 
 
 def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None) -> Runtime:
@@ -180,7 +180,7 @@ def project_services(
         found = compose_file.services_of_compose(directory / told, root, only=only)
     else:
         found = compose_file.services_of_tables(told, directory, root)
-    dumped = (one.model_dump(mode="json", exclude_defaults=True) for one in found.services)
+    dumped = (service.model_dump(mode="json", exclude_defaults=True) for service in found.services)
     return tuple(dumped), found.notes
 
 
@@ -188,8 +188,8 @@ def default_limits() -> dict[str, Any]:
     """Return the default values of `RESOURCE_LIMITS`, by name; None means no limit."""
     from ohsandbox.runtime.docker.config.container_config import DEFAULT_CPUS, SandboxLimits  # noqa: PLC0415 - as above
 
-    found = {name: SandboxLimits.model_fields[limit].default for name, limit in RESOURCE_LIMITS.items()}
-    return found | {"cpus": DEFAULT_CPUS}
+    defaults = {name: SandboxLimits.model_fields[limit].default for name, limit in RESOURCE_LIMITS.items()}
+    return defaults | {"cpus": DEFAULT_CPUS}
 
 
 def build_digest(directory: Any) -> str:

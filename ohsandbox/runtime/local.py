@@ -270,16 +270,16 @@ class _StateDirectory:
 
 def remove_left_directories(*, dry_run: bool = False) -> list[Path]:
     """Remove the directories in $TMPDIR of runtimes whose processes were killed; return them. dry_run: remove none."""
-    left = []
+    leftovers = []
     for path in Path(tempfile.gettempdir()).glob(f"{_STATE_PREFIX}*"):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as lock:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            held.callback(os.close, descriptor)
+            lock.callback(os.close, descriptor)
             if os.fstat(descriptor).st_uid == os.getuid() and try_lock(descriptor):
-                left.append(path)
+                leftovers.append(path)
                 if not dry_run:
                     shutil.rmtree(path, ignore_errors=True)
-    return left
+    return leftovers
 
 
 class CLIRuntime(Runtime):

@@ -83,9 +83,11 @@ def moved_places(places: Sequence[str], directory: Path) -> dict[str, Path]:
     """
     if len(places) == 1:
         return {places[0]: directory}
-    found: dict[str, Path] = {}
+    directories: dict[str, Path] = {}
     for place in places:
         name = PurePosixPath(place).name
         tried = (name, *(f"{name}-{number}" for number in range(2, len(places) + 2)))
-        found[place] = directory / next(one for one in tried if directory / one not in found.values())
-    return found
+        directories[place] = directory / next(
+            candidate for candidate in tried if directory / candidate not in directories.values()
+        )
+    return directories

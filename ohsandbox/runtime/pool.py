@@ -153,8 +153,8 @@ class SandboxPool:
         self.start()
         while True:
             with self._changed:
-                left = None if until is None else until - time.monotonic()
-                if not self._wait(lambda: bool(self._ready), left, cancel=cancel, takes=True):
+                remaining_s = None if until is None else until - time.monotonic()
+                if not self._wait(lambda: bool(self._ready), remaining_s, cancel=cancel, takes=True):
                     raise SandboxUnavailable(
                         f"No sandbox of the pool was ready within {timeout_s:g} s. "
                         f"Remedy: a larger size than {self._size}, or a longer timeout_s."
@@ -229,10 +229,10 @@ class SandboxPool:
                 if self._failure is not None and (self._failures != before or time.monotonic() < self._next_try):
                     raise self._failure
                 self._fill()
-                left = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, until - time.monotonic())
-                if left <= 0:
+                remaining_s = LOOK_EVERY_S if until is None else min(LOOK_EVERY_S, until - time.monotonic())
+                if remaining_s <= 0:
                     return False
-                self._changed.wait(left)
+                self._changed.wait(remaining_s)
         finally:
             self._waiting -= takes
         return True

@@ -31,8 +31,8 @@ def parse_listeners(listed: bytes, *, without: Collection[int] = ()) -> tuple[in
 
     Malformed lines are skipped: a program in the sandbox can forge the output.
     """
-    found = (_ADDRESS.fullmatch(line.strip()) for line in listed.split(b"\n"))
-    ports = {int(one[2], 16) for one in found if one is not None and one[1] != _ENGINES_DNS}
+    matches = (_ADDRESS.fullmatch(line.strip()) for line in listed.split(b"\n"))
+    ports = {int(match[2], 16) for match in matches if match is not None and match[1] != _ENGINES_DNS}
     return tuple(sorted(ports - {0, *without}))
 
 
@@ -54,7 +54,11 @@ def parse_port_pair(text: str) -> PortPair:
         UsageError: the text has none of these forms.
     """
     host, colon, inside = text.rpartition(":")
-    numbers = [int(one) for one in (host, inside) if one.isascii() and one.isdecimal() and len(one) <= _MAX_DIGITS]
+    numbers = [
+        int(number)
+        for number in (host, inside)
+        if number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS
+    ]
     if len(numbers) != 1 + len(colon) or not 0 < numbers[-1] <= MAX_PORT or numbers[0] > MAX_PORT:
         raise wrong("port", text, "expected PORT, or HOST_PORT:PORT with numbers up to 65535, as in 8000:3000")
     return PortPair(numbers[0], numbers[-1])

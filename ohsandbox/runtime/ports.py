@@ -117,10 +117,10 @@ class PortForwarding(RecoveringBackend):
         if self._ports_made is None:
             return
         self._ports.close()
-        made, self.connector_made = self.connector_made, None
-        if made is not None:
+        connector, self.connector_made = self.connector_made, None
+        if connector is not None:
             with contextlib.suppress(OhsandboxError):
-                self.snippet(b"rm -rf -- " + shlex.quote(made).encode(), user=self.connector_owner)
+                self.snippet(b"rm -rf -- " + shlex.quote(connector).encode(), user=self.connector_owner)
 
 
 def open_connector(runtime: Runtime) -> Channel:
@@ -156,6 +156,6 @@ def open_connector(runtime: Runtime) -> Channel:
 
 def _places(runtime: Runtime) -> list[str]:
     """Return directories for the program, with new names that nobody in the sandbox can guess."""
-    known = runtime.connector_dir or runtime.connector_made
+    connector = runtime.connector_dir or runtime.connector_made
     new = f"ohs-net-{secrets.token_hex(8)}"
-    return [*([known] if known else []), *(f"{place}/{new}" for place in (runtime.state_dir, *PLACES))]
+    return [*([connector] if connector else []), *(f"{parent}/{new}" for parent in (runtime.state_dir, *PLACES))]

@@ -241,8 +241,8 @@ class RecoveringBackend(Backend):
         if not self.private_processes:
             return False
         with contextlib.suppress(SandboxUnavailable), self._lock:
-            said = _COUNT.match(self.snippet(b"ohs_oom").stdout)
-            count, before = int(said[0]) if said else 0, self._oom_kills
+            match = _COUNT.match(self.snippet(b"ohs_oom").stdout)
+            count, before = int(match[0]) if match else 0, self._oom_kills
             self._oom_kills = count
             return count > before
         return False

@@ -76,8 +76,8 @@ class CommandObservation(Observation):
         if self.background_output:
             lines.append(f"[Background jobs printed meanwhile]\n{self.background_output.removesuffix(chr(10))}")
         if self.truncated:
-            kept = f"; the whole is in {self.output_path}" if self.output_path else ""
-            lines.append(f"[{self.omitted_bytes} of {self.output_bytes} bytes left out of the middle{kept}]")
+            whole_output = f"; the whole is in {self.output_path}" if self.output_path else ""
+            lines.append(f"[{self.omitted_bytes} of {self.output_bytes} bytes left out of the middle{whole_output}]")
         if self.notice:
             lines.append(f"[{self.notice}]")
         lines.append(f"[{self._state()}; working directory {self.cwd}]")

@@ -50,16 +50,16 @@ def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None 
     expect("wanted", wanted, str, "Give a name or an id.")
     if not wanted and not labels:
         raise UsageError("Which sandbox? Give a name, an id or labels={...}; list_sandboxes() returns all")
-    found = list_sandboxes(labels=labels)
+    matches = list_sandboxes(labels=labels)
     if wanted:
-        by_id = [info for info in found if len(wanted) >= _MIN_ID_CHARS and info.id.startswith(wanted)]
-        found = [info for info in found if info.name == wanted] or by_id
-    if len(found) > 1:
-        names = ", ".join(info.name for info in found[:5])
+        by_id = [info for info in matches if len(wanted) >= _MIN_ID_CHARS and info.id.startswith(wanted)]
+        matches = [info for info in matches if info.name == wanted] or by_id
+    if len(matches) > 1:
+        names = ", ".join(info.name for info in matches[:5])
         raise UsageError(
-            f"{len(found)} sandboxes match {wanted or dict(labels or {})!r}: {names}. Give one of these names"
+            f"{len(matches)} sandboxes match {wanted or dict(labels or {})!r}: {names}. Give one of these names"
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def remove_sandbox(sandbox: str | SandboxInfo) -> None:
@@ -81,7 +81,7 @@ def remove_sandbox(sandbox: str | SandboxInfo) -> None:
         removal = inventory.remove_sandbox(info.id, conversation=None)
         if removal.left:
             raise UsageError(f"{' '.join(removal.left)} End that process, or call its close(keep=False)")
-        if not removal.removed and any(one.id == info.id for one in inventory.list_sandboxes()):
+        if not removal.removed and any(sandbox.id == info.id for sandbox in inventory.list_sandboxes()):
             raise UsageError(
                 f"Sandbox {info.name!r} was not created from this state directory. Remove it with docker rm"
             )

@@ -181,12 +181,12 @@ class ExecuteBashExecutor(ToolExecutor[CmdRunAction, CommandObservation]):
         """Add notices about a reset or a stop for the model, and cut long texts in the middle."""
         notice = observation.notice
         if action.reset:
-            told = None if observation.nothing_ran else notice
+            shell_notice = None if observation.nothing_ran else notice
             done = (
                 "The shell was reset: a new one has begun; files are kept, programs and variables of the old one "
                 "are lost"
             )
-            notice = f"{done}; {told}" if told else done
+            notice = f"{done}; {shell_notice}" if shell_notice else done
         if observation.timed_out and action.timeout is not None:  # not restarted: half of its work may be done
             remedy = (
                 f"Stopped after {action.timeout:g} s, with all its processes. If it needs longer, ask for a longer "
@@ -296,17 +296,17 @@ def _whole_lines(text: str, limits: OutputLimits, *, first_line: int, left_out: 
     """
     if len(text) <= limits.max_chars:
         return text
-    kept = text[: limits.max_chars]
-    kept = kept[: kept.rfind("\n") + 1] or kept
-    following = first_line + kept.count("\n")
-    left_out = left_out or f"{len(text) - len(kept)} of {len(text)} characters"
-    if not kept.endswith("\n"):
+    whole_lines = text[: limits.max_chars]
+    whole_lines = whole_lines[: whole_lines.rfind("\n") + 1] or whole_lines
+    following = first_line + whole_lines.count("\n")
+    left_out = left_out or f"{len(text) - len(whole_lines)} of {len(text)} characters"
+    if not whole_lines.endswith("\n"):
         return (
-            f"{kept}\n[... {left_out} left out here, in the middle of line {first_line}: read on in it with "
+            f"{whole_lines}\n[... {left_out} left out here, in the middle of line {first_line}: read on in it with "
             f"execute_bash: sed -n {first_line}p FILE | cut -c {limits.max_chars + 1}-{2 * limits.max_chars} ...]"
         )
     return (
-        f"{kept}[... {left_out} left out here; "
+        f"{whole_lines}[... {left_out} left out here; "
         f"they begin in line {following}: read on with view_range [{following}, -1] ...]"
     )
 

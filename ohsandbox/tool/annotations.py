@@ -126,13 +126,13 @@ def take_security_risk(tool: str, arguments: Mapping[str, Any]) -> tuple[dict[st
         ToolArgumentsError: the risk is not one of LOW, MEDIUM, HIGH, UNKNOWN.
     """
     rest = dict(arguments)
-    given = rest.pop(SECURITY_RISK, None)
-    if given is None:
+    stated = rest.pop(SECURITY_RISK, None)
+    if stated is None:
         return rest, None
-    risk = given.strip().upper() if isinstance(given, str) else given
+    risk = stated.strip().upper() if isinstance(stated, str) else stated
     if risk not in get_args(_SecurityRisk):
         raise ToolArgumentsError(
-            f"Invalid value for argument 'security_risk' in tool call {tool}: {quoted(given)}. "
+            f"Invalid value for argument 'security_risk' in tool call {tool}: {quoted(stated)}. "
             f"Allowed are: {', '.join(_OFFERED_RISKS)}."
         )
     return rest, cast("_SecurityRisk", risk)

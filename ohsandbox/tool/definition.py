@@ -93,8 +93,12 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
     def call_hint(self, arguments: Mapping[str, Any]) -> CallHint:
         """Return the hint for a call with these arguments."""
         hint = self.hint(arguments) if callable(self.hint) else self.hint or CallHint()
-        said = self.annotations
-        destructive = said is not None and "destructiveHint" in said.model_fields_set and said.destructiveHint
+        annotations = self.annotations
+        destructive = (
+            annotations is not None
+            and "destructiveHint" in annotations.model_fields_set
+            and annotations.destructiveHint
+        )
         writes = hint.writes and not self.is_read_only
         return hint.model_copy(update={"writes": writes, "destructive": destructive and writes})
 

@@ -45,30 +45,32 @@ def function_tool(
             cannot represent, or a parameter `conv_state`, which makes it a factory of tools.
     """
     named: str = name or function.__name__
-    what = f"Function {named!r}"
+    subject = f"Function {named!r}"
     description = inspect.getdoc(function)
     if not description:
-        raise UsageError(f"{what} has no docstring, by which a model would know what it does. Write one.")
+        raise UsageError(f"{subject} has no docstring, by which a model would know what it does. Write one.")
     parameters = inspect.signature(function).parameters
     if "conv_state" in parameters:
-        raise UsageError(f"{what} makes tools (it takes conv_state). Register it with register_tool, and name it.")
+        raise UsageError(f"{subject} makes tools (it takes conv_state). Register it with register_tool, and name it.")
     if wrong := [parameter.name for parameter in parameters.values() if parameter.kind not in BY_NAME]:
-        raise UsageError(f"{what} takes {', '.join(wrong)}, which a model cannot name. Give each parameter a name.")
-    attributes = {one: f"arg_{one}" if one.startswith("_") or hasattr(Action, one) else one for one in parameters}
+        raise UsageError(f"{subject} takes {', '.join(wrong)}, which a model cannot name. Give each parameter a name.")
+    attributes = {name: f"arg_{name}" if name.startswith("_") or hasattr(Action, name) else name for name in parameters}
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         fields: dict[str, Any] = {
-            attributes[one]: (hints.get(one, Any), _field(parameter, is_renamed=attributes[one] != one))
-            for one, parameter in parameters.items()
+            attributes[name]: (hints.get(name, Any), _field(parameter, is_renamed=attributes[name] != name))
+            for name, parameter in parameters.items()
         }
         action_type: type[Action] = create_model(named, __base__=Action, __doc__=description, **fields)
         action_type.to_mcp_schema()
     except (NameError, TypeError, PydanticUserError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"{what} has a parameter that JSON cannot describe: {reason} Annotate it otherwise.") from None
+        raise UsageError(
+            f"{subject} has a parameter that JSON cannot describe: {reason} Annotate it otherwise."
+        ) from None
 
     def call(action: Action) -> Observation:
-        result = function(**{one: getattr(action, attribute) for one, attribute in attributes.items()})
+        result = function(**{name: getattr(action, attribute) for name, attribute in attributes.items()})
         return _observation(asyncio.run(result) if inspect.iscoroutine(result) else result)
 
     call.__module__ = function.__module__  # for the tool's origin

@@ -62,9 +62,9 @@ class Plugins:
     def get(self, name: str) -> _Plugin | None:
         """Load an entry point; return None if the name is unknown. A failure is logged once."""
         with self._guard:
-            found = self._entry_points().get(name)
-            if found is not None and name not in self._loaded:
-                self._loaded[name] = plugin = self._load(*found)
+            entry_point = self._entry_points().get(name)
+            if entry_point is not None and name not in self._loaded:
+                self._loaded[name] = plugin = self._load(*entry_point)
                 if plugin.fault:
                     _log.warning("Tool %r of %s is left out: %s", name, plugin.origin.name, plugin.fault)
             return self._loaded.get(name)

@@ -152,11 +152,11 @@ class ToolRegistry:
         """
         if is_pattern(spec.name):
             specs = [spec.model_copy(update={"name": name}) for name in self.matching(spec.name)]
-            found = [tool for one in specs for tool in self.resolve(one, conv_state)]
-            if not found:
-                known = ", ".join(self.names())
-                raise UsageError(f"No registered tool matches {spec.name!r}. Registered are: {known}.")
-            return found
+            resolved = [tool for one_spec in specs for tool in self.resolve(one_spec, conv_state)]
+            if not resolved:
+                names = ", ".join(self.names())
+                raise UsageError(f"No registered tool matches {spec.name!r}. Registered are: {names}.")
+            return resolved
         entry, origin = self._find(spec.name)
         if isinstance(entry, ToolDefinition):
             if spec.params:
@@ -165,8 +165,8 @@ class ToolRegistry:
                 )
             tools = [entry]
         else:
-            made = _make(spec, entry, conv_state)
-            tools = list(made) if isinstance(made, Sequence) else [made]
+            made_tools = _make(spec, entry, conv_state)
+            tools = list(made_tools) if isinstance(made_tools, Sequence) else [made_tools]
             if not all(isinstance(tool, ToolDefinition) for tool in tools):
                 raise UsageError(
                     f"Tool {spec.name!r} made something that is not a ToolDefinition. Correct its factory."
@@ -181,9 +181,9 @@ class ToolRegistry:
             return entry, _origin_of(entry)
         plugin = self._plugins.get(name)
         if plugin is None:
-            known = self.names()
-            told = f"Tool {name!r} is not registered. Registered are: {', '.join(known)}."
-            raise UsageError(told + did_you_mean(name, known))
+            names = self.names()
+            message = f"Tool {name!r} is not registered. Registered are: {', '.join(names)}."
+            raise UsageError(message + did_you_mean(name, names))
         if plugin.fault:
             raise UsageError(f"Tool {name!r} cannot be used: {plugin.fault} Fix or remove {plugin.origin.name}.")
         return plugin.tool, plugin.origin
@@ -191,8 +191,12 @@ class ToolRegistry:
     def _refuse_shadows(self, name: str, tools: Sequence[AnyTool], origin: Origin) -> None:
         """Raise UsageError if a plugin's tool has the name of a registered tool; its entry point may have another."""
         with self._guard:
-            names = () if name in self._entries else [one for tool in tools for one in (tool.name, *tool.aliases)]
-            taken = next((one for one in names if one in self._entries), None)
+            names = (
+                ()
+                if name in self._entries
+                else [tool_name for tool in tools for tool_name in (tool.name, *tool.aliases)]
+            )
+            taken = next((taken_name for taken_name in names if taken_name in self._entries), None)
         if taken is not None:
             raise UsageError(
                 f"Tool {name!r} of {origin.name} calls itself {taken!r}, which is another tool's name. Do not use it."
@@ -222,8 +226,8 @@ def usable(name: str, tool: Any) -> Registrable:
             f"Tool {name!r} is a {type(tool).__name__}. Register a ToolDefinition, its class, a factory or a function."
         )
     if isinstance(tool, ToolDefinition | type) or _takes(tool, _STATE_PARAMETER, any_name=True):
-        kept: Registrable = tool
-        return kept
+        registrable: Registrable = tool
+        return registrable
     if inspect.isfunction(tool) or inspect.ismethod(tool):
         return function_tool(tool, name=name)
     raise UsageError(f"Tool {name!r} is a callable without a parameter conv_state, so no factory. Register a function.")
@@ -243,8 +247,10 @@ def _origin_of(entry: Registrable) -> Origin:
 def _make(spec: Tool, entry: type[ToolBase[Any, Any]] | _ToolFactory, conv_state: ConversationState) -> Any:
     factory: Callable[..., Any] = entry.create if isinstance(entry, type) else entry  # type: ignore[attr-defined]
     if unknown := [name for name in spec.params if not _takes(factory, name)]:
-        known = ", ".join(name for name in inspect.signature(factory).parameters if _takes(factory, name)) or "none"
-        raise UsageError(f"Tool {spec.name!r} has no params {', '.join(map(repr, unknown))}. It has: {known}.")
+        parameters = (
+            ", ".join(name for name in inspect.signature(factory).parameters if _takes(factory, name)) or "none"
+        )
+        raise UsageError(f"Tool {spec.name!r} has no params {', '.join(map(repr, unknown))}. It has: {parameters}.")
     try:
         return factory(**spec.params, conv_state=conv_state)
     except OhsandboxError:
@@ -297,11 +303,11 @@ class RuntimeTool(BaseModel):
             assert runtime is not None  # noqa: S101 - else there is no executor
             return runtime.execute_tool(self.name, action.to_arguments())
 
-        said = self.description or f"Call {self.name}."
+        description = self.description or f"Call {self.name}."
         return ToolDefinition(
             name=self.name,
-            description=said,
-            action_type=Action.from_mcp_schema(self.name, self.inputSchema, description=said),
+            description=description,
+            action_type=Action.from_mcp_schema(self.name, self.inputSchema, description=description),
             annotations=self.annotations,
             executor=FunctionExecutor(run) if runtime else None,
         )
@@ -309,8 +315,8 @@ class RuntimeTool(BaseModel):
 
 def find_runtime_tool(runtime: Runtime, name: str) -> ToolDefinition[Action, Observation] | None:
     """Return the tool of that name among the runtime's tools; None if there is none."""
-    found = next((entry for entry in runtime.get_tools() if entry["name"] == name), None)
-    return None if found is None else RuntimeTool.model_validate(found).definition(runtime)
+    entry = next((entry for entry in runtime.get_tools() if entry["name"] == name), None)
+    return None if entry is None else RuntimeTool.model_validate(entry).definition(runtime)
 
 
 class _RuntimeResolver:
@@ -326,10 +332,10 @@ class _RuntimeResolver:
 
     def hint(self, name: str) -> str:
         """Return text about an unknown name: that the tool needs a conversation, or a similar name; "" for neither."""
-        known = self.names()
+        names = self.names()
         if self._registry.knows(name):
-            return f". It needs a conversation; a runtime alone has: {', '.join(known)}."
-        near = did_you_mean(name, known)
+            return f". It needs a conversation; a runtime alone has: {', '.join(names)}."
+        near = did_you_mean(name, names)
         return near and f".{near}"
 
     def create(self, name: str, runtime: Runtime) -> list[AnyTool]:

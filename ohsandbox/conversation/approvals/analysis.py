@@ -51,12 +51,15 @@ class RaisedByModel:
 
     def assess(self, call: ActionEvent) -> Assessment:
         """Return the analyzer's rating, or the model's if it is higher."""
-        found, said = self.analyzer.assess(call), ModelsWord().assess(call)
-        if found.risk is UNKNOWN:
-            return said if said.risk is HIGH else found
-        if level(said.risk) > level(found.risk):
-            return said
-        return Assessment(found.risk, (*said.why, *found.why) if said.risk is found.risk else found.why)
+        assessment, model_assessment = self.analyzer.assess(call), ModelsWord().assess(call)
+        if assessment.risk is UNKNOWN:
+            return model_assessment if model_assessment.risk is HIGH else assessment
+        if level(model_assessment.risk) > level(assessment.risk):
+            return model_assessment
+        return Assessment(
+            assessment.risk,
+            (*model_assessment.why, *assessment.why) if model_assessment.risk is assessment.risk else assessment.why,
+        )
 
 
 def conceals(name: str, arguments: Any) -> tuple[str, ...]:

@@ -86,8 +86,8 @@ class Approvals:
         """
         expect_texts("tool_call_ids", decision.tool_call_ids)
         with self._log.lock:
-            held = self._log.history.held
-            waiting = [call.tool_call_id for call in held.waiting]
+            held_calls = self._log.history.held
+            waiting = [call.tool_call_id for call in held_calls.waiting]
             if not waiting:
                 raise UsageError(
                     f"Nothing waits for confirmation in conversation {self._log.conversation_id!r}. Send a message."
@@ -96,7 +96,7 @@ class Approvals:
             if unknown := [name for name in named if name not in waiting]:
                 raise UsageError(f"Call {unknown[0]!r} does not wait for confirmation. These do: {', '.join(waiting)}.")
             if decision.tool_call_ids is None and not decision.approved:
-                named = [call.tool_call_id for call in held.all if call.approved is None]
+                named = [call.tool_call_id for call in held_calls.all if call.approved is None]
             number = None
             if decision.approved and decision.scope is not None:
                 for call in self.pending:
@@ -137,18 +137,18 @@ class Approvals:
             LogWriteError: the revocation could not be stored, and has no effect.
         """
         with self._log.lock:
-            known = {approval.number: approval for approval in self.standing.in_force}
-            if number not in known:
-                some = ", ".join(map(str, known)) or "none"
+            in_force = {approval.number: approval for approval in self.standing.in_force}
+            if number not in in_force:
+                some = ", ".join(map(str, in_force)) or "none"
                 raise UsageError(f"Approval {number} is not in force. In force: {some}.")
             self._take_in(events.approval_revoked(number=number, by=by))
-            return known[number]
+            return in_force[number]
 
     def approval_for(self, call: PendingCall, runtime: Runtime | None) -> int | None:
         """Return the number of an approval that lets the call pass; None if the user has to be asked."""
         with self._log.lock:
-            found = self.standing.covering(call)
-        for approval in found:
+            approvals = self.standing.covering(call)
+        for approval in approvals:
             path = edited_path(call) if isinstance(approval.scope, EditsUnder) else None
             if path is None or (runtime is not None and not goes_through_link(runtime, path)):
                 return approval.number

@@ -135,17 +135,17 @@ def policy_of(name: str) -> ConfirmationPolicy:
     Raises:
         UsageError: no policy has that name.
     """
-    made: dict[str, Callable[[], ConfirmationPolicy]] = {
+    factories: dict[str, Callable[[], ConfirmationPolicy]] = {
         "never": _NeverConfirm,
         "always": _AlwaysConfirm,
         "risky": ConfirmRisky,
         "medium": lambda: ConfirmRisky(ActionSecurityRisk.MEDIUM),
         "plan": PlanMode,
     }
-    if name not in made:
-        told = f"Unknown confirmation policy {name!r}. Take one of: {', '.join(made)}."
-        raise UsageError(told + did_you_mean(name, made))
-    return made[name]()
+    if name not in factories:
+        message = f"Unknown confirmation policy {name!r}. Take one of: {', '.join(factories)}."
+        raise UsageError(message + did_you_mean(name, factories))
+    return factories[name]()
 
 
 def approval_filter_of(
@@ -174,7 +174,11 @@ def approval_filter_of(
 
     def screen(planned: Sequence[ActionEvent]) -> Sequence[Verdict] | None:
         verdicts = [approved(call, judged(call)) for call in planned]
-        return verdicts if any(one.asks or one.refusal or one.approval is not None for one in verdicts) else None
+        return (
+            verdicts
+            if any(verdict.asks or verdict.refusal or verdict.approval is not None for verdict in verdicts)
+            else None
+        )
 
     def judged(call: ActionEvent) -> Verdict:
         if isinstance(policy, PlanMode) and (refusal := policy.refusal(call, workdir=workdir)):

@@ -51,8 +51,8 @@ class ExactCall(_Scope):
     arguments: dict[str, Any]
 
     def __str__(self) -> str:
-        where = "wherever its shell stands and whatever the files that it uses hold by then"
-        return f"{self.tool} with exactly these arguments again, {where}"
+        conditions = "wherever its shell stands and whatever the files that it uses hold by then"
+        return f"{self.tool} with exactly these arguments again, {conditions}"
 
 
 class AnyCall(_Scope):
@@ -155,7 +155,7 @@ class StandingApprovals:
 
     def number_of(self, scope: AnyScope) -> int | None:
         """Return the number of the approval of exactly this scope; None if none is in force."""
-        return next((one.number for one in self._in_force.values() if one.scope == scope), None)
+        return next((approval.number for approval in self._in_force.values() if approval.scope == scope), None)
 
     def covering(self, call: PendingCall) -> list[Approval]:
         """Return the approvals that cover a call by its name and arguments."""

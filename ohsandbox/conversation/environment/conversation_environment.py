@@ -286,9 +286,9 @@ def _report_losses(runtime: Runtime, past: ResumeState, history: History) -> Ite
     """Reopen the shells in their working directories; yield notices about what was lost since the last process."""
     if not past.has_worked:
         return
-    held = {call.tool_call_id for call in history.held.all}
+    held_ids = {call.tool_call_id for call in history.held.all}
     for tool_call_id, name in history.unanswered.items():
-        if tool_call_id not in held:
+        if tool_call_id not in held_ids:
             message = f"A call of {name} was cut off. Its outcome is unknown; it is not run again by itself."
             yield events.notice(code=INTERRUPTED, message=message, tool_call_id=tool_call_id)
     if runtime.resumed is None or runtime.resumed.how != "new":
@@ -314,10 +314,10 @@ def _told(resumed: ResumeReport, *, was_moved: bool) -> Iterator[EventBody]:
         lost = "its files are lost, but for those in a mounted workspace"
     else:
         lost = "its files are those of the last checkpoint, and what changed after it is lost"
-    place = f" {resumed.place!r}" if resumed.place else ""
+    path = f" {resumed.place!r}" if resumed.place else ""
     yield events.notice(
         code=_RESUMED,
-        message=f"The sandbox of before is gone. In the new one{place} {lost}; installed packages, shells and running "
+        message=f"The sandbox of before is gone. In the new one{path} {lost}; installed packages, shells and running "
         "programs as well. Look at what is there before you go on.",
         to_model=True,
     )

@@ -142,9 +142,9 @@ class ConversationServers:
         while not self.servers.wait(_LOOK_EVERY_S) and time.monotonic() < deadline and not canceled.is_set():
             pass
         self._say("")
-        for one in self.servers.status():
-            if one.state in {ServerState.WAITING, ServerState.STARTING} and not canceled.is_set():
-                self._news.append(MCPEvent(one.name, "late", "it still starts; the agent begins without it"))
+        for server in self.servers.status():
+            if server.state in {ServerState.WAITING, ServerState.STARTING} and not canceled.is_set():
+                self._news.append(MCPEvent(server.name, "late", "it still starts; the agent begins without it"))
         self._refill(tools_map)
         self._tell_news(to_model=False)  # the prompt says it
         if self._offered and len(tools_map) > _MOST_TOOLS:
@@ -167,8 +167,10 @@ class ConversationServers:
         """Return a paragraph for the prompt about unavailable servers; empty if all are available."""
         if self.servers is None:
             return ""
-        absent = [one for one in self.servers.status() if one.state not in {ServerState.READY, ServerState.DISABLED}]
-        lines = [f"- {one.name}: {one.state.value}. {_short(one.reason)}" for one in absent]
+        absent = [
+            server for server in self.servers.status() if server.state not in {ServerState.READY, ServerState.DISABLED}
+        ]
+        lines = [f"- {server.name}: {server.state.value}. {_short(server.reason)}" for server in absent]
         return NOT_THERE.format(servers="\n".join(lines)) if lines else ""
 
     def close(self) -> None:
@@ -209,14 +211,14 @@ class ConversationServers:
         while self._news:
             event = self._news.popleft()
             kind = event.kind.replace("_", " ")
-            said = event.message.removeprefix(f"MCP server {event.server!r} ")
-            message = f"MCP server {event.server!r}, {kind}: {_short(said)}"
+            message_of_event = event.message.removeprefix(f"MCP server {event.server!r} ")
+            message = f"MCP server {event.server!r}, {kind}: {_short(message_of_event)}"
             if event.kind == "warning":
                 message = event.message
-            facts: dict[str, Any] = {"server": event.server, "kind": event.kind}
+            fields: dict[str, Any] = {"server": event.server, "kind": event.kind}
             if to_model and event.kind in _UNASKED:
-                facts["to_model"] = True
-            self._log.emit(events.notice(code=CODE, message=message, **facts))
+                fields["to_model"] = True
+            self._log.emit(events.notice(code=CODE, message=message, **fields))
 
 
 def _shown(tools_map: ToolsMap) -> list[dict[str, Any]]:

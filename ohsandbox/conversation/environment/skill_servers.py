@@ -54,8 +54,8 @@ def check_policy(policy: object) -> None:
         UsageError: it is not a policy.
     """
     if policy is not None and policy not in POLICIES and not callable(policy):
-        told = f"skill_servers={policy!r:.200} is not a policy. Use {', '.join(POLICIES)} or a callback."
-        raise UsageError(told)
+        message = f"skill_servers={policy!r:.200} is not a policy. Use {', '.join(POLICIES)} or a callback."
+        raise UsageError(message)
 
 
 class SkillServersGate:
@@ -78,13 +78,13 @@ class SkillServersGate:
         """The servers that an approval allows to start, by name."""
         if self._proposed is None or self._number is None:
             return {}
-        return {one.name: one.config for one in self._proposed.servers}
+        return {server.name: server.config for server in self._proposed.servers}
 
     @property
     def revoked(self) -> Collection[str]:
         """Names of the servers that no approval allows to run."""
-        found = () if self._proposed is None or self._number is not None else self._proposed.servers
-        return [one.name for one in found]
+        servers = () if self._proposed is None or self._number is not None else self._proposed.servers
+        return [server.name for server in servers]
 
     @property
     def _number(self) -> int | None:
@@ -127,7 +127,7 @@ class SkillServersGate:
         for sentence in self._found.refused:
             self._tell(f"A skill's MCP server is not started. {sentence}")
         if self._proposed is not None:
-            listed = ", ".join(f"{one.name!r} ({one.file}:{one.line})" for one in self._proposed.servers)
+            listed = ", ".join(f"{server.name!r} ({server.file}:{server.line})" for server in self._proposed.servers)
             if self._number is None:
                 self._tell(f"MCP servers of this repository's skills are not started: {listed}. {_HOW_TO_ALLOW}")
             else:
@@ -143,9 +143,11 @@ class SkillServersGate:
         self._log.emit(events.notice(code=CODE, message=message))
 
 
-def _proposed(found: SkillServers, runtime: Runtime) -> ProposedServers:
+def _proposed(skill_servers: SkillServers, runtime: Runtime) -> ProposedServers:
     directory = str(runtime.host_workspace or runtime.workdir)
     network = runtime.describe().get("network", "").partition(". ")[0]
-    digest = found.digest([directory, runtime.workdir, str(runtime.isolated), network])
-    scope = StartServers(directory=directory, names=tuple(one.name for one in found.servers), sha256=digest)
-    return ProposedServers(found.servers, directory, runtime.isolated, network, scope)
+    digest = skill_servers.digest([directory, runtime.workdir, str(runtime.isolated), network])
+    scope = StartServers(
+        directory=directory, names=tuple(server.name for server in skill_servers.servers), sha256=digest
+    )
+    return ProposedServers(skill_servers.servers, directory, runtime.isolated, network, scope)

@@ -120,27 +120,27 @@ class AsyncConversation(ABC):
         Raises:
             OhsandboxError: as for `send_message`.
         """
-        heard: queue.SimpleQueue[SDKEvent | BaseException | None] = queue.SimpleQueue()
+        items: queue.SimpleQueue[SDKEvent | BaseException | None] = queue.SimpleQueue()
         cancel = threading.Event()
 
         def run() -> None:
             try:
                 self._run_until(text, None, cancel=cancel)
-                heard.put(None)
+                items.put(None)
             except BaseException as error:  # noqa: BLE001 - raised by the generator
-                heard.put(error)
+                items.put(error)
 
         thread = threading.Thread(target=run, name="ohsandbox-stream", daemon=True)
-        self._log.listeners.register(heard.put)
+        self._log.listeners.register(items.put)
         try:
             thread.start()
-            while (item := await to_thread(_next, heard)) is not None:
+            while (item := await to_thread(_next, items)) is not None:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
         finally:
             cancel.set()
-            self._log.listeners.unregister(heard.put)
+            self._log.listeners.unregister(items.put)
             with anyio.CancelScope(shield=True):
                 await in_thread(thread.join)
 
@@ -160,11 +160,11 @@ class AsyncConversation(ABC):
 
 
 def _next(
-    heard: queue.SimpleQueue[SDKEvent | BaseException | None], *, cancel: threading.Event | None = None
+    items: queue.SimpleQueue[SDKEvent | BaseException | None], *, cancel: threading.Event | None = None
 ) -> SDKEvent | BaseException | None:
     while cancel is None or not cancel.is_set():
         try:
-            return heard.get(timeout=LOOK_EVERY_S)
+            return items.get(timeout=LOOK_EVERY_S)
         except queue.Empty:
             continue
     return None

@@ -60,8 +60,8 @@ class TimeTravel(ABC):
         expect("at", seq, int, optional=False)
         self._check_same_workspaces(seq)
         forked = fork_into(self.directory, seq, workspace=None if workspace is None else Path(workspace))
-        place = None if forked.workspace is None else forked.workspace.for_runtime()
-        return self._sibling(forked.id, self._forked_runtime(forked, place))
+        workspace_copy = None if forked.workspace is None else forked.workspace.for_runtime()
+        return self._sibling(forked.id, self._forked_runtime(forked, workspace_copy))
 
     def undo(self, turns: int = 1) -> Self:
         """Undo the last turns; return a new conversation without them, not started.
@@ -97,11 +97,11 @@ class TimeTravel(ABC):
         self._check_idle("Stop it first.")
         plan = undoing.plan_redo(self.directory)
         older, _ = undoing.redo(plan)
-        kept = CheckpointIndex.of(older).kept
+        checkpoints = CheckpointIndex.of(older).kept
         runtime = self.runtime
-        if runtime is not None and kept:
+        if runtime is not None and checkpoints:
             runtime = runtime.fork(
-                str(kept[-1].data["id"]), conversation=older.name, workspace=runtime.host_workspaces or None
+                str(checkpoints[-1].data["id"]), conversation=older.name, workspace=runtime.host_workspaces or None
             )
         return self._sibling(older.name, runtime)
 
@@ -129,10 +129,10 @@ class TimeTravel(ABC):
 
     def _check_same_workspaces(self, seq: int) -> None:
         """Check that the workspaces at the event have the places of the runtime's; raise UsageError if not."""
-        kept = Workspaces.recorded(find_checkpoint(self.directory, max(seq, 0)).data.get("workspace"))
+        recorded = Workspaces.recorded(find_checkpoint(self.directory, max(seq, 0)).data.get("workspace"))
         now = None if self.runtime is None else Workspaces.bound(self.runtime.host_workspaces)
-        if kept is not None and now is not None and kept.places != now.places:
-            raise UsageError(f"The workspaces were {kept} then, and are {now} now. Fork it with those of then.")
+        if recorded is not None and now is not None and recorded.places != now.places:
+            raise UsageError(f"The workspaces were {recorded} then, and are {now} now. Fork it with those of then.")
 
     def _forked_runtime(self, forked: Fork, workspace: Path | Mapping[str, Path] | None) -> Runtime | None:
         if self.runtime is None:

@@ -95,13 +95,13 @@ class Loop:
         return status
 
     def _steps(self) -> ConversationStatus:
-        held = self.log.history.held
-        if held.due:
+        held_calls = self.log.history.held
+        if held_calls.due:
             self.checkpoints.before_write()
             outcome = self._follow(self._agent.resume_calls(self.tools, self.log.history, stopped=self._why_cut))
         else:
             outcome = StepOutcome.CONTINUE
-        if held.waiting:
+        if held_calls.waiting:
             outcome = StepOutcome.WAITING
         while not self._why_cut():
             if outcome in _STATUS_AFTER:
@@ -251,9 +251,9 @@ class CondensationTrigger:
     def _condense(self, reason: CondensationReason) -> bool:
         history = self._log.history
         [*messages] = history.messages(system=False)
-        what = self._agent.condenser.condense(messages, self._ask)
-        if what is None:
+        condensation = self._agent.condenser.condense(messages, self._ask)
+        if condensation is None:
             history.condensation_requested = False
             return False
-        self._log.emit(events.condensation(**what._asdict(), reason=reason))
+        self._log.emit(events.condensation(**condensation._asdict(), reason=reason))
         return True

@@ -75,7 +75,7 @@ class RunResult:
         from ohsandbox.llm import Usage  # noqa: PLC0415 - loaded by the run
 
         used = [event.data.get("usage") or {} for event in self.events]
-        return Usage(**{name: sum(one.get(name) or 0 for one in used) for name in Usage.model_fields})
+        return Usage(**{name: sum(usage.get(name) or 0 for usage in used) for name in Usage.model_fields})
 
     @cached_property
     def cost_usd(self) -> float | None:
@@ -95,8 +95,8 @@ class RunResult:
 
         bound = [event.data.workspace for event in self.events if isinstance(event, CheckpointEvent)]
         recorded = [workspace for workspace in bound if workspace]
-        kept = changed_between(self._directory, recorded[0], recorded[-1]) if recorded else []
-        paths = [*self._edited(), *kept]
+        committed = changed_between(self._directory, recorded[0], recorded[-1]) if recorded else []
+        paths = [*self._edited(), *committed]
         return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(self._workdir, path)) for path in paths))
 
     def _edited(self) -> Iterator[str]:

@@ -108,8 +108,8 @@ class Runner:
         is_on = isinstance(self._config.policy, PlanMode)
         if is_on != self._log.history.is_planning:
             message = PLAN_BEGINS if is_on else PLAN_IS_OVER
-            facts = {"is_on": is_on, "to_model": True, "for_person": False}
-            self._log.emit(events.notice(code=PLAN_MODE, message=message, **facts))
+            fields = {"is_on": is_on, "to_model": True, "for_person": False}
+            self._log.emit(events.notice(code=PLAN_MODE, message=message, **fields))
 
     def compact(self) -> ConversationStatus:
         """Condense the model's input.
@@ -126,10 +126,10 @@ class Runner:
         """Return the fields about the place of the run for `events.status_update`."""
         runtime = self._environment.runtime
         workspace = None if runtime is None else runtime.host_workspace or runtime.copied_workspace
-        place: dict[str, Any] = {"workspace": None if workspace is None else str(workspace)}
+        location: dict[str, Any] = {"workspace": None if workspace is None else str(workspace)}
         with contextlib.suppress(OSError):  # somebody has removed it
-            place["directory"] = str(Path.cwd())
-        return place | {"secrets": self._config.secrets.names}
+            location["directory"] = str(Path.cwd())
+        return location | {"secrets": self._config.secrets.names}
 
     def interrupt(self) -> None:
         """End what the run waits for: sub-agents, a request to the model, calls."""
@@ -279,8 +279,8 @@ class RunThread:
             LogWriteError: it could not be stored; the status is unchanged.
         """
         with self._log.lock:
-            facts = self._runner.place() if status is ConversationStatus.RUNNING else {}
-            body = events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id, **facts)
+            location = self._runner.place() if status is ConversationStatus.RUNNING else {}
+            body = events.status_update(status, model=self._config.llm.name, user_id=self._config.user_id, **location)
             self._log.emit(body)
             self.status = status
             keep_metadata(self._store, self._log.metadata())

@@ -69,11 +69,11 @@ def adopt(log: ConversationLog, wanted: str | None) -> Path:
     is_stored = log.is_open or (log.directory / LOG_NAME).exists()
     if wanted == log.conversation_id or (wanted is None and is_stored):
         return log.directory
-    found = find_conversation(log.directory.parent, wanted)
-    if log.is_open and found != log.conversation_id:
+    existing_id = find_conversation(log.directory.parent, wanted)
+    if log.is_open and existing_id != log.conversation_id:
         raise UsageError(
-            f"Conversation {log.conversation_id!r} is open and cannot become {found!r}. "
-            f"Use Conversation.autoresume({found!r})."
+            f"Conversation {log.conversation_id!r} is open and cannot become {existing_id!r}. "
+            f"Use Conversation.autoresume({existing_id!r})."
         )
-    log.conversation_id, log.directory = found, log.directory.parent / found
+    log.conversation_id, log.directory = existing_id, log.directory.parent / existing_id
     return log.directory

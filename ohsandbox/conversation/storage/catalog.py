@@ -71,8 +71,8 @@ def list_stored(root: Path) -> list[StoredConversation]:
     Raises:
         UsageError: root cannot be read.
     """
-    found = [read_stored(directory) for directory in _conversations_in(root)]
-    return sorted(found, key=lambda one: (one.metadata.updated_at, one.id), reverse=True)
+    stored = [read_stored(directory) for directory in _conversations_in(root)]
+    return sorted(stored, key=lambda conversation: (conversation.metadata.updated_at, conversation.id), reverse=True)
 
 
 def find_stored(root: Path, wanted: str) -> Path:
@@ -102,10 +102,10 @@ def find_conversation(root: Path, wanted: str | None) -> str:
                 f"Invalid conversation id {wanted[:200]!r}: a sub-agent cannot be resumed by itself. Resume its parent."
             )
         return find_stored(root, wanted).name
-    found = _newest(root)
-    if found is None:
+    newest = _newest(root)
+    if newest is None:
         raise UsageError(f"No conversation to resume in {str(root)!r}. Start one: ohsandbox run TASK.")
-    return found.name
+    return newest.name
 
 
 def read_stored(directory: Path, *, saves: bool = True) -> StoredConversation:
@@ -117,13 +117,13 @@ def read_stored(directory: Path, *, saves: bool = True) -> StoredConversation:
     except OSError:
         size = -1
     if metadata is None or metadata.log_bytes != size:
-        known = metadata
+        cached = metadata
         metadata, fault = _read_metadata(directory)
         if fault is None and saves:
             with contextlib.suppress(OSError, ValueError):  # a read-only disk, or it was deleted meanwhile
                 write_metadata(directory, metadata)
-        elif fault is not None and known is not None:
-            metadata = known
+        elif fault is not None and cached is not None:
+            metadata = cached
     return StoredConversation(directory, metadata, holder, fault)
 
 
@@ -141,8 +141,8 @@ def delete_stored(directory: Path) -> int:
     try:
         with DirectoryLock(directory, name=directory.name):
             directory.rename(root / f"{_DELETED_PREFIX}{directory.name}-{os.urandom(4).hex()}")
-        for left in root.glob(f"{_DELETED_PREFIX}*"):
-            shutil.rmtree(left)
+        for leftover in root.glob(f"{_DELETED_PREFIX}*"):
+            shutil.rmtree(leftover)
     except OSError as error:
         raise UsageError(
             f"Conversation {str(directory)!r} cannot be removed: {error.strerror}. Remove it as its owner."
@@ -160,27 +160,29 @@ def size_of(directory: Path) -> int:
     return total
 
 
-def _find(root: Path, wanted: str) -> Path:
-    found = _conversations_in(root)
-    named = [path for path in found if path.name == wanted]
-    if not named and wanted == LAST and (newest := _newest(root)):
+def _find(root: Path, wanted_id: str) -> Path:
+    directories = _conversations_in(root)
+    named = [path for path in directories if path.name == wanted_id]
+    if not named and wanted_id == LAST and (newest := _newest(root)):
         named = [newest]
-    named = named or [path for path in found if wanted and path.name.startswith(wanted)]
+    named = named or [path for path in directories if wanted_id and path.name.startswith(wanted_id)]
     if len(named) == 1:
         return named[0]
     if named:
         some = ", ".join(path.name for path in sorted(named)[:_SHOWN_IDS])
         more = f" and {len(named) - _SHOWN_IDS} more" if len(named) > _SHOWN_IDS else ""
-        raise UsageError(f"{len(named)} conversations begin with {wanted!r}: {some}{more}. Give more of the id.")
-    if wanted == LAST:
+        raise UsageError(f"{len(named)} conversations begin with {wanted_id!r}: {some}{more}. Give more of the id.")
+    if wanted_id == LAST:
         raise UsageError(f"No conversation with an event in {str(root)!r}. Start one: ohsandbox run TASK.")
-    raise UsageError(f"No conversation {wanted[:200]!r} in {str(root)!r}. See `ohsandbox conversations`.")
+    raise UsageError(f"No conversation {wanted_id[:200]!r} in {str(root)!r}. See `ohsandbox conversations`.")
 
 
 def _newest(root: Path) -> Path | None:
     """Return the newest conversation in which something was said, preferring the working directory; None if none."""
-    found = nearest_first([one for one in list_stored(root) if not one.metadata.is_empty])
-    return found[0].directory if found else None
+    by_nearness = nearest_first(
+        [conversation for conversation in list_stored(root) if not conversation.metadata.is_empty]
+    )
+    return by_nearness[0].directory if by_nearness else None
 
 
 def nearest_first(found: Sequence[StoredConversation]) -> list[StoredConversation]:
@@ -189,7 +191,7 @@ def nearest_first(found: Sequence[StoredConversation]) -> list[StoredConversatio
         here = str(Path.cwd())
     except OSError:  # the working directory was removed
         return [*found]
-    return sorted(found, key=lambda one: not one.metadata.is_of(here))
+    return sorted(found, key=lambda conversation: not conversation.metadata.is_of(here))
 
 
 def _conversations_in(root: Path) -> list[Path]:
@@ -199,13 +201,13 @@ def _conversations_in(root: Path) -> list[Path]:
         UsageError: root cannot be read.
     """
     try:
-        with os.scandir(root) as found:
-            entries = [Path(entry) for entry in found if entry.is_dir(follow_symlinks=False)]
+        with os.scandir(root) as scan:
+            entries = [Path(entry) for entry in scan if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
     except OSError as error:
-        told = f"Directory {str(root)!r} cannot be read: {error.strerror}."
-        raise UsageError(f"{told} Name another with --dir.") from error
+        message = f"Directory {str(root)!r} cannot be read: {error.strerror}."
+        raise UsageError(f"{message} Name another with --dir.") from error
     return [
         path
         for path in entries
@@ -288,8 +290,8 @@ class ConversationDeleter:
                 done += inventory.remove_sandbox(container, conversation=directory.name)
             done += inventory.release_checkpoints(directory)
         except OhsandboxError as error:
-            left = f"What its sandbox left was not removed: {error} `ohsandbox gc` does it within three days."
-            done += Removal(left=(left,))
+            leftover_note = f"What its sandbox left was not removed: {error} `ohsandbox gc` does it within three days."
+            done += Removal(left=(leftover_note,))
         return done
 
     def _open(self, container: str | None) -> Inventory | None:
@@ -341,8 +343,8 @@ def noted_container(directory: Path) -> str | None:
     try:
         with os.fdopen(open_regular(directory / CONTAINER_NOTE_NAME, os.O_RDONLY, name="Note"), "rb") as file:
             note = json.loads(file.read(_MAX_NOTE_BYTES))
-        found, owner = str(note["container"]), Path(str(note["directory"]))
+        container, owner = str(note["container"]), Path(str(note["directory"]))
         is_ours = owner.resolve() == directory.resolve()
     except (OSError, ValueError, LookupError, TypeError, UsageError):
         return None
-    return found if _CONTAINER_ID.fullmatch(found) and is_ours else None
+    return container if _CONTAINER_ID.fullmatch(container) and is_ours else None

@@ -102,8 +102,8 @@ class MetadataProjection:
         self.events += 1
         self.calls += event.type == "tool_call"
         if event.type == "user_message":
-            said = data["content"]
-            self.title = self.title or (None if said.strip() == EXIT else title_of(said))
+            content = data["content"]
+            self.title = self.title or (None if content.strip() == EXIT else title_of(content))
         elif event.type == "status_update":
             self.status = ConversationStatus(data["status"])
             self.model = data.get("model", self.model)
@@ -129,8 +129,8 @@ class MetadataProjection:
         """Return the metadata after the events so far; log_bytes is the length of the log in bytes."""
         now = datetime.now(UTC)
         times = {"created_at": self.created_at or now, "updated_at": self.updated_at or now}
-        known = vars(self) | times | {"conversation_id": conversation_id, "log_bytes": log_bytes}
-        return ConversationMetadata.model_validate(known)
+        fields = vars(self) | times | {"conversation_id": conversation_id, "log_bytes": log_bytes}
+        return ConversationMetadata.model_validate(fields)
 
 
 class ConversationStore(Protocol):

@@ -47,14 +47,14 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
         raise UsageError(
             f"Container {options.attach!r} does not exist. Remedy: choose one that `docker ps` lists."
         ) from None
-    found = container.found
-    container.id, container.name = str(found["Id"]), str(found["Name"]).lstrip("/")
+    inspected = container.found
+    container.id, container.name = str(inspected["Id"]), str(inspected["Name"]).lstrip("/")
     if (loss := container.loss()) is not None:
         raise loss
-    config = found["Config"]
+    config = inspected["Config"]
     exec_env = options.ca_environment | options.env
     check_environment(config.get("Env") or [], exec_env, whose=f"Container {container.name!r} with env=")
-    has_ours = PRIVATE_DIR in (found["HostConfig"].get("Tmpfs") or {})
+    has_ours = PRIVATE_DIR in (inspected["HostConfig"].get("Tmpfs") or {})
     joined = Sandbox(
         container=container,
         options=options,
@@ -63,7 +63,7 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
         exec_env=exec_env,
         unset=_ALWAYS_UNSET,
         state_dir=PRIVATE_DIR if has_ours else "/tmp",  # noqa: S108 - in the container; every image has it
-        exposed=tuple(exposures(found | {"Mounts": _resolved(engine, found.get("Mounts") or [])})),
+        exposed=tuple(exposures(inspected | {"Mounts": _resolved(engine, inspected.get("Mounts") or [])})),
     )
     copy_ca_bundle(joined)
     return joined
@@ -95,22 +95,22 @@ def _rights(host: Mapping[str, Any]) -> Iterator[str]:
         yield "it is privileged"
     if added := host.get("CapAdd"):
         yield f"added capabilities ({', '.join(map(str, added))})"
-    devices = [str(one.get("PathOnHost")) for one in host.get("Devices") or []]
+    devices = [str(device.get("PathOnHost")) for device in host.get("Devices") or []]
     if devices or host.get("DeviceRequests") or host.get("DeviceCgroupRules"):
         yield f"devices of the machine ({', '.join(devices) or 'by request or rule'})"
-    yield from (one for one in host.get("SecurityOpt") or [] if one in _UNCONFINED)
-    for field, what in _NAMESPACES.items():
+    yield from (option for option in host.get("SecurityOpt") or [] if option in _UNCONFINED)
+    for field, namespace in _NAMESPACES.items():
         mode = str(host.get(field) or "")
         if mode == "host":
-            yield f"the machine's {what}"
+            yield f"the machine's {namespace}"
         elif mode.startswith("container:"):
-            yield f"another container's {what}"
+            yield f"another container's {namespace}"
 
 
-def _paths(found: Mapping[str, Any]) -> Iterator[str]:
+def _paths(inspected: Mapping[str, Any]) -> Iterator[str]:
     """Yield the bound paths, except those that lie in another bound path of the same kind."""
-    binds = [one for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
-    pairs = {PurePosixPath(str(one.get("Destination"))): PurePosixPath(str(one.get("Source"))) for one in binds}
+    binds = [mount for mount in inspected.get("Mounts") or [] if mount.get("Type") == "bind"]
+    pairs = {PurePosixPath(str(bind.get("Destination"))): PurePosixPath(str(bind.get("Source"))) for bind in binds}
     for target, source in sorted(pairs.items()):
         if any(above in target.parents and source.is_relative_to(pairs[above]) for above in pairs):
             continue

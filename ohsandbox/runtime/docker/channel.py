@@ -158,42 +158,42 @@ class DockerChannel(Channel):
         # bytes after the hello stay in the socket for `poll`; without a terminal there are none
         buffer = memoryview(bytearray(1 if self._request.tty else 4096))
         pattern = re.compile(rb"%s (\d{1,10})([^\r\n]*)\r?\n" % nonce.encode())
-        heard = b""
+        greeting = b""
         try:
             self._wire.sendall(memoryview(b"\n"))
-            while len(heard) < _HELLO_LIMIT_BYTES:
+            while len(greeting) < _HELLO_LIMIT_BYTES:
                 if not self._wire.readable(deadline):
                     raise self._lost(f"its shell said nothing for {HELLO_TIMEOUT_S:.0f} s")
                 if not (count := self._wire.recv_into(buffer)):
                     break
                 for chunk in self._frames.feed(buffer[:count]):
                     if chunk.stream is Stream.STDOUT:
-                        heard += chunk.data
-                if heard.endswith(b"\n") and (found := pattern.search(heard)):
+                        greeting += chunk.data
+                if greeting.endswith(b"\n") and (match := pattern.search(greeting)):
                     if not self._request.tty:
                         self._wire.sendall(memoryview(b"\n"))
-                    words = [word.partition(":") for word in found[2].decode(errors="replace").split()]
-                    return int(found[1]), {name: value for name, _, value in words}
+                    words = [word.partition(":") for word in match[2].decode(errors="replace").split()]
+                    return int(match[1]), {name: value for name, _, value in words}
         except OSError:
             pass  # the engine reset the connection; what it sent before states the reason
         # check the container's state first, since any process may have written this text
-        text = (heard or swallowed(raw)[8:]).decode(errors="replace")
+        text = (greeting or swallowed(raw)[8:]).decode(errors="replace")
         raise self._container.loss() or self._start_error(text)
 
     def _start_error(self, text: str) -> OhsandboxError:
         return start_error(text, user=self._request.user or "", workdir=self._request.workdir or "/")
 
     def _refuse_elsewhere(self) -> None:
-        where = self._request.workdir or "/"
+        workdir = self._request.workdir or "/"
         match self.facts.get("cd"):
             case "missing":
                 raise WorkdirMissingError(
-                    errno.ENOENT, "The directory does not exist in the sandbox; make it first", where
+                    errno.ENOENT, "The directory does not exist in the sandbox; make it first", workdir
                 )
             case "file":
-                raise WorkdirNotADirectoryError(errno.ENOTDIR, "It is not a directory; name a directory", where)
+                raise WorkdirNotADirectoryError(errno.ENOTDIR, "It is not a directory; name a directory", workdir)
             case "denied":
-                raise UsageError(f"{where!r} may not be entered. Remedy: name a directory that this user may enter.")
+                raise UsageError(f"{workdir!r} may not be entered. Remedy: name a directory that this user may enter.")
 
     def _lost(self, what: str) -> SandboxUnavailable:
         """Return the error for a broken connection: the container's loss, or else the connection's own error."""
@@ -205,9 +205,9 @@ class DockerChannel(Channel):
         """Return the exit code; None while the process runs."""
         if self._code is None:
             with self._engine_errors("asking how a process in the sandbox ended"):
-                found = self._container.engine.api.exec_inspect(self._exec_id)
-            code = found.get("ExitCode")
-            if found.get("Running") or not isinstance(code, int):
+                inspected = self._container.engine.api.exec_inspect(self._exec_id)
+            code = inspected.get("ExitCode")
+            if inspected.get("Running") or not isinstance(code, int):
                 return None
             # the engine also reports 137 for every exec of a container that it removed or killed
             if code == KILLED and (loss := self._container.loss_soon()) is not None:

@@ -112,17 +112,23 @@ class ContainerRuntime(Runtime):
             engine.on_reconnect = self.tell
             try:
                 self.watch(*self.host_workspaces.values())
-                begun = get(engine)
-                if begun.options.workspaces != self._options.workspaces:
+                container = get(engine)
+                if container.options.workspaces != self._options.workspaces:
                     self._leave_watch()
-                    self.watch(*(Path(one.source) for one in begun.options.workspaces if not one.read_only))
+                    self.watch(
+                        *(
+                            Path(workspace.source)
+                            for workspace in container.options.workspaces
+                            if not workspace.read_only
+                        )
+                    )
             except BaseException:
                 engine.close()
                 self._leave_watch()
                 raise
-            self.state_dir = begun.state_dir
-            self._unchecked = begun.config is not None
-            self._take(begun)
+            self.state_dir = container.state_dir
+            self._unchecked = container.config is not None
+            self._take(container)
             engine.while_starting = None
 
     def _prepare_while_starting(self) -> None:

@@ -61,8 +61,8 @@ class ProcessTree:
         """Send a signal to all of them; return whether there were any."""
         if self._since is None:
             # the sandbox's clock at that moment: asked, since its kernel may be another machine's
-            said = _SECONDS.match(self._snippet(b"read -r ohs_up _ </proc/uptime;echo $ohs_up").stdout)
-            booted_s = float(said[0] if said else 0) - (time.monotonic() - self._began)
+            match = _SECONDS.match(self._snippet(b"read -r ohs_up _ </proc/uptime;echo $ohs_up").stdout)
+            booted_s = float(match[0] if match else 0) - (time.monotonic() - self._began)
             self._since = int(booted_s * _TICKS_PER_S) - _SLACK_TICKS
         words = (name.encode(), self._leader, quote(self._mark), self._since, 1024 * self._limit_kib)
         return re.search(rb"\d", self._snippet(b"ohs_kill %s %d %s %d %d" % words).stdout) is not None

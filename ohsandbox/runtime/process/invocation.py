@@ -251,10 +251,10 @@ def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> s
     check_env_names(env)
     if any("\0" in text for text in (*argv, *env.values(), workdir)):
         raise UsageError("An argument, variable or directory contains a NUL byte. Send such data over stdin.")
-    where = shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}")
+    directory = shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}")
     lines = [
-        f"if cd -- {where} 2>/dev/null; then ohs_w=entered",
-        f"elif [ -d {where} ]; then ohs_w=denied; elif [ -e {where} ]; then ohs_w=file; else ohs_w=missing; fi",
+        f"if cd -- {directory} 2>/dev/null; then ohs_w=entered",
+        f"elif [ -d {directory} ]; then ohs_w=denied; elif [ -e {directory} ]; then ohs_w=file; else ohs_w=missing; fi",
         'printf \'%s\\000\' "$ohs_w"; [ "$ohs_w" = entered ] || exit 1',
         *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
         f"exec {shlex.join(argv)}",

@@ -105,8 +105,8 @@ class Process:
         """Convert the worker's outcome to an `ExecResult`."""
         code = int(outcome.status)
         if outcome.complaint:
-            said = _WORDING.sub("", outcome.complaint).encode() + b"\n"
-            out, err = (said, b"") if self._merges else (outcome.stdout, said)
+            complaint = _WORDING.sub("", outcome.complaint).encode() + b"\n"
+            out, err = (complaint, b"") if self._merges else (outcome.stdout, complaint)
             return ExecResult(code, out, err, not_started=True, cause="not started")
         cause = f"signal {code - 128}" if FIRST_SIGNAL_CODE <= code <= _LAST_SIGNAL_CODE else None
         return ExecResult(code, outcome.stdout, outcome.stderr, truncated=outcome.truncated, cause=cause)

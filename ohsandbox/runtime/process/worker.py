@@ -267,11 +267,11 @@ class Worker:
                 "Remedy: check the sandbox's `dd`, go back with `ohsandbox undo`, or make a new sandbox."
             )
         words = " ".join((outcome.stderr or outcome.stdout).decode("utf-8", "replace").split())[:200]
-        said = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
+        ending = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
         if not outcome.stdout and (self.calls == 1 or self.complains(outcome.stderr)):
-            return WorkerUnusable(f"The sandbox could not start a process ({said}).")
+            return WorkerUnusable(f"The sandbox could not start a process ({ending}).")
         return SandboxUnavailable(
-            f"A call was cut off ({said}), so its effects are unknown. Remedy: check them before you call again."
+            f"A call was cut off ({ending}), so its effects are unknown. Remedy: check them before you call again."
         )
 
     def _outcome(self, streams: dict[Stream, _Collector]) -> CallResult:
@@ -325,10 +325,10 @@ class _Collector:
             self._kept += len(data)
         self._tail = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._tail + data)[-_TAIL_BYTES:]
         at = self._tail.rfind(self._mark) if self._tail.endswith(b"\n") else -1
-        if at >= 0 and (found := _END.fullmatch(self._tail, at + len(self._mark))):
+        if at >= 0 and (match := _END.fullmatch(self._tail, at + len(self._mark))):
             self.ended = True
-            self.status, self.reply = found[1].decode(), found[2].decode()
-            self.mark_bytes = len(self._mark) + len(found[0])
+            self.status, self.reply = match[1].decode(), match[2].decode()
+            self.mark_bytes = len(self._mark) + len(match[0])
             self._total -= self.mark_bytes
 
     @property
@@ -357,24 +357,26 @@ class _OutputRelay:
 
     def feed(self, chunk: Chunk) -> None:
         """Add a chunk of one stream; bytes that may begin a mark or a complaint are held back."""
-        held = self._held[chunk.stream] + chunk.data
-        self._held[chunk.stream] = held
-        may_complain = not self._begun[chunk.stream] and held[: len(self._complaint)] == self._complaint[: len(held)]
-        if not may_complain or len(held) > _COMPLAINT_BYTES:
-            self._give(chunk.stream, self._mark_at(held))
+        buffered = self._held[chunk.stream] + chunk.data
+        self._held[chunk.stream] = buffered
+        may_complain = (
+            not self._begun[chunk.stream] and buffered[: len(self._complaint)] == self._complaint[: len(buffered)]
+        )
+        if not may_complain or len(buffered) > _COMPLAINT_BYTES:
+            self._give(chunk.stream, self._mark_at(buffered))
 
     def finish(self, streams: dict[Stream, _Collector]) -> None:
         """Relay the bytes held back, without the end marks, when the call is over."""
         for stream, collector in streams.items():
             self._give(stream, len(self._held[stream]) - collector.mark_bytes)
 
-    def _mark_at(self, held: bytes) -> int:
+    def _mark_at(self, buffered: bytes) -> int:
         """Return the offset at which the mark is or may begin; the end of held if there is none."""
-        at = held.rfind(self._mark)
-        if at >= 0 and len(held) - at <= _TAIL_BYTES:
+        at = buffered.rfind(self._mark)
+        if at >= 0 and len(buffered) - at <= _TAIL_BYTES:
             return at
-        first = max(0, len(held) - len(self._mark) + 1)
-        return next((at for at in range(first, len(held)) if self._mark.startswith(held[at:])), len(held))
+        first = max(0, len(buffered) - len(self._mark) + 1)
+        return next((at for at in range(first, len(buffered)) if self._mark.startswith(buffered[at:])), len(buffered))
 
     def _give(self, stream: Stream, count: int) -> None:
         data, self._held[stream] = self._held[stream][:count], self._held[stream][count:]

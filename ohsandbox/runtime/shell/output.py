@@ -84,15 +84,15 @@ class Capture:
 
     def last(self, size: int) -> bytes:
         """Return the last size bytes without taking them; the cost depends only on size."""
-        found: deque[bytes] = deque()
+        chunks: deque[bytes] = deque()
         missing = size
         for chunk in reversed(self._tail):
             if missing <= 0:
                 break
-            found.appendleft(chunk[-missing:])
+            chunks.appendleft(chunk[-missing:])
             missing -= len(chunk)
         head = bytes(self._head[-missing:]) if missing > 0 else b""
-        return head + b"".join(found)
+        return head + b"".join(chunks)
 
     def kept(self) -> tuple[bytes, bool]:
         """Return the bytes since the last take, which stay, and False; or, if some were dropped, the end and True."""
@@ -118,7 +118,7 @@ class Capture:
             gap = bool(dropped)
             texts = [
                 masker.mask_window(texts[0], before_gap=gap),
-                *(masker.mask_window(one, after_gap=gap) for one in texts[1:]),
+                *(masker.mask_window(window, after_gap=gap) for window in texts[1:]),
             ]
         return Captured("".join(texts), size, dropped)
 

@@ -101,7 +101,7 @@ class RunningCommand(ProcessTree):
             SandboxUnavailable: it has not answered for _UNANSWERED_S, or is_alive() returned False.
         """
         try:
-            said = self.probe()
+            reply = self.probe()
         except SandboxUnavailable:
             now = time.monotonic()
             self._unanswered_since = self._unanswered_since or now
@@ -109,7 +109,7 @@ class RunningCommand(ProcessTree):
                 raise
             return "busy"
         self._unanswered_since = 0.0
-        return said
+        return reply
 
     def interrupt(self) -> None:
         """Send SIGINT to the terminal's foreground process group, as Ctrl-C does, in any terminal mode."""

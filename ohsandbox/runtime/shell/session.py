@@ -237,15 +237,15 @@ class ShellSession:
         command = call.command
         if self._on_overflow:
             call.capture = Capture(on_overflow=self._on_overflow(call.nonce))
-        given = self._quote(by_file or call.text or command)
+        quoted = self._quote(by_file or call.text or command)
         if by_file:
-            given = self._own('"$(cat %s;echo .)";ohs_c=${ohs_c%%.}') % given
+            quoted = self._own('"$(cat %s;echo .)";ohs_c=${ohs_c%%.}') % quoted
         with self.changed:
             self.call = call
         if (trap := command.find("trap")) >= 0 and _EXIT.search(command, trap):
             self._exit_trap = True
         run = "$ohs_trapped" if self._exit_trap else "$ohs_run"
-        begin = self._own("ohs_n=%s;ohs_m=%d;ohs_c=%s\n") % (call.nonce.encode(), call.limit_kib, given)
+        begin = self._own("ohs_n=%s;ohs_m=%d;ohs_c=%s\n") % (call.nonce.encode(), call.limit_kib, quoted)
         variables = exports(call.env, newline=self._own("ohs_nl"))
         late = self._late() if self._bash else b""
         self._keeper.write(variables + begin + self._own(f'command eval "{run}"\n') + late)
@@ -292,22 +292,22 @@ class ShellSession:
         A shell whose keeper is gone has read end of file and exited with 0; it counts as KILLED. snippet runs a line of
         shell in the sandbox.
         """
-        said: list[bytes] = []
+        words: list[bytes] = []
         if self.exit_code != KILLED and not self._is_settled():
             record = quote(f"{self._question} 0 kept 0 none /")
             with contextlib.suppress(SandboxUnavailable):
                 body = b"ohs_ask %d %s %s" % (self._keeper.pid, quote(self.directory), record)
-                said = snippet(body).stdout.split()
-            if said != [b"alive"]:  # else its FIFO was removed, and nothing can arrive
+                words = snippet(body).stdout.split()
+            if words != [b"alive"]:  # else its FIFO was removed, and nothing can arrive
                 with self.changed:
                     self.changed.wait_for(self._is_settled, _SETTLE_S)
         with self.changed:
             if self.call is not None and self.call.report is not None:
                 self.cwd = self.call.report.cwd
                 return self.exit_code
-            if self._keeper_ended or b"gone" in said:
+            if self._keeper_ended or b"gone" in words:
                 return KILLED
-            return self.exit_code if self.exit_code == KILLED or self._answered or b"alive" in said else None
+            return self.exit_code if self.exit_code == KILLED or self._answered or b"alive" in words else None
 
     def never_began(self, call: ShellCommand) -> bool:
         """Whether the shell has ended and did not begin the command: its terminal was read to the end."""

@@ -157,8 +157,8 @@ class Shell:
         while not (wait.cancel and wait.cancel.is_set()) and (left_s := until - time.monotonic()) > 0:
             if self._lock.acquire(timeout=min(LOOK_EVERY_S, left_s)):
                 return True
-            if (begun := self._begun) is not None:  # its event loop may be waiting for this thread
-                begun.start()
+            if (pending := self._begun) is not None:  # its event loop may be waiting for this thread
+                pending.start()
         return False
 
     def begin(self, command: str, wait: WaitOptions) -> Begun[CommandObservation] | None:
@@ -167,19 +167,19 @@ class Shell:
             return None
         if not self._lock.acquire(blocking=False):
             return None
-        session, begun = self._session, None
+        session, pending = self._session, None
         try:
             if session is not None and session.takes_at_once and not (self._running or self._untidy):
                 self._again = False
                 running = self._begin(command, at_once=session)
                 watch = self._watch(running, wait)
-                self._begun = begun = Begun(session.ended, lambda: self._finish(running, wait, watch))
+                self._begun = pending = Begun(session.ended, lambda: self._finish(running, wait, watch))
         except BrokenPipeError:
             pass
         finally:
-            if begun is None:
+            if pending is None:
                 self._lock.release()
-        return begun
+        return pending
 
     def _finish(self, running: RunningCommand, wait: WaitOptions, watch: CommandWait) -> CommandObservation:
         """Wait for the command of `begin`, and release the turn."""
@@ -427,12 +427,12 @@ class Shell:
     def _open(self) -> ShellSession:
         host, options = self._host, self._options
         self._generation = host.generation
-        place = f"{host.state_dir}/{''.join(c for c in self.name if c.isascii() and c.isalnum())[:32] or 'session'}"
+        prefix = f"{host.state_dir}/{''.join(c for c in self.name if c.isascii() and c.isalnum())[:32] or 'session'}"
         if self._taken_over:
-            self._restored = self._left_behind(f"{place}.env")
+            self._restored = self._left_behind(f"{prefix}.env")
         try:
             session = ShellSession(
-                partial(host.channel, user=options.user), f"{place}-{secrets.token_hex(4)}",
+                partial(host.channel, user=options.user), f"{prefix}-{secrets.token_hex(4)}",
                 mark=self._mark, home=host.workdir, workdir=self._cwd, env=options.env,
                 restored=self._restored, unsaved=host.secrets.names, on_overflow=self._spool_for,
             )  # fmt: skip
@@ -441,11 +441,11 @@ class Shell:
         if self._descendants is None:
             self._descendants = ProcessTree(self._snippet, session.pid, self._mark, began=time.monotonic())
         if self._taken_over:
-            where = f"in {session.cwd}" if session.cwd == self._cwd else f"in {session.cwd}: {self._cwd} is gone"
-            kept = "its exported environment is restored" if self._restored else "its environment is lost"
+            location = f"in {session.cwd}" if session.cwd == self._cwd else f"in {session.cwd}: {self._cwd} is gone"
+            env_note = "its exported environment is restored" if self._restored else "its environment is lost"
             self._notices.append(
-                f"The shell is new, {where}; {kept}; functions, aliases, unexported variables and background programs "
-                "of the shell before it are lost"
+                f"The shell is new, {location}; {env_note}; functions, aliases, unexported variables and background "
+                "programs of the shell before it are lost"
             )
             self._taken_over, self._cwd, self._restored = False, session.cwd, ""
         return session
@@ -453,11 +453,11 @@ class Shell:
     def _what_is_missing(self) -> SandboxUnavailable | None:
         """Return the error that names missing programs without which no shell starts; None if all exist."""
         body = b'[ "$PATH" ] || echo "no PATH";ohs_lacks %s' % " ".join(NEEDED).encode()
-        said = self._snippet(body).stdout.splitlines()
-        lacking = [f"`{name}`" for name in NEEDED if name.encode() in said]
+        lacking_lines = self._snippet(body).stdout.splitlines()
+        lacking = [f"`{name}`" for name in NEEDED if name.encode() in lacking_lines]
         if not lacking:
             return None
-        if b"no PATH" in said:
+        if b"no PATH" in lacking_lines:
             return SandboxUnavailable(
                 "No shell can start: the sandbox's PATH, which its image or env= sets, is empty. "
                 "Remedy: use an image that sets a PATH, or pass env={'PATH': '/usr/local/bin:/usr/bin:/bin'}."
@@ -481,8 +481,8 @@ class Shell:
         self._cwd = session.cwd
         session.close()
         self._session = None
-        kept = "its exported environment was kept" if self._restored else "its environment was lost"
-        self._notices.append(f"{why}, in {self._cwd}; {kept}, functions, aliases and unexported variables are lost")
+        env_note = "its exported environment was kept" if self._restored else "its environment was lost"
+        self._notices.append(f"{why}, in {self._cwd}; {env_note}, functions, aliases and unexported variables are lost")
 
     def _snapshot(self, path: str) -> str:
         """Return shell text that restores the environment of a shell that is gone; empty if it cannot be read."""

@@ -32,12 +32,12 @@ class MarkSplitter:
         done = 0
         at = data.find(b"\x1b")
         while at >= 0:
-            if found := _MARK.match(data, at):
+            if match := _MARK.match(data, at):
                 if at > done:
                     pieces.append(data[done:at])
-                kind: Literal["begin", "end"] = "begin" if found[2] == b"begin" else "end"
-                pieces.append(Mark(found[1].decode(), kind))
-                done = found.end()
+                kind: Literal["begin", "end"] = "begin" if match[2] == b"begin" else "end"
+                pieces.append(Mark(match[1].decode(), kind))
+                done = match.end()
             elif _may_become_mark(data[at : at + _MARK_BYTES]):
                 self._held = data[at:]
                 data = data[:at]
@@ -115,14 +115,14 @@ _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 
 
-def _picture(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else ""  # noqa: PLR2004 - C0 and DEL
 
 
 def whole_prefix(raw: bytes) -> int:
     """Return the number of bytes of a growing stream that can be shown: up to an unfinished character or escape."""
-    introducers = [found.start() for found in _INTRODUCER.finditer(raw, max(0, len(raw) - _UNFINISHED_BYTES))]
+    introducers = [match.start() for match in _INTRODUCER.finditer(raw, max(0, len(raw) - _UNFINISHED_BYTES))]
     for start in introducers[-2:]:  # the last introducer may be the terminator of the string before it
         if _UNFINISHED.match(raw, start):
             return start

@@ -31,8 +31,8 @@ def names(text: str) -> frozenset[str]:
 
 def names_by_program(rows: Mapping[str, str]) -> dict[str, frozenset[str]]:
     """Return the words of each program, from rows that name several programs and their words."""
-    found: dict[str, frozenset[str]] = {}
+    names_of: dict[str, frozenset[str]] = {}
     for programs, words in rows.items():
         for program in programs.split():
-            found[program] = found.get(program, frozenset()) | names(words)
-    return found
+            names_of[program] = names_of.get(program, frozenset()) | names(words)
+    return names_of

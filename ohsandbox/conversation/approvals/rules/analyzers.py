@@ -60,10 +60,10 @@ class CommandRules:
         hint = CallHint() if call.tool is None else call.tool.call_hint(arguments)
         if (rules := _TEXT_RULES.get(hint.kind)) is not None:
             text = str(arguments.get(hint.subject, ""))
-            found = [*rules(text, self._workdir)]
+            findings = [*rules(text, self._workdir)]
             if hint.kind == "command" and not self._keeps_files:
-                found = lasting(found, text, workdir=self._workdir)
-            assessed = _of_findings(found)
+                findings = lasting(findings, text, workdir=self._workdir)
+            assessed = _of_findings(findings)
             return Assessment(LOW, ("No rule speaks against it.",)) if assessed.risk is UNKNOWN else assessed
         names = {*_PATHS, hint.subject} if hint.kind == "edit" else _PATHS
         paths = [arguments[name] for name in names if isinstance(arguments.get(name), str)]
@@ -92,8 +92,8 @@ class AnnotationRules:
         says_more = kind in _TEXT_RULES or kind == "edit"
         if hints is None or says_more or (kind == "read" and not hints.readOnlyHint):
             return Assessment(UNKNOWN)
-        said = hints.model_fields_set
-        if "destructiveHint" in said and hints.destructiveHint:
+        stated = hints.model_fields_set
+        if "destructiveHint" in stated and hints.destructiveHint:
             return Assessment(HIGH, ("The tool says that it may overwrite or delete.",))
         if hints.readOnlyHint or not (hints.destructiveHint or hints.openWorldHint):
             return Assessment(LOW, ("The tool says that it destroys nothing.",))
@@ -101,9 +101,9 @@ class AnnotationRules:
 
 
 def _of_findings(findings: Iterable[Finding]) -> Assessment:
-    found = list(findings)
-    risk = max((ActionSecurityRisk(finding.risk) for finding in found), key=level, default=UNKNOWN)
-    words = (finding.what for finding in found if finding.risk == risk.value)
+    listed = list(findings)
+    risk = max((ActionSecurityRisk(finding.risk) for finding in listed), key=level, default=UNKNOWN)
+    words = (finding.what for finding in listed if finding.risk == risk.value)
     return Assessment(risk, tuple(dict.fromkeys(words)))
 
 

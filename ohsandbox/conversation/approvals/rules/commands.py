@@ -111,8 +111,8 @@ def input_findings(text: str, *, workdir: str) -> list[Finding]:
     """Findings in input for a program that waits for it: the program may be a shell or an editor."""
     if _ANSWER.fullmatch(text):
         return []
-    found = command_findings(text, workdir=workdir, unreadable="MEDIUM")
-    return found or [Finding("MEDIUM", "Input for a program that may run it.")]
+    findings = command_findings(text, workdir=workdir, unreadable="MEDIUM")
+    return findings or [Finding("MEDIUM", "Input for a program that may run it.")]
 
 
 def cell_findings(code: str, *, workdir: str) -> list[Finding]:
@@ -203,7 +203,7 @@ class _Rules:
 
     def _small_language(self, command: SimpleCommand, depth: int) -> None:
         """Check scripts for sed, awk and similar programs, which can run commands."""
-        self._each((one for word in command.operands for one in rough_commands(word, command)), depth)
+        self._each((inner for word in command.operands for inner in rough_commands(word, command)), depth)
         if "awk" in command.program and any("An awk" in finding.what for finding in self.found):
             strings = filter(None, _STRINGS.findall(" ".join(command.operands)[:MAX_CHARS]))
             for text in [*strings][:_MAX_DEPTH]:
@@ -238,7 +238,7 @@ class _Rules:
         for number, command in enumerate(commands):
             if number > MAX_CHARS // 64:
                 return
-            high = (found for found in simple_findings(command, workdir=self._workdir) if found.risk == "HIGH")
+            high = (finding for finding in simple_findings(command, workdir=self._workdir) if finding.risk == "HIGH")
             self.note(*high)
             if depth < _MAX_DEPTH and is_interpreter(command.program):
                 for inner in inner_of(command):

@@ -83,12 +83,12 @@ def _after_options(command: SimpleCommand) -> int:
 
 
 def _config(command: SimpleCommand) -> Iterator[Finding]:
-    given = set(command.arguments)
+    arguments = set(command.arguments)
     words = [word for word in command.operands if word not in {"set", "unset"}]
-    changes = {"--unset", "--unset-all", "unset", "-e", "--edit"} & given
-    if _READS_SETTINGS & given or words[:1] in (["get"], ["list"]) or (len(words) == 1 and not changes):
+    changes = {"--unset", "--unset-all", "unset", "-e", "--edit"} & arguments
+    if _READS_SETTINGS & arguments or words[:1] in (["get"], ["list"]) or (len(words) == 1 and not changes):
         return
-    elsewhere = {"--global", "--system"} & given
+    elsewhere = {"--global", "--system"} & arguments
     if any(_PLAIN_KEY.fullmatch(key) for key in ("".join(words[:1]), "=".join(words[:2]))):
         if elsewhere:
             yield Finding("MEDIUM", "Changes git's settings for all repositories.")

@@ -113,9 +113,9 @@ _LOSES = ("Deletes ", "Throws away ")
 
 def lasting(findings: list[Finding], text: str, *, workdir: str) -> list[Finding]:
     """Return findings for a sandbox without checkpoints: losing files, even by a plain `rm`, is HIGH."""
-    found = [one._replace(risk="HIGH") if one.what.startswith(_LOSES) else one for one in findings]
+    rated = [finding._replace(risk="HIGH") if finding.what.startswith(_LOSES) else finding for finding in findings]
     try:
         removes = any(command.program in _REMOVES for command in read(text, cwd=workdir).commands)
     except UnreadableError:  # the findings report it
         removes = False
-    return [*found, Finding("HIGH", "Deletes files, and nothing here brings them back.")] if removes else found
+    return [*rated, Finding("HIGH", "Deletes files, and nothing here brings them back.")] if removes else rated

@@ -62,7 +62,7 @@ def address_findings(command: SimpleCommand) -> Iterator[Finding]:
         yield Finding("MEDIUM", f"Uses the network ({name}).")
     if not local:
         for word in words:
-            yield from (found for found in _url_findings(word) if found.risk == "HIGH" and "://" in word)
+            yield from (finding for finding in _url_findings(word) if finding.risk == "HIGH" and "://" in word)
 
 
 def is_local(command: SimpleCommand) -> bool:
@@ -104,8 +104,8 @@ def _url_findings(url: str) -> Iterator[Finding]:
     carried = "".join([parts.query, parts.username or "", parts.password or "", parts.fragment])
     if len(carried) > _MAX_QUERY_CHARS or len(parts.path) > 2 * _MAX_QUERY_CHARS:
         yield Finding("HIGH", f"The address itself carries {len(carried) + len(parts.path)} characters of data.")
-    elif (found := _LONG_WORD.search(carried)) or (found := _LONG_WORD.search(parts.hostname or "")):
-        yield Finding("HIGH", f"The address carries what looks like encoded data: {quoted(found[0])}.")
+    elif (match := _LONG_WORD.search(carried)) or (match := _LONG_WORD.search(parts.hostname or "")):
+        yield Finding("HIGH", f"The address carries what looks like encoded data: {quoted(match[0])}.")
     if parts.username or parts.password:
         yield Finding("HIGH", "The address carries a name or a password.")
 

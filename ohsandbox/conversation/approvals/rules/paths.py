@@ -61,9 +61,9 @@ def place_findings(path: str, *, workdir: str) -> Iterator[Finding]:
     if _DEVICE.search(full):
         yield Finding("HIGH", f"Writes to a device or the kernel: {quoted(path)}.")
     yield from secret_findings(full)
-    if found := _UNKNOWN.search(full):
-        full = full[: found.start()].rpartition("/")[0] or (
-            "/" if full.startswith("/") and found.start() > 0 else workdir
+    if unknown := _UNKNOWN.search(full):
+        full = full[: unknown.start()].rpartition("/")[0] or (
+            "/" if full.startswith("/") and unknown.start() > 0 else workdir
         )
     if not is_inside(full, workdir) and not any(is_inside(full, at) for at in _ANYBODYS):
         yield Finding("HIGH", f"Writes outside the workspace: {quoted(path)}.")
@@ -71,10 +71,10 @@ def place_findings(path: str, *, workdir: str) -> Iterator[Finding]:
 
 def secret_findings(text: str) -> Iterator[Finding]:
     """Findings for paths of keys and passwords in the text, and for sockets of container engines."""
-    if found := _SECRETS.search(text):
-        yield Finding("HIGH", f"Touches keys or passwords: {quoted(found[0].strip())}.")
-    if found := _SOCKET.search(text):
-        yield Finding("HIGH", f"Touches a container engine's socket: {quoted(found[0])}.")
+    if secret := _SECRETS.search(text):
+        yield Finding("HIGH", f"Touches keys or passwords: {quoted(secret[0].strip())}.")
+    if secret := _SOCKET.search(text):
+        yield Finding("HIGH", f"Touches a container engine's socket: {quoted(secret[0])}.")
 
 
 def is_inside(path: str, directory: str) -> bool:

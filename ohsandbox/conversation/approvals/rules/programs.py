@@ -216,10 +216,12 @@ def is_known(command: SimpleCommand) -> bool:
     """Whether the rules know what the program does with these arguments."""
     name = command.program
     if name in READING_SUBCOMMANDS:
-        told = READING_SUBCOMMANDS[name].union(*(names(rule.words) for rule in _BY_PROGRAM.get(name, ())))
-        return not command.operands or not told.isdisjoint(command.operands[:2])
-    known = name in HARMLESS or name in DEVELOPMENT or name in NETWORK or name in _BY_TARGET or bool(_rules_of(name))
-    return known or is_interpreter(name) or is_wrapper(name)
+        subcommands = READING_SUBCOMMANDS[name].union(*(names(rule.words) for rule in _BY_PROGRAM.get(name, ())))
+        return not command.operands or not subcommands.isdisjoint(command.operands[:2])
+    has_rules = (
+        name in HARMLESS or name in DEVELOPMENT or name in NETWORK or name in _BY_TARGET or bool(_rules_of(name))
+    )
+    return has_rules or is_interpreter(name) or is_wrapper(name)
 
 
 def simple_findings(command: SimpleCommand, *, workdir: str) -> Iterator[Finding]:
@@ -363,8 +365,8 @@ def _sed_words(arguments: tuple[str, ...]) -> tuple[list[str], list[str], bool]:
             elif is_option(name, {"--file"}):
                 scripts.append("e")
         elif word.startswith("-") and len(word) > 1:
-            found = re.search("[efil]", word)
-            letter, value = (found[0], word[found.end() :]) if found else ("", "")
+            flag = re.search("[efil]", word)
+            letter, value = (flag[0], word[flag.end() :]) if flag else ("", "")
             in_place = in_place or letter == "i"
             if letter in {"e", "f", "l"}:
                 value = value or next(words, "")
@@ -385,7 +387,7 @@ def _move(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
     for target in command.operands[:-1]:
         if is_wide(command.full(target), workdir=workdir):
             yield Finding("HIGH", f"Moves {quoted(target)} away.")
-        yield from (found for found in place_findings(command.full(target), workdir=workdir) if ".git" in target)
+        yield from (finding for finding in place_findings(command.full(target), workdir=workdir) if ".git" in target)
 
 
 def _link(command: SimpleCommand, workdir: str) -> Iterator[Finding]:
@@ -398,7 +400,8 @@ def _change_directory(command: SimpleCommand, workdir: str) -> Iterator[Finding]
     for target in command.operands[:1]:
         inside = command.full(target).rstrip("/") + "/x"
         if any(
-            found.risk == "HIGH" and "outside" not in found.what for found in place_findings(inside, workdir=workdir)
+            finding.risk == "HIGH" and "outside" not in finding.what
+            for finding in place_findings(inside, workdir=workdir)
         ):
             yield Finding("HIGH", f"Goes to {quoted(target)}, whose files run by themselves.")
         elif list(place_findings(inside, workdir=workdir)):

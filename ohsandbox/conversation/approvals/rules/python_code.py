@@ -76,10 +76,10 @@ class CodeReading(NamedTuple):
 
 def read_cell(code: str) -> CodeReading:
     """Read an IPython cell: magics and `!` lines are shell texts, the rest is Python."""
-    found = _CELL.match(code)
-    if found is None:
+    match = _CELL.match(code)
+    if match is None:
         return _read_lines(code)
-    name, line, body = found["name"], found["line"], found["body"]
+    name, line, body = match["name"], match["line"], match["body"]
     if name in _SHELL_CELLS:
         return CodeReading([], [f"{line}\n{body}" if name in {"!", "sx", "system"} else body])
     if name in _PLAIN_CELLS:
@@ -93,27 +93,27 @@ def read_cell(code: str) -> CodeReading:
 def _read_lines(code: str) -> CodeReading:
     findings: list[Finding] = []
     texts: list[str] = []
-    kept: list[str] = []
+    python_lines: list[str] = []
     for line in code.split("\n"):
-        found = _MAGIC.match(line)
-        if found is None:
-            kept.append(line)
+        magic = _MAGIC.match(line)
+        if magic is None:
+            python_lines.append(line)
             texts += [line] if _AUTOMAGIC.match(line) else []
             continue
-        kept.append(f"{found['indent']}pass")
-        name, _, rest = found["text"].strip().partition(" ")
-        if found["mark"] != "%" or name in _SHELL_MAGICS:
-            texts.append(found["text"] if found["mark"] != "%" else rest)
+        python_lines.append(f"{magic['indent']}pass")
+        name, _, rest = magic["text"].strip().partition(" ")
+        if magic["mark"] != "%" or name in _SHELL_MAGICS:
+            texts.append(magic["text"] if magic["mark"] != "%" else rest)
         elif name in {"pip", "conda", "mamba"}:
             texts.append(f"{name} {rest}")
         elif name in {"time", "timeit"}:
-            kept[-1] = f"{found['indent']}{rest if not rest.startswith('-') else 'pass'}"
+            python_lines[-1] = f"{magic['indent']}{rest if not rest.startswith('-') else 'pass'}"
         elif name == "cd":
             texts.append(f"cd {rest}")
         elif name not in _PLAIN_MAGICS:
             findings.append(Finding("MEDIUM", f"A magic that the rules cannot read: {quoted('%' + name)}."))
             texts += [f"{name} {rest}"] if name in {"rm", "mv", "cp", "mkdir", "rmdir", "alias"} else []
-    read = read_python("\n".join(kept))
+    read = read_python("\n".join(python_lines))
     return CodeReading(findings + read.findings, texts + read.texts)
 
 
@@ -175,8 +175,8 @@ class _PythonReader:
             arguments = (
                 [first, *node.args[1:2]] if base in {"os", "shutil"} else [getattr(node.func, "value", None), first]
             )
-            found = [path for argument in arguments if (path := _path(argument)) is not None]
-            self.texts += [f": > {shlex.quote(path)}" for path in found if not re.search(r"\s", path)]
+            paths = [path for argument in arguments if (path := _path(argument)) is not None]
+            self.texts += [f": > {shlex.quote(path)}" for path in paths if not re.search(r"\s", path)]
         elif name in _SENDS and not (
             first is not None and re.match(r"https?://(?:localhost|127\.0\.0\.1)[:/]", _string(first) or "")
         ):

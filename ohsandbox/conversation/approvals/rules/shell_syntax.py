@@ -171,8 +171,8 @@ def _syntax_tree(text: str) -> Any:
     except OSError as error:
         raise UnreadableError(f"the parser shfmt cannot be started: {error.strerror}") from None
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().split("\n", 1)[0]
-        raise UnreadableError(f"it is not a complete shell command ({said[:200]})")
+        error_line = done.stderr.decode("utf-8", "replace").strip().split("\n", 1)[0]
+        raise UnreadableError(f"it is not a complete shell command ({error_line[:200]})")
     try:
         return json.loads(done.stdout, object_hook=lambda node: None if "Offset" in node else node)
     except (ValueError, RecursionError):
@@ -188,8 +188,8 @@ def _shfmt() -> str:
     """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("shfmt-py") or []:
-            if file.name == "shfmt" and (found := Path(str(file.locate()))).is_file():
-                return str(found.resolve())
+            if file.name == "shfmt" and (binary := Path(str(file.locate()))).is_file():
+                return str(binary.resolve())
     if on_path := shutil.which("shfmt"):
         return on_path
     raise UnreadableError("the parser shfmt is missing: `pip install shfmt-py`")
@@ -230,10 +230,10 @@ def _part(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted: bool
     return COMPUTED
 
 
-def _escaped(found: re.Match[str]) -> str:
-    if found[1] is None:
-        return found[0].translate(_BRACES)
-    return "" if found[1] == "\n" else found[1]
+def _escaped(match: re.Match[str]) -> str:
+    if match[1] is None:
+        return match[0].translate(_BRACES)
+    return "" if match[1] == "\n" else match[1]
 
 
 def _parameter(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted: bool) -> str:
@@ -252,8 +252,8 @@ def _parameter(part: Mapping[str, Any], variables: Mapping[str, str], *, quoted:
     return value if quoted and name != "@" else re.sub(r"\s+", _SPLIT, value)
 
 
-def _ansi_c_character(found: re.Match[str]) -> str:
-    code = found[1]
+def _ansi_c_character(match: re.Match[str]) -> str:
+    code = match[1]
     if code[0] in "xuU" and len(code) > 1:
         number = int(code[1:], 16)
         return chr(number) if number <= sys.maxunicode else "\ufffd"
@@ -273,15 +273,15 @@ def _expanded(text: str) -> list[str]:
     for _ in range(4 * _MAX_BRACES):
         if not waiting:
             return done
-        one = waiting.pop(0)
-        group = _GROUP.search(one)
+        word = waiting.pop(0)
+        group = _GROUP.search(word)
         if group is None:
-            done.append(one)
+            done.append(word)
         elif _COMMA in group[1]:
-            waiting += [one[: group.start()] + choice + one[group.end() :] for choice in group[1].split(_COMMA)]
+            waiting += [word[: group.start()] + choice + word[group.end() :] for choice in group[1].split(_COMMA)]
         else:
             inside = f"${{{group[1]}}}" if ".." in group[1] else f"{{{group[1]}}}"
-            waiting.append(one[: group.start()] + inside + one[group.end() :])
+            waiting.append(word[: group.start()] + inside + word[group.end() :])
         if len(waiting) + len(done) > _MAX_BRACES:
             break
     return ["$" + text[:200]]
@@ -382,27 +382,27 @@ class _TreeWalker:
         """Store the command as written and with the values of its variables; returns its program's name."""
         if len(command.get("Args") or ()) + len(redirections) > _MAX_WORDS:
             raise UnreadableError(f"one of its commands has more than {_MAX_WORDS} words")
-        made = as_written = _simple_command(command, redirections, at, {})
-        self.commands.append(made)
+        simple = as_written = _simple_command(command, redirections, at, {})
+        self.commands.append(simple)
         for number in range(self._choices(command, redirections)):
             chosen = {name: values[number % len(values)] for name, values in self._values.items()}
-            made = _simple_command(command, redirections, at, chosen)
-            if made != self.commands[-1]:
-                self.commands.append(made)
-        made = self.commands[-1]
+            simple = _simple_command(command, redirections, at, chosen)
+            if simple != self.commands[-1]:
+                self.commands.append(simple)
+        simple = self.commands[-1]
         if at.pipe is not None:
             at.pipe.current.add(as_written.program)
-            at.pipe.said = made.stdin if made.program == "cat" else None
-            if made.program in {"echo", "printf"}:
-                at.pipe.said = " ".join(made.arguments)
-        if made.program in {"cd", "pushd"}:
-            at.directory[0] = _directory(made)
-        for name, value in made.assigned:
+            at.pipe.said = simple.stdin if simple.program == "cat" else None
+            if simple.program in {"echo", "printf"}:
+                at.pipe.said = " ".join(simple.arguments)
+        if simple.program in {"cd", "pushd"}:
+            at.directory[0] = _directory(simple)
+        for name, value in simple.assigned:
             values = self._values.setdefault(name, [])
             if len(values) < _MAX_CANDIDATES and value not in values:
                 values.append(value[:1000])
-        if made.program == "set" and made.arguments:
-            self._values["@"] = [" ".join(made.arguments[made.arguments[0] == "--" :])[:1000]]
+        if simple.program == "set" and simple.arguments:
+            self._values["@"] = [" ".join(simple.arguments[simple.arguments[0] == "--" :])[:1000]]
         return as_written.program
 
     def _choices(self, command: _Node, redirections: list[_Node]) -> int:

@@ -72,8 +72,8 @@ def variable_findings(command: SimpleCommand) -> Iterator[Finding]:
     if name in _NAMES_VARIABLES and (name != "printf" or "-v" in command.arguments):
         for variable in {*command.arguments, *values} & RUN_BY_SHELL:
             yield Finding("HIGH", f"Sets {variable}, by which other programs run code unasked.")
-    given = [word.partition("=")[::2] for word in command.arguments if "=" in word and name in _TAKES_VARIABLES]
-    yield from (finding for pair in (*command.assigned, *given) if (finding := _value_finding(*pair)))
+    assignments = [word.partition("=")[::2] for word in command.arguments if "=" in word and name in _TAKES_VARIABLES]
+    yield from (finding for pair in (*command.assigned, *assignments) if (finding := _value_finding(*pair)))
     if name in _EVALUATES_NAMES:
         values += [*command.arguments, command.stdin or ""]
     if any(_COMMAND_IN_INDEX.search(text.replace(COMPUTED, "")) for text in values):

@@ -145,12 +145,12 @@ def inner_of(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 def hazards_in(command: SimpleCommand) -> Iterator[SimpleCommand]:
     """Commands that begin at a word of command that names one of HAZARDS."""
-    found = 0
+    count = 0
     for number, word in enumerate(command.arguments[:1000]):
         if basename(word) in _HAZARDS:
             yield command.running(command.arguments[number:])
-            found += 1
-            if found == _MAX_HAZARDS:
+            count += 1
+            if count == _MAX_HAZARDS:
                 return
 
 

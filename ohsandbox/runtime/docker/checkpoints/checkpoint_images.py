@@ -90,17 +90,17 @@ def take(
             _require_room(container, space)
             services = ""
             if pod is not None:
-                left = None if space is None else space - container.written_bytes()
-                services, beside = service_checkpoints.commit(pod, REPOSITORY, record.tag, room=left)
+                room_left = None if space is None else space - container.written_bytes()
+                services, beside = service_checkpoints.commit(pod, REPOSITORY, record.tag, room=room_left)
             marks.append(f'LABEL {service_checkpoints.LABEL}="{services}"')
-            made = api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
-            found, layers = api.inspect_image(made["Id"]), api.history(made["Id"])
+            committed = api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
+            inspected, layers = api.inspect_image(committed["Id"]), api.history(committed["Id"])
     except SandboxUnavailable:
         _discard(container.engine, record)
         raise
-    made_at = datetime.fromisoformat(str(found["Created"]).rstrip("Z")[:26]).replace(tzinfo=UTC)
+    made_at = datetime.fromisoformat(str(inspected["Created"]).rstrip("Z")[:26]).replace(tzinfo=UTC)
     done = Checkpoint(
-        str(found["Id"]), str(found.get("Comment") or ""), made_at, int(layers[0].get("Size") or 0) + beside
+        str(inspected["Id"]), str(inspected.get("Comment") or ""), made_at, int(layers[0].get("Size") or 0) + beside
     )
     _write(record.model_copy(update={"id": done.id, "size_bytes": done.size_bytes}))
     with contextlib.suppress(SandboxUnavailable):  # ignored: the next checkpoint tries again
@@ -128,18 +128,18 @@ def restore(
     image = require(engine, checkpoint)
     with engine_errors(f"putting sandbox {container.name!r} aside"):
         engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
-    made: Container | None = None
+    new_container: Container | None = None
     try:
-        made = containers.create(engine, config.model_copy(update={"image": image, "name": container.name}))
-        prepare(made)
+        new_container = containers.create(engine, config.model_copy(update={"image": image, "name": container.name}))
+        prepare(new_container)
     except BaseException:
-        if made is not None:
-            made.remove()
+        if new_container is not None:
+            new_container.remove()
         with contextlib.suppress(SandboxUnavailable), engine_errors("putting it back"):
             engine.api.rename(container.id, container.name)
         raise
     container.remove()
-    return made
+    return new_container
 
 
 def drop(engine: Engine, checkpoint: str) -> None:
@@ -166,18 +166,18 @@ def facts(engine: Engine, checkpoint: str) -> engine_images.ImageFacts:
     """
     try:
         with engine_errors(f"looking for checkpoint {checkpoint[:19]!r}"):
-            found = engine.api.inspect_image(checkpoint)
+            inspected = engine.api.inspect_image(checkpoint)
     except SandboxUnavailable as error:
         raise ImageUnavailable(
             f"Checkpoint {checkpoint[:19]!r} does not exist any more. Remedy: use another."
         ) from error
-    labels = (found.get("Config") or {}).get("Labels") or {}
+    labels = (inspected.get("Config") or {}).get("Labels") or {}
     if labels.get(LABEL) != "1":
         raise ImageUnavailable(
             f"Image {checkpoint[:19]!r} is not a checkpoint. Remedy: name one that checkpoint() returned."
         )
     # the image's own user is root: see create_payload
-    return engine_images.facts_of_image(found)._replace(user=str(labels.get("ohsandbox.user") or ""))
+    return engine_images.facts_of_image(inspected)._replace(user=str(labels.get("ohsandbox.user") or ""))
 
 
 # --- retention ---
@@ -215,10 +215,10 @@ class CheckpointRecord(BaseModel):
 def begin(engine: Engine, *, owner: Path | None, pod: Pod | None = None) -> CheckpointRecord:
     """Write a record for a checkpoint before it is created."""
     tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-    place = None if owner is None else str(owner.absolute())
+    owner_path = None if owner is None else str(owner.absolute())
     services = () if pod is None else service_checkpoints.names_of(tag, pod)
     return _write(
-        CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=place, services=services)
+        CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=owner_path, services=services)
     )
 
 
@@ -240,22 +240,22 @@ def forget(record: CheckpointRecord) -> None:
 
 def records(engine: Engine) -> list[CheckpointRecord]:
     """Return all records of this engine and state directory, oldest first; damaged ones are skipped."""
-    found = []
+    pending_records = []
     for path in subdirectory("checkpoints").iterdir():
         with contextlib.suppress(OSError, ValidationError):
             record = CheckpointRecord.model_validate_json(path.read_bytes())
             if _TAG.fullmatch(path.name) and record.tag == path.name and record.engine == engine.address.url:
-                found.append(record)
-    return sorted(found, key=lambda record: (record.made_at, record.tag))
+                pending_records.append(record)
+    return sorted(pending_records, key=lambda record: (record.made_at, record.tag))
 
 
 def also_for(engine: Engine, image: str, *, owner: Path) -> None:
     """Keep a checkpoint for one more owner; does nothing if the checkpoint no longer exists."""
-    known = [record for record in records(engine) if record.id == image]
-    size, before = max((record.size_bytes for record in known), default=0), known[0] if known else None
+    of_image = [record for record in records(engine) if record.id == image]
+    size, before = max((record.size_bytes for record in of_image), default=0), of_image[0] if of_image else None
     record = begin(engine, owner=owner)
     if before is not None and before.services:
-        tags = tuple(record.tag + one.removeprefix(before.tag) for one in before.services)
+        tags = tuple(record.tag + tag.removeprefix(before.tag) for tag in before.services)
         record = _write(record.model_copy(update={"services": tags}))
     try:
         with engine_errors(f"keeping checkpoint {image[:19]!r}"):
@@ -304,11 +304,11 @@ def prune(engine: Engine, *, owner: Path | None) -> None:
         release(engine, record)
 
 
-def _beyond(found: list[CheckpointRecord], *, count: int, size_bytes: int) -> list[CheckpointRecord]:
+def _beyond(of_owner: list[CheckpointRecord], *, count: int, size_bytes: int) -> list[CheckpointRecord]:
     """Return the oldest of found (oldest first) that exceed count or size_bytes; never the newest."""
     total = 0
-    for number, record in enumerate(reversed(found)):
+    for number, record in enumerate(reversed(of_owner)):
         total += record.size_bytes
         if number and (number >= count or total > size_bytes):
-            return found[: len(found) - number]
+            return of_owner[: len(of_owner) - number]
     return []

@@ -89,9 +89,11 @@ class Setup(NamedTuple):
         if self.workspace is None:
             return {}, ""
         after = traces.scan(self.workspace)
-        found = None if after is None or self.before is None else traces.traces(self.before, after)
+        changed = None if after is None or self.before is None else traces.traces(self.before, after)
         return (
-            (found, "") if found is not None else ({}, "it changed too many files of the workspace, or they are many")
+            (changed, "")
+            if changed is not None
+            else ({}, "it changed too many files of the workspace, or they are many")
         )
 
     def keep(self, engine: Engine, made: Checkpoint, found: dict[str, Stamp]) -> None:
@@ -112,8 +114,8 @@ def find(engine: Engine, options: DockerOptions, facts: ImageFacts) -> Setup:
     Raises:
         UsageError: the directory to copy cannot be read, or the state directory not written.
     """
-    place = subdirectory("setups").absolute() / _digest(engine, options, facts)
-    return Setup(place, options.workspace, _found(engine, place))
+    directory = subdirectory("setups").absolute() / _digest(engine, options, facts)
+    return Setup(directory, options.workspace, _found(engine, directory))
 
 
 def keep(sandbox: Sandbox, setup_key: str | None, checkpoint: Callable[[Path], Checkpoint]) -> str:
@@ -125,16 +127,16 @@ def keep(sandbox: Sandbox, setup_key: str | None, checkpoint: Callable[[Path], C
         return "it did not begin with a setup to keep"
     if setup_key != sandbox.options.setup_key:
         return "a file that it reads changed meanwhile"
-    found, why_not = setup.why_not(sandbox.script(_LEFT_RUNNING))
+    changed, why_not = setup.why_not(sandbox.script(_LEFT_RUNNING))
     if not why_not:
         setup.place.mkdir(mode=0o700, exist_ok=True)
-        setup.keep(sandbox.container.engine, checkpoint(setup.place), found)
+        setup.keep(sandbox.container.engine, checkpoint(setup.place), changed)
     return why_not
 
 
-def _found(engine: Engine, place: Path) -> str | None:
+def _found(engine: Engine, directory: Path) -> str | None:
     try:
-        record = _Record.model_validate_json((place / _RECORD).read_bytes())
+        record = _Record.model_validate_json((directory / _RECORD).read_bytes())
     except (OSError, ValidationError):
         return None
     if _is_over(record) or (record.workspace is not None and not traces.are_there(record.workspace, record.traces)):
@@ -151,11 +153,11 @@ def _is_over(record: _Record) -> bool:
 
 def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
     """Return a digest of everything on which the files depend."""
-    said = options.model_dump(mode="json", exclude=_NOT_OF_FILES)
-    place = options.workspace or options.copy_of
-    owner = None if place is None else Path(place).stat()[4:6]
+    option_values = options.model_dump(mode="json", exclude=_NOT_OF_FILES)
+    source = options.workspace or options.copy_of
+    owner = None if source is None else Path(source).stat()[4:6]
     of_copy = None if options.copy_of is None else _stamps(options.copy_of, everything=options.copies_all)
-    whole = [engine.address.url, facts.id, facts.platform, os.getuid(), said, owner, of_copy]
+    whole = [engine.address.url, facts.id, facts.platform, os.getuid(), option_values, owner, of_copy]
     return hashlib.sha256(json.dumps(whole, sort_keys=True, default=str).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -164,20 +166,20 @@ def _stamps(source: str, *, everything: bool) -> str:
     digest = hashlib.sha256()
     for path in sorted(select(Path(source), everything=everything).paths or ()):
         with contextlib.suppress(FileNotFoundError):
-            found = os.lstat(f"{source}/{path}")
-            said = repr((path, found.st_mode, found.st_size, found.st_ino, found.st_ctime_ns))
-            digest.update(said.encode("utf-8", "surrogateescape"))
+            stats = os.lstat(f"{source}/{path}")
+            stamp = repr((path, stats.st_mode, stats.st_size, stats.st_ino, stats.st_ctime_ns))
+            digest.update(stamp.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
 def expire() -> None:
     """Remove directories of setups that are too old, or whose workspace is gone; their checkpoints become orphans."""
-    for place in subdirectory("setups").iterdir():
+    for directory in subdirectory("setups").iterdir():
         try:
-            record = _Record.model_validate_json((place / _RECORD).read_bytes())
+            record = _Record.model_validate_json((directory / _RECORD).read_bytes())
             is_over = _is_over(record)
         except (OSError, ValidationError):  # its setup is still running, or was killed
             with contextlib.suppress(OSError):
-                is_over = time.time() - place.stat().st_mtime > checkpoint_images.UNFINISHED_S
+                is_over = time.time() - directory.stat().st_mtime > checkpoint_images.UNFINISHED_S
         if is_over:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)

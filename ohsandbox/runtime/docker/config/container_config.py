@@ -180,7 +180,7 @@ class ContainerConfig(BaseModel):
     @property
     def is_mapped(self) -> bool:
         """Whether the sandbox can write files of the host; its processes then have no capability."""
-        return any(not one.read_only for one in self.binds)
+        return any(not bind.read_only for bind in self.binds)
 
     @property
     def capabilities(self) -> dict[str, int]:
@@ -198,16 +198,19 @@ class ContainerConfig(BaseModel):
     def tmpfs(self) -> dict[str, str]:
         """The options of each tmpfs, by its mount point."""
         limits = self.limits
-        found = {
+        mounts = {
             PRIVATE_DIR: f"rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777",
             CONNECTOR_DIR: _CONNECTOR_TMPFS,
         }
         if self.hardening == "strict":
-            places = (*_STRICT_WRITABLE, *(() if any(one.target == WORKSPACE for one in self.binds) else (WORKSPACE,)))
+            places = (
+                *_STRICT_WRITABLE,
+                *(() if any(bind.target == WORKSPACE for bind in self.binds) else (WORKSPACE,)),
+            )
             size = limits.memory_bytes // _STRICT_SHARE
-            found |= dict.fromkeys(places, f"rw,nosuid,nodev,exec,size={size},mode=1777")
-            found[TRUST_DIR] = "rw,nosuid,nodev,noexec,size=4m,mode=0755"
-        return found
+            mounts |= dict.fromkeys(places, f"rw,nosuid,nodev,exec,size={size},mode=1777")
+            mounts[TRUST_DIR] = "rw,nosuid,nodev,noexec,size=4m,mode=0755"
+        return mounts
 
     @property
     def security_options(self) -> list[str]:
@@ -283,8 +286,10 @@ def host_config(config: ContainerConfig) -> dict[str, Any]:
         host["CpusetCpus"] = limits.cpuset
     for bind in config.binds:
         nested = [
-            _bind(one.source or f"{bind.source}/{one.path}", f"{bind.target}/{one.path}", read_only=one.read_only)
-            for one in bind.guard
+            _bind(
+                guard.source or f"{bind.source}/{guard.path}", f"{bind.target}/{guard.path}", read_only=guard.read_only
+            )
+            for guard in bind.guard
         ]
         host["Mounts"] += [_bind(bind.source, bind.target, read_only=bind.read_only), *nested]
     if config.cache_volume:  # files of the image at that place are not copied into the volume

@@ -140,7 +140,7 @@ class DockerOptions(BaseModel):
     @property
     def writable(self) -> tuple[str, ...]:
         """Directories of this machine that the sandbox can write to."""
-        return tuple(one.source for one in self.bound if not one.read_only)
+        return tuple(mount.source for mount in self.bound if not mount.read_only)
 
     @property
     def workspace(self) -> str | None:
@@ -194,40 +194,42 @@ def checked(**asked: object) -> DockerOptions:
         UsageError: a name, directory, limit or combination is invalid.
     """
     try:
-        found = DockerOptions.model_validate({name: value for name, value in asked.items() if value is not None})
+        options = DockerOptions.model_validate({name: value for name, value in asked.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        where = ".".join(str(part) for part in first["loc"][1:])
-        told = first["msg"].removeprefix("Value error, ")
-        expected = f"{where}: {told}" if where else told
+        field = ".".join(str(part) for part in first["loc"][1:])
+        reason = first["msg"].removeprefix("Value error, ")
+        expected = f"{field}: {reason}" if field else reason
         raise wrong(f"DockerRuntime({name}=...)", asked.get(name), expected) from error
-    _check_names(found)
-    found = _with_network(found, asked)
-    if found.ca_bundle is not None:
-        _check_bundle(found.ca_bundle)
-    profiles.check(found)
-    caches.check(found.cache)
-    if asked.get("git") and not found.writable:
-        raise UsageError(f"git={found.git!r} is for a bound directory. Remedy: pass workspace=DIR, or leave out git=.")
-    if found.attach is not None:
+    _check_names(options)
+    options = _with_network(options, asked)
+    if options.ca_bundle is not None:
+        _check_bundle(options.ca_bundle)
+    profiles.check(options)
+    caches.check(options.cache)
+    if asked.get("git") and not options.writable:
+        raise UsageError(
+            f"git={options.git!r} is for a bound directory. Remedy: pass workspace=DIR, or leave out git=."
+        )
+    if options.attach is not None:
         _check_joined(asked)
-    if found.services:
-        services = check_services(found.services, network=found.network)
-        found = found.model_copy(update={"services": services})
-    if found.platform is not None:
-        found = found.model_copy(update={"platform": profiles.checked_platform(found.platform)})
-    return _with_vetted(found)
+    if options.services:
+        services = check_services(options.services, network=options.network)
+        options = options.model_copy(update={"services": services})
+    if options.platform is not None:
+        options = options.model_copy(update={"platform": profiles.checked_platform(options.platform)})
+    return _with_vetted(options)
 
 
-def _with_vetted(found: DockerOptions) -> DockerOptions:
+def _with_vetted(options: DockerOptions) -> DockerOptions:
     """Return a copy of the options whose paths are checked and resolved on this machine."""
-    copy_of = None if found.copy_of is None else mount_policy.check_directory(found.copy_of, copied=True)
-    if not found.bound:
-        return found.model_copy(update={"copy_of": copy_of})
+    copy_of = None if options.copy_of is None else mount_policy.check_directory(options.copy_of, copied=True)
+    if not options.bound:
+        return options.model_copy(update={"copy_of": copy_of})
     taken = [] if copy_of is None else [WORKSPACE]
-    workspaces, bound = bind_mounts.vetted(found.workspaces, found.mounts, taken=taken)
-    return found.model_copy(update={"copy_of": copy_of, "workspaces": tuple(workspaces), "mounts": tuple(bound)})
+    workspaces, bound = bind_mounts.vetted(options.workspaces, options.mounts, taken=taken)
+    return options.model_copy(update={"copy_of": copy_of, "workspaces": tuple(workspaces), "mounts": tuple(bound)})
 
 
 def _check_bundle(path: str) -> None:
@@ -240,11 +242,11 @@ def _check_bundle(path: str) -> None:
 
 def _check_joined(asked: Mapping[str, object]) -> None:
     """Refuse options that cannot be applied to a running container."""
-    given = next((name for name, value in asked.items() if value and name not in _OF_ANY_CONTAINER), None)
+    barred = next((name for name, value in asked.items() if value and name not in _OF_ANY_CONTAINER), None)
     if asked.get("keep") is False:
         raise UsageError("keep=False: a container that is joined is not ours to remove. Remedy: leave out keep=.")
-    if given is not None:
-        name = {"copy_of": "copy", "workspaces": "workspace"}.get(given, given)
+    if barred is not None:
+        name = {"copy_of": "copy", "workspaces": "workspace"}.get(barred, barred)
         other = "use `upload`" if name in {"copy", "workspace"} else f"{name}="
         raise UsageError(
             f"{name}= is for a new container, and attach= joins one that has its own. "
@@ -252,20 +254,20 @@ def _check_joined(asked: Mapping[str, object]) -> None:
         )
 
 
-def _with_network(found: DockerOptions, asked: Mapping[str, object]) -> DockerOptions:
+def _with_network(options: DockerOptions, asked: Mapping[str, object]) -> DockerOptions:
     """Return the options with rules checked; rules without a network select the allowlist."""
-    if found.credentials and asked.get("network") not in {None, "allowlist"}:
+    if options.credentials and asked.get("network") not in {None, "allowlist"}:
         raise UsageError(
-            f"credentials= are added by the allowlist's proxy, and network={found.network!r} has none. "
+            f"credentials= are added by the allowlist's proxy, and network={options.network!r} has none. "
             "Remedy: network='allowlist'."
         )
-    if not found.allow:
-        return found
-    if found.network == "none" and asked.get("network"):
+    if not options.allow:
+        return options
+    if options.network == "none" and asked.get("network"):
         raise UsageError("allow= needs egress, and network='none' has none. Remedy: network='allowlist'.")
-    if found.network == "none":
-        found = found.model_copy(update={"network": "allowlist"})
-    return found.model_copy(update={"allow": checked_rules(found.network, found.allow)})
+    if options.network == "none":
+        options = options.model_copy(update={"network": "allowlist"})
+    return options.model_copy(update={"allow": checked_rules(options.network, options.allow)})
 
 
 def checked_rules(network: NetworkMode, rules: Sequence[str]) -> tuple[str, ...]:
@@ -292,16 +294,16 @@ def _addresses(rules: Sequence[str]) -> tuple[str, ...]:
     from ohsandbox.network.open_addresses import parse_exception  # noqa: PLC0415 - most sandboxes have no network
     from ohsandbox.network.policy import parse_rule  # noqa: PLC0415
 
-    found: list[str] = []
+    addresses: list[str] = []
     for rule in rules:
         try:
-            found.append(str(parse_exception(rule)))
+            addresses.append(str(parse_exception(rule)))
         except UsageError as error:
             try:
                 parse_rule(rule)
             except UsageError:
                 raise error from None
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(addresses))
 
 
 def _check_image(image: str) -> None:

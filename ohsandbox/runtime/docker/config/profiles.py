@@ -27,10 +27,10 @@ def checked_platform(platform: str) -> str:
     Raises:
         UsageError: the text is not a Linux platform.
     """
-    found = _PLATFORM.fullmatch(platform)
-    if found is None:
+    match = _PLATFORM.fullmatch(platform)
+    if match is None:
         raise wrong("platform", platform, "give one such as 'linux/amd64' or 'linux/arm64'")
-    return f"linux/{found[1]}{found[2] or ''}"
+    return f"linux/{match[1]}{match[2] or ''}"
 
 
 def check(found: DockerOptions) -> None:
@@ -69,8 +69,8 @@ def check(found: DockerOptions) -> None:
         "cache=": found.cache,
         "copy= (the copy would be in no checkpoint)": found.copy_of,
     }
-    if given := next((name for name, value in wide.items() if value), None):
-        raise UsageError(f"profile='strict' and {given} exclude each other. Remedy: leave one out.")
+    if option := next((name for name, value in wide.items() if value), None):
+        raise UsageError(f"profile='strict' and {option} exclude each other. Remedy: leave one out.")
 
 
 def is_root(user: str) -> bool:
@@ -108,16 +108,16 @@ def oci_runtime(name: str, engine: Engine) -> dict[str, Any]:
         return {}
     with engine_errors("asking the engine for its OCI runtimes"):
         info = engine.api.info()
-    known: dict[str, Any] = info.get("Runtimes") or {}
-    if name not in known:
-        there = ", ".join(sorted(known)) or "none"
+    runtimes: dict[str, Any] = info.get("Runtimes") or {}
+    if name not in runtimes:
+        there = ", ".join(sorted(runtimes)) or "none"
         raise UsageError(
             f"The engine has no OCI runtime {name!r}; it has: {there}. "
             "Remedy: register it in the engine's daemon.json, or leave --oci-runtime (runtime=) out."
         )
     return {
         "runtime": name,
-        "own_kernel": bool(_OWN_KERNEL.search(f"{name} {known[name]}")),
+        "own_kernel": bool(_OWN_KERNEL.search(f"{name} {runtimes[name]}")),
         "engine_kernel": str(info.get("KernelVersion") or ""),
         "engine_memory_bytes": int(info.get("MemTotal") or 0),
     }

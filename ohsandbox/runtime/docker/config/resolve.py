@@ -96,7 +96,7 @@ def resolve(
     if asked.writable:
         labels["ohsandbox.git"] = asked.git
     if asked.bound or asked.checkpoint:
-        places = {name: [one.target for one in getattr(asked, name)] for name in ("workspaces", "mounts")}
+        places = {name: [mount.target for mount in getattr(asked, name)] for name in ("workspaces", "mounts")}
         labels[BINDS_LABEL] = json.dumps(places)
     return ContainerConfig(
         name=name, image=facts.id, workdir=workdir, user=user, env=env,
@@ -110,16 +110,16 @@ def resolve(
 
 def _with_the_images(env: Mapping[str, str], image_env: Sequence[str]) -> dict[str, str]:
     """Replace `${containerEnv:NAME}` in values by the image's variable, as in a devcontainer.json."""
-    known = {"PATH": _DEFAULT_PATH} | dict(entry.partition("=")[::2] for entry in image_env)
-    return {name: _OF_THE_IMAGE.sub(lambda one: known.get(one[1], ""), value) for name, value in env.items()}
+    variables = {"PATH": _DEFAULT_PATH} | dict(entry.partition("=")[::2] for entry in image_env)
+    return {name: _OF_THE_IMAGE.sub(lambda match: variables.get(match[1], ""), value) for name, value in env.items()}
 
 
 def _unset(image_env: list[str], env: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
     """Return the image's variables to remove; a checkpoint may have those of a cache that the new sandbox lacks."""
     values = dict(entry.partition("=")[::2] for entry in image_env)
     ours = (*caches.ENVIRONMENT.items(), ("APT_CONFIG", CA_FILE_VARIABLES["APT_CONFIG"]))
-    left = {name for name, value in ours if values.get(name) == value and name not in env}
-    return tuple(sorted(left.union(name for name in hostile_names(image_env) if name not in asked)))
+    unchanged = {name for name, value in ours if values.get(name) == value and name not in env}
+    return tuple(sorted(unchanged.union(name for name in hostile_names(image_env) if name not in asked)))
 
 
 def hostile_names(image_env: list[str]) -> tuple[str, ...]:
@@ -145,19 +145,19 @@ def _identity(bound: Sequence[Mount], engine: Engine) -> mount_policy.Identity |
     """Return the user who is to own files written to this machine; None if nothing writable is bound."""
     if not bound:
         return None
-    what = "workspace= and mounts="
+    options_named = "workspace= and mounts="
     if not engine.address.is_local:
         raise UsageError(
-            f"{what} need an engine on this machine, and {engine.address} is another. "
+            f"{options_named} need an engine on this machine, and {engine.address} is another. "
             "Remedy: work on a copy (--copy, copy=True); `ohsandbox run` brings its changes back."
         )
-    writable = [one.source for one in bound if not one.read_only]
+    writable = [mount.source for mount in bound if not mount.read_only]
     if not writable:
         return None
     security = " ".join(engine.info().get("SecurityOptions") or [])
     if "name=userns" in security:
         raise UsageError(
-            f"{what} cannot give their files to you: this engine remaps users (userns-remap). "
+            f"{options_named} cannot give their files to you: this engine remaps users (userns-remap). "
             "Remedy: copy the files in with `upload`, or use an engine without userns-remap."
         )
     return mount_policy.identity(writable[0], rootless="name=rootless" in security)

@@ -62,9 +62,9 @@ def _without_tracing_the_keeper(rules: list[dict[str, Any]]) -> list[dict[str, A
     The kernel reads only the low 32 bits of pid, but a filter's "not equal" compares 64; so allow pid 0, as in
     PTRACE_TRACEME, or any pid with one of bits 1 to 31 set.
     """
-    kept = [rule for rule in rules if rule["names"] != ["ptrace"]]
+    kept_rules = [rule for rule in rules if rule["names"] != ["ptrace"]]
     others = [_allow("ptrace", _bits(1, 1 << bit, 1 << bit)) for bit in range(1, 32)]
-    return [*kept, _allow("ptrace", _bits(1, 0xFFFFFFFF, 0)), *others]
+    return [*kept_rules, _allow("ptrace", _bits(1, 0xFFFFFFFF, 0)), *others]
 
 
 def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -72,10 +72,10 @@ def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     A filter cannot say "none of these", so a request passes if any of its upper 24 bits differs from theirs.
     """
-    kept = [{**rule, "names": [n for n in rule["names"] if n not in {"fallocate", "ioctl"}]} for rule in rules]
+    kept_rules = [{**rule, "names": [n for n in rule["names"] if n not in {"fallocate", "ioctl"}]} for rule in rules]
     frees = _PUNCH_HOLE | _COLLAPSE_RANGE
     return [
-        *kept,
+        *kept_rules,
         _allow("fallocate", _bits(1, _PUNCH_HOLE, _PUNCH_HOLE)),
         _allow("fallocate", _bits(1, frees, _COLLAPSE_RANGE)),
         {**_allow("fallocate", _bits(1, frees, 0)), "action": "SCMP_ACT_ERRNO", "errnoRet": _EOPNOTSUPP},
@@ -85,13 +85,13 @@ def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _without_mode(rules: list[dict[str, Any]], bits: int) -> list[dict[str, Any]]:
     taken = {*_MODE_ARGUMENT, *_OPEN_ARGUMENTS, "openat2"}
-    kept = [{**rule, "names": [name for name in rule["names"] if name not in taken]} for rule in rules]
-    kept += [_allow(name, _bits(position, bits, 0)) for name, position in _MODE_ARGUMENT.items()]
+    kept_rules = [{**rule, "names": [name for name in rule["names"] if name not in taken]} for rule in rules]
+    kept_rules += [_allow(name, _bits(position, bits, 0)) for name, position in _MODE_ARGUMENT.items()]
     for name, (flags, mode) in _OPEN_ARGUMENTS.items():
-        kept += [_allow(name, _bits(flags, _O_CREAT_OR_TMPFILE, 0)), _allow(name, _bits(mode, bits, 0))]
+        kept_rules += [_allow(name, _bits(flags, _O_CREAT_OR_TMPFILE, 0)), _allow(name, _bits(mode, bits, 0))]
     # openat2 hides its mode behind a pointer; ENOSYS makes callers fall back to openat
-    kept.append({"names": ["openat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS})
-    return [rule for rule in kept if rule["names"]]
+    kept_rules.append({"names": ["openat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS})
+    return [rule for rule in kept_rules if rule["names"]]
 
 
 def _allow(name: str, *args: dict[str, Any]) -> dict[str, Any]:

@@ -153,8 +153,8 @@ def find(environ: Mapping[str, str]) -> EngineAddress:
 
     with _usage_errors():
         if environ.get("DOCKER_HOST"):
-            found = kwargs_from_env(dict(environ))
-            return EngineAddress(found["base_url"], found.get("tls"), "DOCKER_HOST")
+            arguments = kwargs_from_env(dict(environ))
+            return EngineAddress(arguments["base_url"], arguments.get("tls"), "DOCKER_HOST")
         name = environ.get("DOCKER_CONTEXT") or get_current_context_name()
         if name == "default":
             return EngineAddress("unix:///var/run/docker.sock", None, "default")
@@ -213,8 +213,10 @@ def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engi
         api.trust_env = False
         # the ping's header has the version in 1 ms; GET /version takes 10 ms, as engine 20.10 asks all its components
         pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
-        said = pinged.headers.get("Api-Version") if pinged.ok else None
-        version = _checked_version({"ApiVersion": said} if said else api.version(api_version=False), address)
+        api_version = pinged.headers.get("Api-Version") if pinged.ok else None
+        version = _checked_version(
+            {"ApiVersion": api_version} if api_version else api.version(api_version=False), address
+        )
         api._version = version  # noqa: SLF001 - docker-py sets it in its constructor only
     except BaseException:
         api.close()
@@ -275,8 +277,8 @@ def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError
         why = "the socket does not exist"
     elif "refused" in text:
         why = "connection refused"
-    elif found := re.search(r"certificate verify failed: [^()]+|SSLError\([^()]+", text):
-        why = found[0].strip()
+    elif match := re.search(r"certificate verify failed: [^()]+|SSLError\([^()]+", text):
+        why = match[0].strip()
     else:
         why = " ".join(text.split())[:200]
     return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {remedy}.")
@@ -298,7 +300,7 @@ def socket_mode(address: EngineAddress) -> str | None:
     if not address.is_local:
         return None
     try:
-        found = Path(_socket_path(address)).stat()
+        stats = Path(_socket_path(address)).stat()
     except OSError:
         return None
-    return f"{found.st_uid}:{found.st_gid} {stat.S_IMODE(found.st_mode):04o}"
+    return f"{stats.st_uid}:{stats.st_gid} {stat.S_IMODE(stats.st_mode):04o}"

@@ -122,8 +122,8 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
         if rule.kind is UnknownUserError:
             return UnknownUserError(f"The sandbox has no user {user!r}. Remedy: {rule.remedy}.")
         if rule.kind is WorkdirMissingError:
-            what = f"The directory does not exist in the sandbox; {rule.remedy}"
-            return WorkdirMissingError(errno.ENOENT, what, workdir)
+            reason = f"The directory does not exist in the sandbox; {rule.remedy}"
+            return WorkdirMissingError(errno.ENOENT, reason, workdir)
         if rule.kind is WorkdirNotADirectoryError:
             return WorkdirNotADirectoryError(errno.ENOTDIR, f"It is not a directory; {rule.remedy}", workdir)
         return rule.kind(f"The process could not start: {one_line(text)}. Remedy: {rule.remedy}.")

@@ -47,9 +47,9 @@ def id_in(lines: list[str]) -> str | None:
     """Return the container id found in the lines of a /proc/PID/mountinfo; None without one."""
     for fields in (line.split() for line in lines):
         if len(fields) > 4 and fields[4] in {"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"}:  # noqa: PLR2004
-            found = _OWN_FILE.search(fields[3])
-            if found:
-                return found[1]
+            match = _OWN_FILE.search(fields[3])
+            if match:
+                return match[1]
     return None
 
 
@@ -60,21 +60,23 @@ def own_mounts(engine: Engine) -> tuple[OwnMount, ...] | None:
     if engine.own_mounts is None:
         try:
             with engine_errors("asking the engine for our own container"):
-                found = engine.api.inspect_container(own)
+                inspected = engine.api.inspect_container(own)
         except OhsandboxError:
             return None
-        engine.own_mounts = mounts_in(found)
+        engine.own_mounts = mounts_in(inspected)
     return engine.own_mounts
 
 
 def mounts_in(found: Mapping[str, Any]) -> tuple[OwnMount, ...]:
     """Return the mounts of an inspected container, nested ones before those that contain them."""
-    made = []
-    for one in found.get("Mounts") or []:
-        kind, source = one.get("Type"), str(one.get("Source") or "")
-        made.append(OwnMount(str(one["Destination"]), source if kind in {"bind", "volume"} else "", kind == "volume"))
-    made += [OwnMount(place, "") for place in (found.get("HostConfig") or {}).get("Tmpfs") or {}]
-    return tuple(sorted(made, key=lambda one: -len(PurePosixPath(one.place).parts)))
+    mounts = []
+    for mount in found.get("Mounts") or []:
+        kind, source = mount.get("Type"), str(mount.get("Source") or "")
+        mounts.append(
+            OwnMount(str(mount["Destination"]), source if kind in {"bind", "volume"} else "", kind == "volume")
+        )
+    mounts += [OwnMount(target, "") for target in (found.get("HostConfig") or {}).get("Tmpfs") or {}]
+    return tuple(sorted(mounts, key=lambda mount: -len(PurePosixPath(mount.place).parts)))
 
 
 def to_engine(path: str, mounts: tuple[OwnMount, ...]) -> str:
@@ -88,9 +90,9 @@ def to_engine(path: str, mounts: tuple[OwnMount, ...]) -> str:
 
 
 def _mount_of(path: str, mounts: tuple[OwnMount, ...]) -> OwnMount:
-    found = next((one for one in mounts if _below(path, one.place) is not None), None)
-    if found is not None and found.source:
-        return found
+    mount = next((candidate for candidate in mounts if _below(path, candidate.place) is not None), None)
+    if mount is not None and mount.source:
+        return mount
     raise UsageError(
         f"{path!r} is in this container only: the engine makes the sandbox beside this container, and does not see it. "
         "Remedy: start this container with `-v DIRECTORY:/workspace` and name what is below /workspace."
@@ -99,8 +101,10 @@ def _mount_of(path: str, mounts: tuple[OwnMount, ...]) -> OwnMount:
 
 def to_us(path: str, mounts: tuple[OwnMount, ...]) -> str:
     """Translate a path on the engine's machine to one in our container; return it unchanged if it is not there."""
-    seen = [(one.place, inside) for one in mounts if one.source and (inside := _below(path, one.source)) is not None]
-    return min((_joined(place, inside) for place, inside in seen), key=len, default=path)
+    seen = [
+        (mount.place, inside) for mount in mounts if mount.source and (inside := _below(path, mount.source)) is not None
+    ]
+    return min((_joined(target, inside) for target, inside in seen), key=len, default=path)
 
 
 def _below(path: str, directory: str) -> str | None:
@@ -124,7 +128,7 @@ def for_engine(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
     binds = host.get("Mounts")
     if not binds or (mounts := own_mounts(engine)) is None:
         return payload
-    named = [_named_for_engine(one, mounts) if one["Type"] == "bind" else one for one in binds]
+    named = [_named_for_engine(bind, mounts) if bind["Type"] == "bind" else bind for bind in binds]
     return payload | {"HostConfig": host | {"Mounts": named}}
 
 
@@ -144,6 +148,7 @@ def as_we_name(found: dict[str, Any], engine: Engine) -> dict[str, Any]:
     if not binds or (mounts := own_mounts(engine)) is None:
         return found
     named = [
-        one | {"Source": to_us(str(one.get("Source")), mounts)} if one.get("Type") == "bind" else one for one in binds
+        mount | {"Source": to_us(str(mount.get("Source")), mounts)} if mount.get("Type") == "bind" else mount
+        for mount in binds
     ]
     return found | {"Mounts": named}

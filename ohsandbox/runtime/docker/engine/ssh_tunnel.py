@@ -75,9 +75,9 @@ class SshAddress(NamedTuple):
             UsageError: a part is missing, or contains characters that it may not have.
         """
 
-        def refuse(what: str) -> UsageError:
+        def refuse(fault: str) -> UsageError:
             return UsageError(
-                f"DOCKER_HOST={quoted_line(url, limit_chars=100)!r} is refused: {what}. Remedy: ssh://USER@HOST[:PORT]."
+                f"DOCKER_HOST={quoted_line(url, limit_chars=100)!r} is refused: {fault}. Remedy: ssh://USER@HOST[:PORT]."
             )
 
         if not url.isascii() or not url.isprintable() or " " in url:  # urlsplit drops some of these characters
@@ -190,9 +190,9 @@ class SshTunnel:
             self._end()
             raise
 
-    def _ask(self, control: str, what: str, *options: str) -> None:
+    def _ask(self, control: str, request: str, *options: str) -> None:
         """Make the connection do something, by a second `ssh` that reads no configuration of the user's."""
-        words = ["ssh", "-F", "none", "-S", control, "-O", what, *options, "--", "x"]
+        words = ["ssh", "-F", "none", "-S", control, "-O", request, *options, "--", "x"]
         try:
             ended = subprocess.run(words, capture_output=True, timeout=_FORWARD_S, check=False)
         except subprocess.TimeoutExpired:
@@ -204,23 +204,23 @@ class SshTunnel:
     def _socket_there(self, process: subprocess.Popen[bytes], nonce: str) -> str:
         """Return the engine's socket on the remote machine; other output of its start-up files is skipped."""
         assert process.stdout is not None  # noqa: S101 - a pipe
-        found: list[str] = []
+        sockets: list[str] = []
 
         def read() -> None:
             for line in iter(process.stdout.readline, b""):  # type: ignore[union-attr]
                 if line.startswith(nonce.encode() + b":"):
-                    found.append(line.decode(errors="replace").partition(":")[2].strip())
+                    sockets.append(line.decode(errors="replace").partition(":")[2].strip())
                     return
 
         reader = threading.Thread(target=read, name="ohsandbox-ssh-hello", daemon=True)
         reader.start()
         reader.join(CONNECT_S)
-        if not found:
+        if not sockets:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1)  # then what it wrote about the reason has arrived
             raise self._unreachable()
-        said = found[0].removeprefix("unix://")
-        return said if found[0].startswith("unix://") and _SOCKET.fullmatch(said) else _DEFAULT_SOCKET
+        socket_path = sockets[0].removeprefix("unix://")
+        return socket_path if sockets[0].startswith("unix://") and _SOCKET.fullmatch(socket_path) else _DEFAULT_SOCKET
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stderr is not None  # noqa: S101 - a pipe
@@ -231,19 +231,19 @@ class SshTunnel:
     def _unreachable(self) -> EngineUnavailable:
         return EngineUnavailable(f"No Docker engine answers at {self._url}: {self._explained(' '.join(self._said))}")
 
-    def _explained(self, said: str) -> str:
+    def _explained(self, complaint: str) -> str:
         """Return the reason with its remedy, in one line."""
         host = self._address.host
-        if "IDENTIFICATION HAS CHANGED" in said:
+        if "IDENTIFICATION HAS CHANGED" in complaint:
             return (
                 f"the host key of {host} is not the one that is known, as where somebody is in between. "
                 f"Remedy: ask who runs it; only if it was really changed: `ssh-keygen -R {host}`, then `ssh {host}`."
             )
-        if "Host key verification failed" in said or "host key is known" in said:
+        if "Host key verification failed" in complaint or "host key is known" in complaint:
             return f"the host key of {host} is not known. Remedy: `ssh {host}` once, and compare it."
-        if "Permission denied (" in said:
+        if "Permission denied (" in complaint:
             return f"{host} does not accept a key. Remedy: have `ssh {host}` work without a question (ssh-add)."
-        words = quoted_line(said[-200:], limit_chars=200) or f"no answer within {CONNECT_S:.0f} s"
+        words = quoted_line(complaint[-200:], limit_chars=200) or f"no answer within {CONNECT_S:.0f} s"
         return f"ssh says: {words}. Remedy: have `ssh {host} docker version` work."
 
     def _end(self) -> None:

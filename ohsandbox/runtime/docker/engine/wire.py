@@ -38,8 +38,8 @@ class Wire:
     def readable(self, deadline: float | None) -> bool:
         """Wait until `recv_into` would not block; return False when time.monotonic() passes deadline first."""
         while not self.pending():
-            left = POLL_MS if deadline is None else max(0, min(POLL_MS, round((deadline - time.monotonic()) * 1000)))
-            if self._wait(select.POLLIN | select.POLLPRI, left):
+            wait_ms = POLL_MS if deadline is None else max(0, min(POLL_MS, round((deadline - time.monotonic()) * 1000)))
+            if self._wait(select.POLLIN | select.POLLPRI, wait_ms):
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False

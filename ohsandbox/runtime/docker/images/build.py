@@ -128,8 +128,8 @@ def _on_base(
     name = build.base
     if not isinstance(name, str):
         name = ensure(engine, checked(Build(**name)), progress=progress, cancel=cancel)
-    facts = engine_images.ensure(engine, name, progress=progress, cancel=cancel)
-    more = {"BASE": name, "BASE_ID": facts.id, "BASE_USER": facts.user or "root"}
+    base_facts = engine_images.ensure(engine, name, progress=progress, cancel=cancel)
+    more = {"BASE": name, "BASE_ID": base_facts.id, "BASE_USER": base_facts.user or "root"}
     return build._replace(args={**build.args, **more}, base=None)
 
 
@@ -153,15 +153,15 @@ def build_image(
         SandboxUnavailable: the engine failed.
         CallCancelledError: cancel was set.
     """
-    wanted, engine = checked(build), connect()
+    checked_build, engine = checked(build), connect()
     try:
-        name = ensure(engine, wanted, progress=progress, cancel=cancel)
-        facts = engine_images.inspect(engine, name)
+        name = ensure(engine, checked_build, progress=progress, cancel=cancel)
+        image_facts = engine_images.inspect(engine, name)
     finally:
         engine.close()
-    if facts is None:
+    if image_facts is None:
         raise ImageUnavailable(f"Image {name!r} was built and is not here any more. Remedy: try again.")
-    return BuiltImage(name, facts.workdir or "/")
+    return BuiltImage(name, image_facts.workdir or "/")
 
 
 abuild_image = awaited(build_image)
@@ -214,12 +214,12 @@ def trim(engine: Engine, budget_bytes: int, *, keep: Collection[str]) -> set[str
         log.warning("no image is removed this time: %s", error)
         return set()
     own_bytes = {
-        tag: max(0, int(one.get("Size") or 0) - max(0, int(one.get("SharedSize") or 0)))
-        for one in usage.get("Images") or [] for tag in one.get("RepoTags") or []
+        tag: max(0, int(image.get("Size") or 0) - max(0, int(image.get("SharedSize") or 0)))
+        for image in usage.get("Images") or [] for tag in image.get("RepoTags") or []
     }  # fmt: skip
     ours = [(record, name) for record, name in _records(engine) if _tagged(name) in own_bytes]
     total, gone = sum(own_bytes[_tagged(name)] for _, name in ours), set[str]()
-    for record, name in sorted(ours, key=lambda one: one[0].stat().st_mtime):
+    for record, name in sorted(ours, key=lambda pair: pair[0].stat().st_mtime):
         if total <= budget_bytes:
             break
         with contextlib.suppress(SandboxUnavailable):
@@ -249,13 +249,13 @@ def _pull_record(image: str) -> Path:
 
 def _records(engine: Engine) -> list[tuple[Path, str]]:
     """Return the records of the images of this engine that we built or pulled, each with the image's name."""
-    found = []
+    pairs = []
     for record in (*subdirectory("builds").iterdir(), *subdirectory("pulled").iterdir()):
         with contextlib.suppress(OSError):
             address, _, image = record.read_text(encoding="utf-8").partition("\n")
             if address == engine.address.url and len(record.name) == DIGEST_CHARS:
-                found.append((record, image or f"{REPOSITORY}:{record.name}"))
-    return found
+                pairs.append((record, image or f"{REPOSITORY}:{record.name}"))
+    return pairs
 
 
 def unused(engine: Engine) -> list[str]:
@@ -282,10 +282,10 @@ def _remove_unused(engine: Engine, record: Path) -> bool:
 
 
 def _unused_records(engine: Engine) -> list[Path]:
-    found = []
+    paths = []
     for path in sorted(subdirectory("builds").iterdir()):
         with contextlib.suppress(OSError):
             is_old = time.time() - path.stat().st_mtime > UNUSED_S
             if is_old and len(path.name) == DIGEST_CHARS and path.read_text() == engine.address.url:
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths

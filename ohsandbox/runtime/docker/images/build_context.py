@@ -72,10 +72,10 @@ class BuildContext:
                 contextlib.suppress(FileNotFoundError),
                 _parent(self._root, path) as (parent, name),
             ):
-                with _opened(name, parent) as (opened, found):
-                    if found.st_size > MAX_IGNORE_BYTES:
+                with _opened(name, parent) as (opened, stats):
+                    if stats.st_size > MAX_IGNORE_BYTES:
                         raise UsageError(
-                            f"{str(self._root / path)!r} has {found.st_size} bytes, more than {MAX_IGNORE_BYTES}. "
+                            f"{str(self._root / path)!r} has {stats.st_size} bytes, more than {MAX_IGNORE_BYTES}. "
                             "Remedy: shorten it."
                         )
                     text = opened.read(MAX_IGNORE_BYTES).decode("utf-8-sig", "surrogateescape")
@@ -87,25 +87,25 @@ class BuildContext:
         digest = hashlib.sha256(repr((build.dockerfile, sorted(build.args.items()), build.target)).encode())
         for path in self._paths:
             with _parent(self._root, path) as (parent, name):
-                found, content = os.stat(name, dir_fd=parent, follow_symlinks=False), b""
+                stats, content = os.stat(name, dir_fd=parent, follow_symlinks=False), b""
                 entry = tarfile.TarInfo(path)
-                entry.mode, entry.mtime = stat.S_IMODE(found.st_mode), int(found.st_mtime)
-                if stat.S_ISLNK(found.st_mode):
+                entry.mode, entry.mtime = stat.S_IMODE(stats.st_mode), int(stats.st_mtime)
+                if stat.S_ISLNK(stats.st_mode):
                     entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=parent)
                     content = os.fsencode(entry.linkname)
-                elif stat.S_ISDIR(found.st_mode):
+                elif stat.S_ISDIR(stats.st_mode):
                     entry.type = tarfile.DIRTYPE
-                elif stat.S_ISREG(found.st_mode):
-                    with _opened(name, parent) as (opened, found):
-                        entry.size = found.st_size
-                        total += found.st_size
+                elif stat.S_ISREG(stats.st_mode):
+                    with _opened(name, parent) as (opened, stats):
+                        entry.size = stats.st_size
+                        total += stats.st_size
                         self._check_total(total, path)
                         content = _copy(opened, entry, archive)
                 else:  # no image needs a socket, a FIFO or a device of this machine
                     continue
             if archive is not None and not entry.isreg():
                 archive.addfile(entry)
-            digest.update(repr((path, found.st_mode, content)).encode("utf-8", "surrogateescape"))
+            digest.update(repr((path, stats.st_mode, content)).encode("utf-8", "surrogateescape"))
         return digest.hexdigest()[:DIGEST_CHARS]
 
     def _check_total(self, total: int, path: str) -> None:
@@ -146,10 +146,10 @@ def _copy(opened: IO[bytes], entry: tarfile.TarInfo, archive: tarfile.TarFile | 
     if archive is not None:
         archive.addfile(entry, source)  # type: ignore[arg-type]  # it only reads
         return source.digest.digest()
-    left = entry.size
-    while left and (data := source.read(_READ_BYTES)):
-        left -= len(data)
-    if left:
+    left_bytes = entry.size
+    while left_bytes and (data := source.read(_READ_BYTES)):
+        left_bytes -= len(data)
+    if left_bytes:
         raise OSError(f"{entry.name!r} became shorter while it was read")
     return source.digest.digest()
 
@@ -173,7 +173,7 @@ def _parent(root: Path, path: str) -> Iterator[tuple[int, str]]:
 def _opened(name: str, parent: int) -> Iterator[tuple[IO[bytes], os.stat_result]]:
     """Open a regular file and yield it with its stat result; raise OSError for other types, without blocking."""
     with os.fdopen(os.open(name, _FILE, dir_fd=parent), "rb") as opened:
-        found = os.fstat(opened.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        stats = os.fstat(opened.fileno())
+        if not stat.S_ISREG(stats.st_mode):
             raise OSError(f"{name!r} is not a regular file")
-        yield opened, found
+        yield opened, stats

@@ -28,19 +28,19 @@ class _IgnorePattern(NamedTuple):
     @classmethod
     def of(cls, line: str) -> _IgnorePattern:
         """Return the pattern of a line, without parts if it names nothing. `..` removes the part before it."""
-        kept: list[str] = []
+        parts: list[str] = []
         for part in line.removeprefix("!").strip().split("/"):
             if part == "..":
-                del kept[-1:]
+                del parts[-1:]
             elif part not in {"", "."}:
-                kept.append(part)
-        return cls(not line.startswith("!"), [None if part == _ANY_DEPTH else _test_of(part) for part in kept])
+                parts.append(part)
+        return cls(not line.startswith("!"), [None if part == _ANY_DEPTH else _test_of(part) for part in parts])
 
     def skipped(self, places: Collection[int]) -> Collection[int]:
         """Add the positions after each `**` at the given ones: unless it is the last part, it may match nothing."""
         reached = set(places)
-        for place in sorted(places):
-            behind = place
+        for position in sorted(places):
+            behind = position
             while behind + 1 < len(self.parts) and self.parts[behind] is None:
                 behind += 1
                 reached.add(behind)
@@ -52,12 +52,12 @@ class _IgnorePattern(NamedTuple):
         if end in places:
             return (end,)
         reached = set()
-        for place in places:
-            test = self.parts[place]
+        for position in places:
+            test = self.parts[position]
             if test is None:
-                reached |= {place, end} if place + 1 == end else {place}
+                reached |= {position, end} if position + 1 == end else {position}
             elif test(name):
-                reached.add(place + 1)
+                reached.add(position + 1)
         return self.skipped(reached)
 
 
@@ -77,11 +77,17 @@ def kept_paths(root: Path, lines: Sequence[str]) -> Iterator[str]:
         directory, before = below.pop()
         with os.scandir(root / directory) as entries:
             for entry in entries:
-                now = [one.after(places, entry.name) for one, places in zip(patterns, before, strict=True)]
-                named = [one.leaves_out for one, places in zip(patterns, now, strict=True) if len(one.parts) in places]
+                now = [pattern.after(places, entry.name) for pattern, places in zip(patterns, before, strict=True)]
+                named = [
+                    pattern.leaves_out
+                    for pattern, places in zip(patterns, now, strict=True)
+                    if len(pattern.parts) in places
+                ]
                 path, is_left_out = f"{directory}/{entry.name}".lstrip("/"), bool(named) and named[-1]
                 if not is_left_out:
                     yield path
-                may_return = any(places and not one.leaves_out for one, places in zip(patterns, now, strict=True))
+                may_return = any(
+                    places and not pattern.leaves_out for pattern, places in zip(patterns, now, strict=True)
+                )
                 if entry.is_dir(follow_symlinks=False) and (may_return or not is_left_out):
                     below.append((path, now))

@@ -38,30 +38,36 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
     Raises:
         UsageError: the directory or its Dockerfile does not exist, or the Dockerfile is not in it.
     """
-    given = build if isinstance(build, Build) else Build(build)
-    if not isinstance(given.context, str | os.PathLike) or not given.context:
-        raise UsageError(f"Invalid build {given.context!r}: give a directory with a Dockerfile, or a Build(...)")
-    expect_texts_by_name("Build(args=...)", given.args)
-    expect_texts_by_name("Build(secrets=...)", given.secrets)
-    for name, reference in given.secrets.items():
+    checked_options = build if isinstance(build, Build) else Build(build)
+    if not isinstance(checked_options.context, str | os.PathLike) or not checked_options.context:
+        raise UsageError(
+            f"Invalid build {checked_options.context!r}: give a directory with a Dockerfile, or a Build(...)"
+        )
+    expect_texts_by_name("Build(args=...)", checked_options.args)
+    expect_texts_by_name("Build(secrets=...)", checked_options.secrets)
+    for name, reference in checked_options.secrets.items():
         if not reference.startswith(("env:", "file:")):
             raise UsageError(f"Invalid secret {name!r} of a build: expected env:NAME or file:PATH.")
-    expect("Build(dockerfile=...)", given.dockerfile, str, optional=False)
-    expect("Build(target=...)", given.target, str)
-    root = Path(given.context).expanduser().resolve()
+    expect("Build(dockerfile=...)", checked_options.dockerfile, str, optional=False)
+    expect("Build(target=...)", checked_options.target, str)
+    root = Path(checked_options.context).expanduser().resolve()
     if not isinstance(build, Build) and root.is_file():
-        given, root = Build(root.parent, root.name), root.parent
+        checked_options, root = Build(root.parent, root.name), root.parent
     if not root.is_dir():
         raise UsageError(f"The build's directory {str(root)!r} does not exist. Remedy: name one with a Dockerfile.")
-    name = os.path.normpath(given.dockerfile)
+    name = os.path.normpath(checked_options.dockerfile)
     if name.startswith(("/", "..")):
-        raise UsageError(f"The Dockerfile {given.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there.")
+        raise UsageError(
+            f"The Dockerfile {checked_options.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there."
+        )
     if not (root / name).is_file():
         raise UsageError(
             f"Dockerfile {name!r} is missing in {str(root)!r}. Remedy: name the file, or another directory."
         )
-    if isinstance(given.base, Mapping):
-        checked(Build(**given.base))
+    if isinstance(checked_options.base, Mapping):
+        checked(Build(**checked_options.base))
     else:
-        expect("Build(base=...)", given.base, str)
-    return given._replace(context=str(root), dockerfile=name, args=dict(given.args), secrets=dict(given.secrets))
+        expect("Build(base=...)", checked_options.base, str)
+    return checked_options._replace(
+        context=str(root), dockerfile=name, args=dict(checked_options.args), secrets=dict(checked_options.secrets)
+    )

@@ -121,15 +121,15 @@ class BuildReport:
                 f"{what} failed, since an image of a FROM cannot be had: {error}. Remedy: correct "
                 f"{self._build.dockerfile}, pull the image by hand, or try again later."
             )
-        where = f" at step {step.layers_done} of {step.layers_total}, {step.detail!r}" if step else ""
+        at_step = f" at step {step.layers_done} of {step.layers_total}, {step.detail!r}" if step else ""
         last = self._last.get(self._failed)
         output = f" Its last output: {one_line(' | '.join(last))}." if step and last else ""
         if _NO_DOWNLOAD.search(output):
             raise ImageUnavailable(
-                f"{what} failed{where}, which could not download what it needs: {error}.{output} Remedy: see to the "
+                f"{what} failed{at_step}, which could not download what it needs: {error}.{output} Remedy: see to the "
                 "network of the engine's builds, or try again later."
             )
-        raise UsageError(f"{what} failed{where}: {error}.{output} Remedy: correct {self._build.dockerfile}.")
+        raise UsageError(f"{what} failed{at_step}: {error}.{output} Remedy: correct {self._build.dockerfile}.")
 
 
 def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
@@ -166,13 +166,13 @@ def buildkit_command(engine: Engine) -> list[str] | None:
         return None
     builder = engine.address.context
     try:
-        said = subprocess.run(
+        described = subprocess.run(
             ["docker", "buildx", "inspect", builder], capture_output=True, text=True, timeout=_CLIENT_S, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    is_usable = re.search(r"^Driver: +docker$", said, re.MULTILINE) and re.search(
-        r"^Status: +running$", said, re.MULTILINE
+    is_usable = re.search(r"^Driver: +docker$", described, re.MULTILINE) and re.search(
+        r"^Status: +running$", described, re.MULTILINE
     )
     return ["docker", "buildx", "build", "--builder", builder] if is_usable else None
 
@@ -188,11 +188,11 @@ def _options(job: BuildJob) -> list[str]:
 
 
 def _secrets(build: Build) -> list[str]:
-    found = []
+    options = []
     for name, reference in build.secrets.items():
         kind, _, value = reference.partition(":")
-        found += ["--secret", f"id={name},{'src' if kind == 'file' else 'env'}={value}"]
-    return found
+        options += ["--secret", f"id={name},{'src' if kind == 'file' else 'env'}={value}"]
+    return options
 
 
 def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
@@ -228,9 +228,9 @@ def _ended(client: subprocess.Popen[bytes], cancel: threading.Event | None) -> I
 
 
 def _follow_buildkit(text: str, report: BuildReport) -> None:
-    if (found := _VERTEX.fullmatch(text)) is None:
+    if (match := _VERTEX.fullmatch(text)) is None:
         return
-    key, done, total, step, error, _, printed, other = found.groups()
+    key, done, total, step, error, _, printed, other = match.groups()
     if done:
         report.begin(key, int(done), int(total), step)
     elif error is not None:
@@ -262,11 +262,11 @@ def _follow_classic(line: dict[str, Any], key: str, report: BuildReport) -> str:
         report.fail(key, str(error))
         return key
     text = _COLOUR.sub("", str(line.get("stream") or line.get("status") or "")).strip()
-    if found := _CLASSIC_STEP.fullmatch(text):
-        if not found[3].startswith(f"LABEL {BUILD_LABEL}="):  # the last step is our own LABEL
-            report.begin(found[1], int(found[1]), int(found[2]) - 1, found[3])
-        return found[1]
-    for one in text.splitlines():
-        if one.strip() and not one.startswith(_OF_THE_CLASSIC_BUILDER):
-            report.say(key, one)
+    if match := _CLASSIC_STEP.fullmatch(text):
+        if not match[3].startswith(f"LABEL {BUILD_LABEL}="):  # the last step is our own LABEL
+            report.begin(match[1], int(match[1]), int(match[2]) - 1, match[3])
+        return match[1]
+    for output_line in text.splitlines():
+        if output_line.strip() and not output_line.startswith(_OF_THE_CLASSIC_BUILDER):
+            report.say(key, output_line)
     return key

@@ -76,36 +76,36 @@ def ensure(
         ImageUnavailable: it is missing and cannot be pulled; the message holds the remedy.
         CallCancelledError: cancel was set; the pull stops at the engine's next progress report.
     """
-    if (facts := _local(engine, image, platform)) is not None:
-        return facts
+    if (image_facts := _local(engine, image, platform)) is not None:
+        return image_facts
     tell = progress or (lambda _: None)
     lock = subdirectory("pulls") / hashlib.sha256(image.encode()).hexdigest()[:32]
     with locked(lock, on_wait=lambda: tell(PullProgress(image, "waiting")), cancel=cancel):
-        if (facts := _local(engine, image, platform)) is None:
+        if (image_facts := _local(engine, image, platform)) is None:
             patiently(partial(_pull, engine, image, platform, tell, cancel), image, tell, cancel)
-            facts = _local(engine, image, platform)
-    if facts is None and platform is not None:
+            image_facts = _local(engine, image, platform)
+    if image_facts is None and platform is not None:
         raise ImageUnavailable(f"Image {image!r} is not to be had for {platform}. Remedy: name another platform.")
-    if facts is None:
+    if image_facts is None:
         raise ImageUnavailable(f"Image {image!r} was pulled and is not here. Remedy: pull it by hand and try again.")
-    return facts
+    return image_facts
 
 
 def _local(engine: Engine, image: str, platform: str | None) -> ImageFacts | None:
     """Return the facts of a local image of that platform; variants are ignored, as the engine does not report them."""
-    facts = inspect(engine, image)
-    is_it = facts is None or platform is None or facts.platform == "/".join(platform.split("/")[:2])
-    return facts if is_it else None
+    image_facts = inspect(engine, image)
+    is_it = image_facts is None or platform is None or image_facts.platform == "/".join(platform.split("/")[:2])
+    return image_facts if is_it else None
 
 
 def inspect(engine: Engine, image: str) -> ImageFacts | None:
     """Return the facts of a local image; None if it is missing."""
     try:
         with engine_errors(f"looking for image {image!r}"):
-            found = engine.api.inspect_image(image)
+            inspected = engine.api.inspect_image(image)
     except ImageUnavailable:
         return None
-    return facts_of_image(found)
+    return facts_of_image(inspected)
 
 
 def find_absent(engine: Engine, names: Sequence[str]) -> dict[str, str]:
@@ -124,10 +124,10 @@ def find_absent(engine: Engine, names: Sequence[str]) -> dict[str, str]:
             return None
         return None
 
-    asked = [name for name in names if inspect(engine, name) is None][:_MAX_ASKED]
+    absent = [name for name in names if inspect(engine, name) is None][:_MAX_ASKED]
     with ThreadPoolExecutor(8) as pool:
-        reasons = pool.map(reason, asked)
-        return {name: why for name, why in zip(asked, reasons, strict=True) if why is not None}
+        reasons = pool.map(reason, absent)
+        return {name: why for name, why in zip(absent, reasons, strict=True) if why is not None}
 
 
 def facts_of_image(found: dict[str, Any]) -> ImageFacts:
@@ -189,15 +189,19 @@ def _note(layers: dict[str, _Layer], line: dict[str, Any]) -> None:
     status, layer = str(line.get("status", "")), str(line.get("id", ""))
     if not layer or status.startswith(("Pulling from", "Digest")):
         return
-    known = layers.get(layer, _Layer())
+    progress_of_layer = layers.get(layer, _Layer())
     detail = line.get("progressDetail") or {}
     if status == "Downloading":
-        known = known._replace(done=int(detail.get("current") or 0), total=int(detail.get("total") or known.total))
+        progress_of_layer = progress_of_layer._replace(
+            done=int(detail.get("current") or 0), total=int(detail.get("total") or progress_of_layer.total)
+        )
     elif status in _LAYER_DONE:
-        known = known._replace(done=known.total, complete=status != "Download complete", extracting=False)
+        progress_of_layer = progress_of_layer._replace(
+            done=progress_of_layer.total, complete=status != "Download complete", extracting=False
+        )
     elif status == "Extracting":
-        known = known._replace(done=known.total, extracting=True)
-    layers[layer] = known
+        progress_of_layer = progress_of_layer._replace(done=progress_of_layer.total, extracting=True)
+    layers[layer] = progress_of_layer
 
 
 def _sum(image: str, layers: dict[str, _Layer]) -> PullProgress:

@@ -61,18 +61,18 @@ def build_shipped(
         SandboxUnavailable: the engine failed.
     """
     args = {} if base is None else {"BASE_IMAGE": base}
-    made = build.ensure(engine, checked(Build(_directory_of(name), args=args, secrets=_secrets())), progress=progress)
-    with engine_errors(f"naming image {made}"):
-        engine.api.tag(made, _tag_of(name))
+    image = build.ensure(engine, checked(Build(_directory_of(name), args=args, secrets=_secrets())), progress=progress)
+    with engine_errors(f"naming image {image}"):
+        engine.api.tag(image, _tag_of(name))
     return _tag_of(name)
 
 
 def list_made(engine: Engine) -> list[StoredImage]:
     """Return all images that ohsandbox made in this engine, for any user, the newest first."""
     with engine_errors("listing the images"):
-        used = {str(one["ImageID"]) for one in engine.api.containers(all=True)}
-        found = [one for image in engine.api.images() for one in _made(image, used)]
-    return sorted(found, key=lambda one: one.created_at, reverse=True)
+        used = {str(container["ImageID"]) for container in engine.api.containers(all=True)}
+        images = [made_image for image in engine.api.images() for made_image in _made(image, used)]
+    return sorted(images, key=lambda made_image: made_image.created_at, reverse=True)
 
 
 def prune(engine: Engine) -> Iterator[GcResult]:
@@ -80,9 +80,9 @@ def prune(engine: Engine) -> Iterator[GcResult]:
 
     Checkpoints belong to conversations, and are removed with them; shipped images stay.
     """
-    for one in list_made(engine):
-        if not one.in_use and one.kind in {"built", "network"}:
-            yield from removal(one.name, "", "no container uses it", partial(_remove, engine, one.name))
+    for image in list_made(engine):
+        if not image.in_use and image.kind in {"built", "network"}:
+            yield from removal(image.name, "", "no container uses it", partial(_remove, engine, image.name))
 
 
 def _remove(engine: Engine, name: str) -> None:
@@ -103,7 +103,7 @@ def _made(image: dict[str, Any], used: set[str]) -> Iterator[StoredImage]:
 
 def _secrets() -> dict[str, str]:
     bundle = next((path for path in (os.environ.get("SSL_CERT_FILE", ""), *_BUNDLES) if Path(path).is_file()), None)
-    found = {} if bundle is None else {"ca": f"file:{bundle}"}
+    secrets = {} if bundle is None else {"ca": f"file:{bundle}"}
     if Path(config := os.environ.get("PIP_CONFIG_FILE", "")).is_file():
-        found["pip.conf"] = f"file:{config}"
-    return found | {name: f"env:{name}" for name in _SECRETS if os.environ.get(name)}
+        secrets["pip.conf"] = f"file:{config}"
+    return secrets | {name: f"env:{name}" for name in _SECRETS if os.environ.get(name)}

@@ -104,36 +104,42 @@ def writable_file_systems(
         engines = FileSystem("The engine's disk", lambda: measure(upper))
     else:
         engines = FileSystem("The engine's disk", lambda: _asked_inside(sandbox), near=False)
-    kept = _reachable_cache(found) if here else None
+    cache_disk = _reachable_cache(found) if here else None
     return [
         engines,
-        *(FileSystem(f"The disk of {place!r}", partial(measure, Path(place))) for place in writable),
-        *([FileSystem("The disk of the package cache", lambda: measure(kept))] if kept else []),
+        *(FileSystem(f"The disk of {directory!r}", partial(measure, Path(directory))) for directory in writable),
+        *([FileSystem("The disk of the package cache", lambda: measure(cache_disk))] if cache_disk else []),
     ]
 
 
-def _reachable_cache(found: Mapping[str, Any]) -> Path | None:
+def _reachable_cache(inspected: Mapping[str, Any]) -> Path | None:
     """Return the engine's directory of the cache volume, if that is on another disk than its containers."""
-    places = {str(one.get("Destination")): one for one in found.get("Mounts") or [] if one.get("Type") == "volume"}
-    where = reachable(str(places.get(CACHE_DIR, {}).get("Source") or ""))
-    containers = reachable(str(found.get("ResolvConfPath") or ""))
-    if where is None or (containers is not None and where.stat().st_dev == containers.stat().st_dev):
+    places = {
+        str(mount.get("Destination")): mount for mount in inspected.get("Mounts") or [] if mount.get("Type") == "volume"
+    }
+    cache_path = reachable(str(places.get(CACHE_DIR, {}).get("Source") or ""))
+    containers = reachable(str(inspected.get("ResolvConfPath") or ""))
+    if cache_path is None or (containers is not None and cache_path.stat().st_dev == containers.stat().st_dev):
         return None
-    return where
+    return cache_path
 
 
 def first_shortage(where: Sequence[FileSystem], asked: int | None) -> str | None:
     """Return a sentence about the first file system below its floor; only those on this machine are checked."""
-    for place in where:
-        if place.near and (found := place.ask()) is not None and (short := shortage(found, asked)) is not None:
-            return f"{place.name} {short}"
+    for file_system in where:
+        if (
+            file_system.near
+            and (space := file_system.ask()) is not None
+            and (short := shortage(space, asked)) is not None
+        ):
+            return f"{file_system.name} {short}"
     return None
 
 
-def _writable_bytes(where: Sequence[FileSystem], asked: int | None) -> int | None:
+def _writable_bytes(file_systems: Sequence[FileSystem], asked: int | None) -> int | None:
     """Return the bytes that may be written to the engine's disk above its floor; None if it cannot be asked."""
-    found = where[0].ask()
-    return None if found is None else found.free_bytes - floor_bytes(found, asked)
+    space = file_systems[0].ask()
+    return None if space is None else space.free_bytes - floor_bytes(space, asked)
 
 
 def room_bytes(container: Container, sandbox: DockerRuntime, asked: int | None) -> int | None:
@@ -155,10 +161,10 @@ def reachable(path: str) -> Path | None:
 
 
 def _asked_inside(sandbox: DockerRuntime) -> DiskSpace | None:
-    said = sandbox.snippet(_ASK_SPACE).stdout.split()
-    if len(said) != len(DiskSpace._fields) + 1 or not all(word.isdigit() for word in said):
+    fields = sandbox.snippet(_ASK_SPACE).stdout.split()
+    if len(fields) != len(DiskSpace._fields) + 1 or not all(word.isdigit() for word in fields):
         return None
-    size, free, total, free_files, total_files = map(int, said)
+    size, free, total, free_files, total_files = map(int, fields)
     return DiskSpace(size * free, size * total, free_files, total_files)
 
 
@@ -208,17 +214,17 @@ class DiskMonitor:
     def look(self) -> float:
         """Check once, act if a floor is reached, and return the seconds until the next check."""
         left_s = LONGEST_S
-        for place in self._where:
-            if (found := place.ask()) is None:
+        for file_system in self._where:
+            if (space := file_system.ask()) is None:
                 continue
-            if (short := shortage(found, self._least)) is not None:
-                of_files = found.free_bytes >= floor_bytes(found, self._least)
-                left = found.free_files if of_files else found.free_bytes
-                writes = self._act(f"{place.name} {short}", (place.name, of_files), left)
+            if (short := shortage(space, self._least)) is not None:
+                of_files = space.free_bytes >= floor_bytes(space, self._least)
+                remaining = space.free_files if of_files else space.free_bytes
+                writes = self._act(f"{file_system.name} {short}", (file_system.name, of_files), remaining)
                 return SHORTEST_S if writes else _ALERT_S
-            left_s = min(left_s, (found.free_bytes - floor_bytes(found, self._least)) / _FASTEST_BYTES_S)
-            if found.total_files:
-                left_s = min(left_s, (found.free_files - floor_files(found)) / _FASTEST_FILES_S)
+            left_s = min(left_s, (space.free_bytes - floor_bytes(space, self._least)) / _FASTEST_BYTES_S)
+            if space.total_files:
+                left_s = min(left_s, (space.free_files - floor_files(space)) / _FASTEST_FILES_S)
         self._low = None
         self._remember(near=left_s < _ALERT_S)
         return max(left_s, SHORTEST_S)
@@ -230,10 +236,10 @@ class DiskMonitor:
             self._base, self._age = self._written(), 0
         self._age += 1
 
-    def _act(self, fact: str, what: tuple[str, bool], left: int) -> bool:
+    def _act(self, fact: str, resource: tuple[str, bool], remaining: int) -> bool:
         """Act once below the floor; return whether more may be written. what: file system, whether inodes are short."""
-        first, fell = self._low != what, self._low == what and self._last_free > left
-        self._low, self._last_free = what, left
+        first, fell = self._low != resource, self._low == resource and self._last_free > remaining
+        self._low, self._last_free = resource, remaining
         try:
             if first:
                 self._steady, self._killed = {}, set()
@@ -242,7 +248,7 @@ class DiskMonitor:
                     self._stopped.wait(SHORTEST_S)
                 self._last = self._base
             now = self._written()
-            writers = self._writers(now, fell=fell, of_files=what[1])
+            writers = self._writers(now, fell=fell, of_files=resource[1])
             if writers:
                 self._kill(fact, writers, now)
             elif first:
@@ -257,30 +263,32 @@ class DiskMonitor:
 
     def _written(self) -> dict[int, _ProcessWrites]:
         """Read each process's written bytes as its own user: /proc/PID/io needs permission to trace."""
-        known = _parsed(self._sandbox.snippet(b"ohs_written", user="0").stdout)
-        for user in sorted({one.user for one in known.values() if one.disk_bytes is None}):
+        processes = _parsed(self._sandbox.snippet(b"ohs_written", user="0").stdout)
+        for user in sorted({process.user for process in processes.values() if process.disk_bytes is None}):
             more = _parsed(self._sandbox.snippet(b"ohs_written", user=user).stdout)
-            known |= {pid: one for pid, one in more.items() if one.disk_bytes is not None and pid in known}
-        return known
+            processes |= {
+                pid: process for pid, process in more.items() if process.disk_bytes is not None and pid in processes
+            }
+        return processes
 
     def _writers(self, now: dict[int, _ProcessWrites], *, fell: bool, of_files: bool) -> list[int]:
         """Return the pids to kill: processes that wrote much or keep writing, and last those with unknown writes."""
-        found = []
+        pids = []
         self._killed &= now.keys()
-        for pid, one in now.items():
+        for pid, process in now.items():
             if pid in self._killed:  # already killed; a process in uninterruptible disk sleep dies later
                 continue
             base, last = self._base.get(pid, _NOTHING), self._last.get(pid, _NOTHING)
-            steady = _more(one.disk_bytes, last.disk_bytes, _STEADY_BYTES) or (
-                of_files and fell and _more(one.ticks, last.ticks, _STEADY_TICKS)
+            steady = _more(process.disk_bytes, last.disk_bytes, _STEADY_BYTES) or (
+                of_files and fell and _more(process.ticks, last.ticks, _STEADY_TICKS)
             )
-            hidden = fell and (one.disk_bytes is None or _more(one.call_bytes, last.call_bytes, _STEADY_BYTES))
+            hidden = fell and (process.disk_bytes is None or _more(process.call_bytes, last.call_bytes, _STEADY_BYTES))
             self._steady[pid] = self._steady.get(pid, 0) + 1 if steady or hidden else 0
             patience = 1 if steady else _PATIENT_LOOKS
-            if _more(one.own_bytes, base.own_bytes, _ALLOWANCE_BYTES) or self._steady[pid] > patience:
-                found.append(pid)
+            if _more(process.own_bytes, base.own_bytes, _ALLOWANCE_BYTES) or self._steady[pid] > patience:
+                pids.append(pid)
         self._last = now
-        return found
+        return pids
 
     def _kill(self, fact: str, pids: Sequence[int], now: Mapping[int, _ProcessWrites]) -> None:
         now_s = time.monotonic()
@@ -300,10 +308,10 @@ class DiskMonitor:
             self._sandbox.snippet(b"kill -KILL %s 2>/dev/null" % theirs.encode(), user=user)
         self._killed.update(pids)  # if the killing snippet fails, the next round tries again
 
-    def _say(self, what: str) -> None:
+    def _say(self, message: str) -> None:
         """Report before killing, so that the result of a killed command states the reason."""
-        self._sandbox.tell(what)
-        log.warning("%s", what)
+        self._sandbox.tell(message)
+        log.warning("%s", message)
 
 
 _NOTHING = _ProcessWrites(0, 0, 0, 0, "", "")
@@ -313,11 +321,11 @@ def _more(now: int | None, before: int | None, least: int) -> bool:
     return now is not None and now - (before or 0) >= least
 
 
-def _parsed(said: bytes) -> dict[int, _ProcessWrites]:
-    known = {}
-    for line in said.decode("utf-8", "replace").splitlines():
+def _parsed(output: bytes) -> dict[int, _ProcessWrites]:
+    processes = {}
+    for line in output.decode("utf-8", "replace").splitlines():
         pid, *numbers, user, name = (*line.split(" ", 6), *[""] * 7)[:7]
         if pid.isdigit() and user:
             own, disk, calls, ticks = (int(word) if word.isdigit() else None for word in numbers)
-            known[int(pid)] = _ProcessWrites(own, disk, calls, ticks, user, name)
-    return known
+            processes[int(pid)] = _ProcessWrites(own, disk, calls, ticks, user, name)
+    return processes

@@ -93,8 +93,8 @@ def runc_is_safe(version: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """Return the leading dotted numbers of a version: '1.1.5+ds1' is (1, 1, 5)."""
-    found = re.match(r"[0-9]+(\.[0-9]+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    match = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def _isolation(info: dict[str, Any]) -> Iterator[Check]:
@@ -141,15 +141,15 @@ def _storage(info: dict[str, Any]) -> Check:
 
 def _disk(engine: Engine, info: dict[str, Any]) -> Iterator[Check]:
     """Check the free space of the engine's data directory, if that is on this machine."""
-    where = engine.address.is_local and disk.reachable(str(info.get("DockerRootDir") or ""))
-    if not where:
+    data_directory = engine.address.is_local and disk.reachable(str(info.get("DockerRootDir") or ""))
+    if not data_directory:
         return
-    found = disk_space.measure(where)
-    if (short := disk_space.shortage(found, None)) is not None:
+    space = disk_space.measure(data_directory)
+    if (short := disk_space.shortage(space, None)) is not None:
         remedy = "`docker system df` shows what is held"
         yield Check("disk", "fail", f"it {short}: sandboxes refuse to start", remedy)
     else:
-        yield Check("disk", "ok", f"{found.free_bytes / GIB:.1f} GiB free of {found.total_bytes / GIB:.0f} GiB")
+        yield Check("disk", "ok", f"{space.free_bytes / GIB:.1f} GiB free of {space.total_bytes / GIB:.0f} GiB")
 
 
 def _runtimes(info: dict[str, Any]) -> Check:

@@ -60,14 +60,14 @@ class SandboxMonitors:
         if least == 0:
             return
         container, writable = sandbox.container, sandbox.options.writable
-        where = disk.writable_file_systems(container.engine, container.found, facts, writable, self._runtime)
-        if self.is_new and (short := disk.first_shortage(where, least)) is not None:
+        file_systems = disk.writable_file_systems(container.engine, container.found, facts, writable, self._runtime)
+        if self.is_new and (short := disk.first_shortage(file_systems, least)) is not None:
             raise SandboxRefused(
                 f"{short}. Remedy: free some (`docker system df` shows what the engine holds), "
                 "or say what must stay free with SandboxLimits(free_bytes=...)."
             )
         self.is_new = False
-        self._disk = disk.DiskMonitor(where, self._runtime, least=least)
+        self._disk = disk.DiskMonitor(file_systems, self._runtime, least=least)
         self._disk.start()
 
     def stop(self) -> None:
@@ -142,16 +142,16 @@ class ServiceWatch:
                 self._events.close()
 
     def _watch(self) -> None:
-        said = ""
+        last_error = ""
         while not self._over.is_set():
             try:
                 self._listen()
             except SandboxGone:
                 return
             except (OhsandboxError, ValueError) as error:  # `leave` closes the stream, which raises here
-                if not self._over.is_set() and str(error) != said:
-                    said = str(error)
-                    log.warning("The services are not watched: %s It is tried again every %g s.", said, AGAIN_S)
+                if not self._over.is_set() and str(error) != last_error:
+                    last_error = str(error)
+                    log.warning("The services are not watched: %s It is tried again every %g s.", last_error, AGAIN_S)
             self._over.wait(AGAIN_S)
 
     def _listen(self) -> None:
@@ -170,7 +170,7 @@ class ServiceWatch:
     def _look(self) -> None:
         for name in () if self._over.is_set() else self._pod.ended():
             now = time.monotonic()
-            recent = [one for one in self._restarts.get(name, []) if one > now - RESTARTS_S]
+            recent = [restart for restart in self._restarts.get(name, []) if restart > now - RESTARTS_S]
             if len(recent) >= MAX_RESTARTS:
                 if len(recent) == MAX_RESTARTS:  # report it once
                     self._tell(

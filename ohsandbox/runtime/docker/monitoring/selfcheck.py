@@ -85,13 +85,13 @@ def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:
     if config.own_kernel and kernel in {"", config.engine_kernel}:
         return f"OCI runtime {config.runtime!r} gave it no kernel of its own ({kernel or 'unknown'})"
     mask = config.capability_mask
-    wanted = {"CapBnd": mask, "CapEff": mask if facts.get("Uid") == "0" else f"{0:016x}"}
+    expected = {"CapBnd": mask, "CapEff": mask if facts.get("Uid") == "0" else f"{0:016x}"}
     if not config.own_kernel:
-        wanted |= {"NoNewPrivs": "0" if config.hardening == "trusted" else "1", "Seccomp": _SECCOMP_FILTER}
+        expected |= {"NoNewPrivs": "0" if config.hardening == "trusted" else "1", "Seccomp": _SECCOMP_FILTER}
     numeric = config.user.split(":")[0]
     if numeric.isdigit():
-        wanted["Uid"] = numeric
-    for name, value in wanted.items():
+        expected["Uid"] = numeric
+    for name, value in expected.items():
         if facts.get(name) != value:
             return f"{name} is {facts.get(name)!r}, not {value!r}"
     if config.hardening == "strict":
@@ -118,7 +118,7 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
         "processors": period.isdigit() and _at_most(quota, round(config.cpus * int(period) * _ROUNDING)),
         "cpuset": limits.cpuset is None or processors(facts.get("Cpus_allowed_list", "")) == processors(limits.cpuset),
         "a file's size": limits.file_bytes is None
-        or all(_at_most(one, limits.file_bytes) for one in facts.get("fsize", "").split(",")),
+        or all(_at_most(limit, limits.file_bytes) for limit in facts.get("fsize", "").split(",")),
         "open files": config.open_files is None or _at_most(facts.get("nofile"), config.open_files),
     }
     total = facts.get("MemTotal", "")
@@ -136,7 +136,7 @@ def _is_whole_machine(memory_bytes: int, config: ContainerConfig) -> bool:
 
 def processors(cpuset: str) -> set[int]:
     """Return the numbers in a list such as '0,2-3'; empty if it is not such a list."""
-    ranges = [one.partition("-")[::2] for one in cpuset.split(",")]
+    ranges = [span.partition("-")[::2] for span in cpuset.split(",")]
     if not all(first.isdigit() and (last.isdigit() or not last) for first, last in ranges):
         return set()
     return {number for first, last in ranges for number in range(int(first), int(last or first) + 1)}
@@ -187,12 +187,12 @@ def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
         if point != PRIVATE_DIR and not facts.get(point, "").startswith("tmpfs,"):
             yield f"{point} is not a tmpfs"
     own = {"/tmp"} if config.own_kernel and facts.get("/tmp") == "tmpfs,/" else set()  # noqa: S108 - gVisor creates one
-    known = own | _ENGINE_MOUNTS | config.tmpfs.keys()
+    expected = own | _ENGINE_MOUNTS | config.tmpfs.keys()
     if config.cache_volume:
-        known |= {CACHE_DIR}
+        expected |= {CACHE_DIR}
         yield from _cache(facts.get(CACHE_DIR), config)
     for point, source in points.items():
-        if point in known or _VOLUME.fullmatch(source):
+        if point in expected or _VOLUME.fullmatch(source):
             continue
         if config.gpus and _GPU_MOUNT.fullmatch(point):
             continue
@@ -200,17 +200,17 @@ def _mounts(facts: Mapping[str, str], config: ContainerConfig) -> Iterator[str]:
             yield f"{point} is a mount that was not asked for ({source})"
 
 
-def _volumes(found: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
+def _volumes(inspected: Mapping[str, Any], config: ContainerConfig) -> Iterator[str]:
     """Yield the named volumes that were not requested."""
-    names = {str(one.get("Name")) for one in found.get("Mounts") or [] if one.get("Type") == "volume"}
+    names = {str(mount.get("Name")) for mount in inspected.get("Mounts") or [] if mount.get("Type") == "volume"}
     others = sorted(name for name in names - {config.cache_volume} if not _ANONYMOUS.fullmatch(name))
     yield from (f"volume {name} is mounted, and was not asked for" for name in others)
 
 
-def _cache(place: str | None, config: ContainerConfig) -> Iterator[str]:
+def _cache(source: str | None, config: ContainerConfig) -> Iterator[str]:
     """Yield a sentence if the cache's volume is not mounted where it belongs."""
-    if place is None or not place.endswith(f"/{config.cache_volume}/_data"):
-        yield f"{CACHE_DIR} is not the volume {config.cache_volume} ({place or 'nothing'})"
+    if source is None or not source.endswith(f"/{config.cache_volume}/_data"):
+        yield f"{CACHE_DIR} is not the volume {config.cache_volume} ({source or 'nothing'})"
 
 
 def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none") -> Iterator[str]:
@@ -218,8 +218,8 @@ def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none
     host: Mapping[str, Any] = found.get("HostConfig") or {}
     sent = host_config(config)
     yield from (f"{kind} is {str(host[kind])[:100]}, and none was asked for" for kind in _NEVER if host.get(kind))
-    requests = [(one.get("Count"), one.get("Capabilities")) for one in host.get("DeviceRequests") or []]
-    if requests != [(one["Count"], one["Capabilities"]) for one in sent.get("DeviceRequests", [])]:
+    requests = [(request.get("Count"), request.get("Capabilities")) for request in host.get("DeviceRequests") or []]
+    if requests != [(request["Count"], request["Capabilities"]) for request in sent.get("DeviceRequests", [])]:
         yield f"DeviceRequests is {str(host.get('DeviceRequests'))[:100]}, and {config.gpus} GPUs were asked for"
     # a container that was stopped when its owner ended must stay stopped
     if (restarts := str((host.get("RestartPolicy") or {}).get("Name") or "no")) != "no":
@@ -227,25 +227,27 @@ def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none
     joined = {sent["NetworkMode"]}
     modes = ((kind, str(host.get(kind))) for kind in _MODES)
     yield from (f"{kind} is {mode!r}" for kind, mode in modes if _FOREIGN_NAMESPACE.match(mode) and mode not in joined)
-    binds = [one for one in found.get("Mounts") or [] if one.get("Type") == "bind"]
-    wanted = {one["Target"]: one for one in sent["Mounts"]}
-    sources = {one["Source"] for one in sent["Mounts"]}
-    for one in binds:
-        if one.get("Source") not in sources:
-            yield f"{one.get('Source')} is mounted, and was not asked for"
-        elif one.get("RW") and wanted.get(one.get("Destination"), {}).get("ReadOnly"):
-            yield f"{one.get('Destination')} is mounted writable, and was to be read-only"
-    for kind, real, asked in (
+    binds = [mount for mount in found.get("Mounts") or [] if mount.get("Type") == "bind"]
+    expected = {mount["Target"]: mount for mount in sent["Mounts"]}
+    sources = {mount["Source"] for mount in sent["Mounts"]}
+    for bind in binds:
+        if bind.get("Source") not in sources:
+            yield f"{bind.get('Source')} is mounted, and was not asked for"
+        elif bind.get("RW") and expected.get(bind.get("Destination"), {}).get("ReadOnly"):
+            yield f"{bind.get('Destination')} is mounted writable, and was to be read-only"
+    for kind, real, expected_value in (
         ("SecurityOpt", _without_filter(host.get("SecurityOpt")), _without_filter(sent["SecurityOpt"])),
         ("StorageOpt", host.get("StorageOpt"), sent.get("StorageOpt")),
         ("Runtime", config.runtime and host.get("Runtime"), config.runtime),
     ):
-        if (real or None) != (asked or None):
-            yield f"{kind} is {str(real)[:60]}, not {str(asked)[:60]}"
+        if (real or None) != (expected_value or None):
+            yield f"{kind} is {str(real)[:60]}, not {str(expected_value)[:60]}"
     if (driver := (host.get("LogConfig") or {}).get("Type")) != log:
         yield f"its output is kept on the engine's disk (log driver {driver!r})"
 
 
 def _without_filter(options: Sequence[str] | None) -> list[str]:
     """Return SecurityOpt with our filter replaced by one word: an older release's differs, and Podman has a path."""
-    return sorted("seccomp={...}" if one.startswith(("seccomp={", "seccomp=/")) else one for one in options or [])
+    return sorted(
+        "seccomp={...}" if option.startswith(("seccomp={", "seccomp=/")) else option for option in options or []
+    )

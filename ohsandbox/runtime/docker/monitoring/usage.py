@@ -36,16 +36,16 @@ READ = (
 
 def parse(said: bytes) -> ResourceUsage:
     """Parse what `READ` prints."""
-    found = {}
+    numbers = {}
     for line in said.decode(errors="replace").splitlines():
         file, _, fact = line.partition(" ")
         name, _, value = fact.partition(" ")
         number = value or name
         if number.isdigit() and len(number) <= 20:  # noqa: PLR2004 - 64 bits
-            found[f"{file} {name}" if value else file] = int(number)
+            numbers[f"{file} {name}" if value else file] = int(number)
 
     def first(**units: float) -> float | None:
-        return next((found[key] * unit for name, unit in units.items() if (key := _KEYS[name]) in found), None)
+        return next((numbers[key] * unit for name, unit in units.items() if (key := _KEYS[name]) in numbers), None)
 
     peak, kills = first(peak=1, peak1=1), first(kills=1, kills1=1)
     return ResourceUsage(
@@ -54,11 +54,11 @@ def parse(said: bytes) -> ResourceUsage:
     )  # fmt: skip
 
 
-def _no_route(said: str) -> int | None:
+def _no_route(output: str) -> int | None:
     """Return the packets without a route, IPv4 and IPv6, as counted per network namespace (OutNoRoutes, RFC 4293)."""
-    names, values, of_6 = (found[1].split() if (found := one.search(said)) else [] for one in _SNMP)
+    names, values, of_6 = (match[1].split() if (match := pattern.search(output)) else [] for pattern in _SNMP)
     counts = [value for name, value in zip(names, values, strict=False) if name == "OutNoRoutes"] + of_6
-    return sum(map(int, counts)) if counts and all(one.isdigit() and len(one) <= 20 for one in counts) else None  # noqa: PLR2004 - 64 bits
+    return sum(map(int, counts)) if counts and all(count.isdigit() and len(count) <= 20 for count in counts) else None  # noqa: PLR2004 - 64 bits
 
 
 _SNMP = tuple(
@@ -103,8 +103,8 @@ def parse_stats(said: Any) -> SandboxUsage | None:
             cpu_s=int(said["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9,
             memory_bytes=max(0, int(memory["usage"]) - int(cache)),
             memory_limit_bytes=int(memory["limit"]),
-            received_bytes=sum(int(one["rx_bytes"]) for one in networks),
-            sent_bytes=sum(int(one["tx_bytes"]) for one in networks),
+            received_bytes=sum(int(network["rx_bytes"]) for network in networks),
+            sent_bytes=sum(int(network["tx_bytes"]) for network in networks),
         )
     except (LookupError, TypeError, ValueError, AttributeError):
         return None

@@ -69,26 +69,26 @@ def asked_workspaces(given: object, *, same_path: bool) -> list[Mount]:
         UsageError: the argument is of another type, or two workspaces would have the same path in the sandbox.
     """
     several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
-    found: list[Mount] = []
-    for one in several:
-        if isinstance(one, Mount):
-            found.append(one)
+    found_mounts: list[Mount] = []
+    for workspace in several:
+        if isinstance(workspace, Mount):
+            found_mounts.append(workspace)
             continue
-        expect_path("workspace", one)
-        path, read_only = parse_path(str(one))
+        expect_path("workspace", workspace)
+        path, read_only = parse_path(str(workspace))
         try:
             real = str(Path(path).expanduser().resolve())
         except (OSError, RuntimeError, ValueError) as error:
             raise UsageError(f"The workspace {path!r} cannot be used: {error}. Remedy: name a directory.") from error
-        target = place_of_workspace(real, is_first=not found, same_path=same_path)
-        found.append(Mount(source=path, target=target, read_only=read_only))
-    counts = Counter(one.target for one in found)
-    if twice := [one.source for one in found if counts[one.target] > 1]:
+        target = place_of_workspace(real, is_first=not found_mounts, same_path=same_path)
+        found_mounts.append(Mount(source=path, target=target, read_only=read_only))
+    counts = Counter(mount.target for mount in found_mounts)
+    if twice := [mount.source for mount in found_mounts if counts[mount.target] > 1]:
         raise UsageError(
-            f"The workspaces {' and '.join(map(repr, twice))} would both be at {found[-1].target!r}. Remedy: "
+            f"The workspaces {' and '.join(map(repr, twice))} would both be at {found_mounts[-1].target!r}. Remedy: "
             "--same-path (same_path=True), or in Python Mount(source=..., target=...) with a place of its own."
         )
-    return found
+    return found_mounts
 
 
 def moved(workspaces: Sequence[Mount], directory: Path | Mapping[str, Path] | None) -> list[Mount]:
@@ -99,17 +99,18 @@ def moved(workspaces: Sequence[Mount], directory: Path | Mapping[str, Path] | No
     Raises:
         UsageError: the mapping's paths are not those of the writable workspaces.
     """
-    writable = [one for one in workspaces if not one.read_only]
+    writable = [mount for mount in workspaces if not mount.read_only]
     if directory is None or not writable:
         return list(workspaces)
-    targets = [one.target for one in writable]
+    targets = [mount.target for mount in writable]
     places = directory if isinstance(directory, Mapping) else moved_places(targets, directory)
     if {*places} != {*targets}:
         raise UsageError(
             f"Workspaces were kept for {sorted(places)}, and are at {sorted(targets)}. Resume with the same."
         )
     return [
-        one if one.read_only else one.model_copy(update={"source": str(places[one.target])}) for one in workspaces
+        mount if mount.read_only else mount.model_copy(update={"source": str(places[mount.target])})
+        for mount in workspaces
     ]  # fmt: skip
 
 
@@ -133,9 +134,9 @@ def asked_mounts(given: object) -> list[Mount]:
     """
     if given is None:
         return []
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str | Mount) for one in given):
+    if not isinstance(given, list | tuple) or not all(isinstance(mount, str | Mount) for mount in given):
         raise wrong("mounts", given, 'give a list of "SOURCE:TARGET[:ro]" and Mount(...)')
-    return [one if isinstance(one, Mount) else Mount.parse(one) for one in given]
+    return [mount if isinstance(mount, Mount) else Mount.parse(mount) for mount in given]
 
 
 def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Sequence[str] = ()) -> list[list[Mount]]:
@@ -148,23 +149,23 @@ def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Seque
         raise UsageError(f"At most {_MAX_BINDS} mounts and workspaces. Remedy: mount a directory that holds several.")
     real = [
         [
-            one.model_copy(update={"source": _vetted_source(one, what), "target": _checked_target(one)})
-            for one in given
+            mount.model_copy(update={"source": _vetted_source(mount, what), "target": _checked_target(mount)})
+            for mount in mounts_of_kind
         ]
-        for given, what in ((workspaces, "workspace"), (mounts, "mount"))
+        for mounts_of_kind, what in ((workspaces, "workspace"), (mounts, "mount"))
     ]  # fmt: skip
     _refuse_overlaps([*real[0], *real[1]], taken)
     return real
 
 
-def _vetted_source(mount: Mount, what: str = "mount") -> str:
+def _vetted_source(mount: Mount, kind: str = "mount") -> str:
     """Return the real path of a mount's source.
 
     Raises:
         UsageError: the source may not be bound.
     """
-    may_be_file = what == "mount" and mount.read_only
-    return mount_policy.check_path(mount.source, what=what, read_only=mount.read_only, may_be_file=may_be_file)
+    may_be_file = kind == "mount" and mount.read_only
+    return mount_policy.check_path(mount.source, what=kind, read_only=mount.read_only, may_be_file=may_be_file)
 
 
 def _checked_target(mount: Mount) -> str:
@@ -179,39 +180,41 @@ def _checked_target(mount: Mount) -> str:
     if _CONTROL.search(target) or not target.isprintable():
         raise refused("a colon or a control character is in it", "Remedy: choose another name for it.")
     normal = "/" + "/".join(part for part in target.split("/") if part not in {"", "."})
-    if held := next((place for place in _NO_TARGETS if _nested(normal, place)), None):
-        raise refused(f"{held} belongs to the sandbox's system")
-    if held := next((place for place in _NOT_WHOLE if _is_below(place, normal)), None):
-        raise refused(f"{held} is needed as it is")
+    if reserved := next((reserved for reserved in _NO_TARGETS if _nested(normal, reserved)), None):
+        raise refused(f"{reserved} belongs to the sandbox's system")
+    if reserved := next((reserved for reserved in _NOT_WHOLE if _is_below(reserved, normal)), None):
+        raise refused(f"{reserved} is needed as it is")
     return normal
 
 
-def _is_below(path: str, place: str) -> bool:
+def _is_below(path: str, directory: str) -> bool:
     """Whether path is place or lies below it."""
-    return path == place or path.startswith(place.rstrip("/") + "/")
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _nested(one: str, other: str) -> bool:
-    return _is_below(one, other) or _is_below(other, one)
+def _nested(path: str, other: str) -> bool:
+    return _is_below(path, other) or _is_below(other, path)
 
 
-def _refuse_overlaps(given: Sequence[Mount], taken: Sequence[str]) -> None:
+def _refuse_overlaps(mounts: Sequence[Mount], taken: Sequence[str]) -> None:
     """Refuse a mount inside another one, in the sandbox or here: a second path to a file would evade its guard."""
-    for place, one in ((place, one) for place in taken for one in given):
-        if _nested(place, one.target):
-            raise UsageError(f"{one.source!r} cannot be mounted at {one.target!r}: {place} is used. {_ELSEWHERE}")
-    above = [{_identity(path) for path in (Path(one.source), *Path(one.source).parents)} for one in given]
-    own = [_identity(Path(one.source)) for one in given]
-    for index, one in enumerate(given):
-        for other_index, other in enumerate(given[:index]):
-            if _nested(one.target, other.target):
+    for reserved, mount in ((place, one) for place in taken for one in mounts):
+        if _nested(reserved, mount.target):
+            raise UsageError(
+                f"{mount.source!r} cannot be mounted at {mount.target!r}: {reserved} is used. {_ELSEWHERE}"
+            )
+    above = [{_identity(path) for path in (Path(mount.source), *Path(mount.source).parents)} for mount in mounts]
+    own = [_identity(Path(mount.source)) for mount in mounts]
+    for index, mount in enumerate(mounts):
+        for other_index, other in enumerate(mounts[:index]):
+            if _nested(mount.target, other.target):
                 raise UsageError(
-                    f"{one.source!r} cannot be mounted at {one.target!r}: {other.source!r} is at {other.target!r}. "
+                    f"{mount.source!r} cannot be mounted at {mount.target!r}: {other.source!r} is at {other.target!r}. "
                     f"{_ELSEWHERE}"
                 )
             if own[index] in above[other_index] or own[other_index] in above[index]:
                 raise UsageError(
-                    f"{one.source!r} and {other.source!r} are one directory, or one lies in the other: what protects "
+                    f"{mount.source!r} and {other.source!r} are one directory, or one lies in the other: what protects "
                     "the one would not hold in the other. Remedy: name the outer one only."
                 )
 
@@ -219,10 +222,10 @@ def _refuse_overlaps(given: Sequence[Mount], taken: Sequence[str]) -> None:
 def _identity(path: Path) -> tuple[int, int]:
     """Return device and inode: bind mounts and case-insensitive file systems give one directory two paths."""
     try:
-        found = path.stat()
+        stats = path.stat()
     except OSError as error:
         raise UsageError(f"{str(path)!r} cannot be used: {error.strerror}. Remedy: name another.") from error
-    return found.st_dev, found.st_ino
+    return stats.st_dev, stats.st_ino
 
 
 # --- binds -------------------------------------------------------------------------------------------
@@ -235,7 +238,8 @@ def binds_of(mounts: Iterable[Mount], git: Git) -> tuple[Bind, ...]:
         UsageError: a source was replaced by a link or another type of file since it was vetted, or cannot be guarded.
     """
     return tuple(
-        Bind(one.source, one.target, one.read_only, _guard_of(one, git), inode_of(one.source)) for one in mounts
+        Bind(mount.source, mount.target, mount.read_only, _guard_of(mount, git), inode_of(mount.source))
+        for mount in mounts
     )
 
 

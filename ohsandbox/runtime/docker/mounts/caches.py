@@ -173,10 +173,10 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
     write_atomically(_path(record.volume), record.model_dump_json().encode(), durable=False)
     with engine_errors(f"making the package cache {record.volume}"):
         labels = {_LABEL: "1", _STATE_LABEL: json.dumps(_State.here())}
-        made = engine.api.create_volume(record.volume, driver="local", labels=labels)
-    if made.get("Driver") != "local" or made.get("Options"):
+        volume = engine.api.create_volume(record.volume, driver="local", labels=labels)
+    if volume.get("Driver") != "local" or volume.get("Options"):
         raise SandboxRefused(
-            f"Volume {record.volume} leads elsewhere ({made.get('Driver')}, {made.get('Options')}), and is not our "
+            f"Volume {record.volume} leads elsewhere ({volume.get('Driver')}, {volume.get('Options')}), and is not our "
             f"cache. Remedy: `docker volume rm {record.volume}`, or --no-cache."
         )
     return config.model_copy(update={"cache_volume": record.volume})
@@ -218,7 +218,7 @@ def _path(volume: str) -> Path:
 def volume_of(found: Mapping[str, Any]) -> str:
     """Return the volume at CACHE_DIR in the engine's description of a container; empty without one."""
     mounts = found.get("Mounts") or []
-    return next((str(one.get("Name")) for one in mounts if one.get("Destination") == CACHE_DIR), "")
+    return next((str(mount.get("Name")) for mount in mounts if mount.get("Destination") == CACHE_DIR), "")
 
 
 # --- listing and removing ------------------------------------------------------------------------------
@@ -237,13 +237,13 @@ def _orphans(engine: Engine) -> dict[str, _State]:
     """Return the volumes whose state directory, one of this user's, is gone, so that no record of them is left."""
     with engine_errors("listing the package caches"):
         listed = engine.api.volumes(filters={"label": _STATE_LABEL}).get("Volumes") or []
-    found = {}
+    states = {}
     for one in listed:
         with contextlib.suppress(ValueError, TypeError):
             state = _State(*json.loads((one.get("Labels") or {})[_STATE_LABEL]))
             if state.is_gone and str(one["Name"]).startswith(_PREFIX):
-                found[str(one["Name"])] = state
-    return found
+                states[str(one["Name"])] = state
+    return states
 
 
 def infos(engine: Engine) -> list[CacheInfo]:

@@ -276,8 +276,8 @@ class Pod:
         with engine_errors("looking at the network of the services"):
             since = str(self.engine.api.inspect_container(self.owner)["State"].get("StartedAt"))
         notes = []
-        wanted = [one for one in self.running.values() if only is None or one.service.name in only]
-        for stage in _stages([one.service for one in wanted]):
+        wanted = [container for container in self.running.values() if only is None or container.service.name in only]
+        for stage in _stages([container.service for container in wanted]):
             started = []
             for one in [self.running[service.name] for service in stage]:
                 how = _how_it_ended(one, since=since)
@@ -304,12 +304,12 @@ class Pod:
         Raises:
             SandboxUnavailable: the engine fails, or a service does not start.
         """
-        kept = service_checkpoints.kept(self.engine, checkpoint)
-        if not kept:
+        kept_services = service_checkpoints.kept(self.engine, checkpoint)
+        if not kept_services:
             yield self
             return
         new = Pod(self.engine, self.lease_id, sandbox=self.sandbox, owner=self.owner)
-        aside = [one.container for one in self.running.values()]
+        aside = [service.container for service in self.running.values()]
         with contextlib.ExitStack() as undo:
             for container in aside:
                 container.kill()
@@ -317,10 +317,10 @@ class Pod:
                 with engine_errors(f"putting service {container.name!r} aside"):
                     self.engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
             undo.callback(_remove_all, new)
-            services = [one.service for one in self.running.values() if one.service.name in kept]
-            images = images_of_checkpoint(self.engine, kept, services)
-            asked = options.model_copy(update={"services": tuple(services)})
-            new.start(images, asked, listening=listening, progress=None, cancel=None)
+            services = [service.service for service in self.running.values() if service.service.name in kept_services]
+            images = images_of_checkpoint(self.engine, kept_services, services)
+            restored_options = options.model_copy(update={"services": tuple(services)})
+            new.start(images, restored_options, listening=listening, progress=None, cancel=None)
             yield new
             undo.pop_all()
         for container in aside:
@@ -342,9 +342,9 @@ def _put_back(container: Container, name: str) -> None:
 
 
 def _remove_all(pod: Pod) -> None:
-    for one in pod.running.values():
+    for service in pod.running.values():
         with contextlib.suppress(OhsandboxError):
-            one.container.remove()
+            service.container.remove()
 
 
 def service_payload(config: ContainerConfig, service: Service) -> dict[str, Any]:
@@ -368,8 +368,8 @@ def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> 
     api = container.engine.api
     try:
         with container.starting(), engine_errors(f"checking {container.name!r}"):
-            made = api.exec_create(container.id, list(words))
-            wire = wrap(api.exec_start(made["Id"], socket=True))
+            created = api.exec_create(container.id, list(words))
+            wire = wrap(api.exec_start(created["Id"], socket=True))
         try:
             deadline, buffer = time.monotonic() + limit_s, memoryview(bytearray(4096))
             while wire.readable(deadline):
@@ -380,22 +380,22 @@ def exit_code(container: Container, words: Sequence[str], *, limit_s: float) -> 
         finally:
             wire.close()
         with engine_errors(f"checking {container.name!r}"):
-            code = api.exec_inspect(made["Id"]).get("ExitCode")
+            code = api.exec_inspect(created["Id"]).get("ExitCode")
     except (SandboxUnavailable, OSError):
         return None
     return None if code is None else int(code)
 
 
-def _how_it_ended(one: _ServiceContainer, *, since: str = "") -> str | None:
+def _how_it_ended(container: _ServiceContainer, *, since: str = "") -> str | None:
     """Return how a service failed, or that its network is older than since; None if it is as it should be."""
-    state = one.container.inspect()["State"]
+    state = container.container.inspect()["State"]
     if state.get("Running"):
         return "had lost its network" if str(state.get("StartedAt")) < since else None
-    return None if one.service.run_once and state.get("ExitCode") == 0 else how_it_ended(state)
+    return None if container.service.run_once and state.get("ExitCode") == 0 else how_it_ended(state)
 
 
-def _refuse_weaker(service: Service, found: Mapping[str, Any], config: ContainerConfig) -> None:
-    if (wrong := next(selfcheck.added(found, config, log=_LOG_DRIVER), None)) is not None:
+def _refuse_weaker(service: Service, inspected: Mapping[str, Any], config: ContainerConfig) -> None:
+    if (wrong := next(selfcheck.added(inspected, config, log=_LOG_DRIVER), None)) is not None:
         raise SandboxRefused(
             f"Service {service.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
         )
@@ -403,12 +403,12 @@ def _refuse_weaker(service: Service, found: Mapping[str, Any], config: Container
 
 def _stages(services: Sequence[Service]) -> list[list[Service]]:
     """Return the services in groups, each of which depends only on earlier groups."""
-    stages, left, ready = list[list[Service]](), [*services], set[str]()
-    while left:
-        stage = [one for one in left if {*one.depends_on} <= ready]
+    stages, remaining, ready = list[list[Service]](), [*services], set[str]()
+    while remaining:
+        stage = [service for service in remaining if {*service.depends_on} <= ready]
         stages.append(stage)
-        ready |= {one.name for one in stage}
-        left = [one for one in left if one.name not in ready]
+        ready |= {service.name for service in stage}
+        remaining = [service for service in remaining if service.name not in ready]
     return stages
 
 
@@ -416,14 +416,14 @@ def _way_out(options: DockerOptions, service: Service) -> dict[str, str]:
     """Return the variables that point a service to the allowlist's proxy, with the services' names excepted."""
     if options.network != "allowlist":
         return {}
-    found = proxy_environment(service.env, hosts=[one.name for one in options.services])
-    found.pop("NODE_OPTIONS", None)  # it names a file that only the sandbox has
-    return found
+    variables = proxy_environment(service.env, hosts=[service.name for service in options.services])
+    variables.pop("NODE_OPTIONS", None)  # it names a file that only the sandbox has
+    return variables
 
 
-def _why(one: _ServiceContainer) -> str:
-    if one.service.run_once:
+def _why(container: _ServiceContainer) -> str:
+    if container.service.run_once:
         return ": it still runs"
-    if one.healthcheck:
-        return f": its check {quoted_line(' '.join(one.healthcheck), limit_chars=80)!r} fails"
-    return f": nothing listens on {', '.join(map(str, one.ports))}" if one.ports else ""
+    if container.healthcheck:
+        return f": its check {quoted_line(' '.join(container.healthcheck), limit_chars=80)!r} fails"
+    return f": nothing listens on {', '.join(map(str, container.ports))}" if container.ports else ""

@@ -37,11 +37,11 @@ class KeptService(NamedTuple):
 
 def names_of(tag: str, pod: Pod) -> tuple[str, ...]:
     """Return the tags for the images of a checkpoint's services, before the images are created."""
-    found = []
-    for name, one in pod.running.items():
-        found.append(f"{tag}-{name}")
-        found += [f"{tag}-{name}.{number}" for number, _ in enumerate(_volumes(one.container.inspect()))]
-    return tuple(found)
+    tags = []
+    for name, service in pod.running.items():
+        tags.append(f"{tag}-{name}")
+        tags += [f"{tag}-{name}.{number}" for number, _ in enumerate(_volumes(service.container.inspect()))]
+    return tuple(tags)
 
 
 def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[str, int]:
@@ -50,31 +50,31 @@ def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[st
     Raises:
         SandboxUnavailable: the engine failed, or there is no room.
     """
-    api, told, size = pod.engine.api, list[str](), 0
-    for name, one in pod.running.items():
-        size += one.container.written_bytes()
+    api, entries, size = pod.engine.api, list[str](), 0
+    for name, running in pod.running.items():
+        size += running.container.written_bytes()
         if room is not None and size > room:
             raise SandboxUnavailable(
                 f"Keeping the files of service {name!r} needs more room than the engine's disk has."
             )
-        blank = [f'ENV {secret}=""' for secret in one.service.secrets]
+        blank = [f'ENV {secret}=""' for secret in running.service.secrets]
         with engine_errors(f"keeping the files of service {name!r}"):
-            made = api.commit(
-                one.container.id,
+            committed = api.commit(
+                running.container.id,
                 repository=repository,
                 tag=f"{tag}-{name}",
                 changes=[*blank, "LABEL ohsandbox.service-of="],
             )
-            ids = [str(made["Id"])]
-            for number, place in enumerate(_volumes(one.container.inspect())):
+            ids = [str(committed["Id"])]
+            for number, volume_path in enumerate(_volumes(running.container.inspect())):
                 target = f"{tag}-{name}.{number}"
-                archive, _ = api.get_archive(one.container.id, place, chunk_size=_CHUNK_BYTES)
+                archive, _ = api.get_archive(running.container.id, volume_path, chunk_size=_CHUNK_BYTES)
                 counted = _Counted(archive, None if room is None else room - size)
                 api.import_image_from_stream(counted, repository=repository, tag=target)
                 size += counted.bytes
                 ids.append(str(api.inspect_image(f"{repository}:{target}")["Id"]))
-        told.append(f"{name}={','.join(ids)}")
-    return " ".join(told), size
+        entries.append(f"{name}={','.join(ids)}")
+    return " ".join(entries), size
 
 
 class _Counted:
@@ -99,12 +99,12 @@ def kept(engine: Engine, checkpoint: str) -> dict[str, KeptService]:
     """
     with engine_errors(f"looking at checkpoint {checkpoint[:19]!r}"):
         labels = (engine.api.inspect_image(checkpoint).get("Config") or {}).get("Labels") or {}
-    found = {}
-    for one in str(labels.get(LABEL) or "").split():
-        name, _, ids = one.partition("=")
+    by_service = {}
+    for entry in str(labels.get(LABEL) or "").split():
+        name, _, ids = entry.partition("=")
         image, *volumes = ids.split(",")
-        found[name] = KeptService(image, tuple(volumes))
-    return found
+        by_service[name] = KeptService(image, tuple(volumes))
+    return by_service
 
 
 def fill(engine: Engine, container: str, volumes: tuple[str, ...]) -> None:
@@ -115,18 +115,20 @@ def fill(engine: Engine, container: str, volumes: tuple[str, ...]) -> None:
     """
     with engine_errors("restoring the volumes of a service"):
         places = _volumes(engine.api.inspect_container(container))
-    for place, image in zip(places, volumes, strict=False):
+    for volume_path, image in zip(places, volumes, strict=False):
         with engine_errors("restoring the volumes of a service"):
             holder = str(engine.api.create_container_from_config({"Image": image, "Cmd": ["none"]})["Id"])
         try:
             with engine_errors("restoring the volumes of a service"):
-                archive, _ = engine.api.get_archive(holder, f"/{posixpath.basename(place)}", chunk_size=_CHUNK_BYTES)
-                engine.api.put_archive(container, posixpath.dirname(place), archive)
+                archive, _ = engine.api.get_archive(
+                    holder, f"/{posixpath.basename(volume_path)}", chunk_size=_CHUNK_BYTES
+                )
+                engine.api.put_archive(container, posixpath.dirname(volume_path), archive)
         finally:
             with contextlib.suppress(OhsandboxError), engine_errors("removing a holder of files"):
                 engine.api.remove_container(holder, force=True)
 
 
-def _volumes(found: Mapping[str, Any]) -> list[str]:
+def _volumes(inspected: Mapping[str, Any]) -> list[str]:
     """Return the mount points of a container's volumes, sorted."""
-    return sorted(str(one["Destination"]) for one in found.get("Mounts") or [] if one.get("Type") == "volume")
+    return sorted(str(mount["Destination"]) for mount in inspected.get("Mounts") or [] if mount.get("Type") == "volume")

@@ -38,16 +38,16 @@ def images_of_checkpoint(
     Raises:
         ImageUnavailable: an image no longer exists.
     """
-    found = {}
+    images = {}
     for service in services:
-        if (one := kept.get(service.name)) is None:
+        if (kept_service := kept.get(service.name)) is None:
             continue
         with engine_errors(f"looking for the files of service {service.name!r}"):
-            described = engine.api.inspect_image(one.image)
+            described = engine.api.inspect_image(kept_service.image)
         was = described_service((described.get("Config") or {}).get("Labels") or {}) or service
-        facts = engine_images.facts_of_image(described)
-        found[service.name] = ServiceImage(facts, was.ports or (), was.healthcheck or (), one.volumes)
-    return found
+        image_facts = engine_images.facts_of_image(described)
+        images[service.name] = ServiceImage(image_facts, was.ports or (), was.healthcheck or (), kept_service.volumes)
+    return images
 
 
 def find_images(
@@ -66,10 +66,10 @@ def find_images(
     """
     if services and engine.is_podman:
         raise SandboxRefused("Services are not available with Podman. Remedy: use a Docker engine.")
-    kept = service_checkpoints.kept(engine, checkpoint) if services and checkpoint else {}
-    found = images_of_checkpoint(engine, kept, services)
+    kept_services = service_checkpoints.kept(engine, checkpoint) if services and checkpoint else {}
+    images = images_of_checkpoint(engine, kept_services, services)
     for service in services:
-        if service.name in found:
+        if service.name in images:
             continue
         name = service.image
         try:
@@ -80,8 +80,8 @@ def find_images(
             engine_images.ensure(engine, str(name), progress=progress, cancel=cancel)
         except ImageUnavailable as error:
             raise ImageUnavailable(f"Service {service.name!r}: {error}") from error
-        found[service.name] = _image_of(engine, str(name), service)
-    return found
+        images[service.name] = _image_of(engine, str(name), service)
+    return images
 
 
 def _image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
@@ -93,7 +93,7 @@ def _image_of(engine: Engine, name: str, service: Service) -> ServiceImage:
     with engine_errors(f"looking at image {name!r}"):
         described = engine.api.inspect_image(name)
     config = described.get("Config") or {}
-    exposed = [one.partition("/") for one in config.get("ExposedPorts") or {}]
+    exposed = [port.partition("/") for port in config.get("ExposedPorts") or {}]
     ports = tuple(sorted(int(port) for port, _, kind in exposed if port.isdigit() and kind in {"", "tcp"}))
     check = service.healthcheck
     if check is None:

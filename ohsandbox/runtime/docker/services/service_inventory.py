@@ -37,8 +37,8 @@ def described_service(labels: Mapping[str, str]) -> Service | None:
 
 def found_services(engine: Engine, record: LeaseRecord) -> list[tuple[Service, dict[str, Any]]]:
     """Return the services of a lease, running or not, with the engine's descriptions of their containers."""
-    found = ((described_service(one.get("Labels") or {}), one) for one in _containers(engine, record))
-    return [(service, one) for service, one in found if service is not None]
+    pairs = ((described_service(container.get("Labels") or {}), container) for container in _containers(engine, record))
+    return [(service, container) for service, container in pairs if service is not None]
 
 
 def _containers(engine: Engine, record: LeaseRecord) -> list[dict[str, Any]]:
@@ -47,7 +47,9 @@ def _containers(engine: Engine, record: LeaseRecord) -> list[dict[str, Any]]:
     with engine_errors("looking for the services of a sandbox"):
         listed = engine.api.containers(all=True, filters={"label": f"{SERVICE_OF_LABEL}={record.id}"})
     prefix = f"{record.container}-"  # an image committed from a service has its labels as well
-    return [one for one in listed if str((one.get("Names") or ["/"])[0]).lstrip("/").startswith(prefix)]
+    return [
+        container for container in listed if str((container.get("Names") or ["/"])[0]).lstrip("/").startswith(prefix)
+    ]
 
 
 def remove(engine: Engine, record: LeaseRecord) -> None:
@@ -56,7 +58,7 @@ def remove(engine: Engine, record: LeaseRecord) -> None:
     Raises:
         SandboxUnavailable: the engine fails.
     """
-    ids = [str(one["Id"]) for one in _containers(engine, record)]
+    ids = [str(container["Id"]) for container in _containers(engine, record)]
     with ThreadPoolExecutor(_REMOVALS) as pool:
         for _ in pool.map(partial(containers.remove, engine), ids):
             pass
@@ -64,14 +66,14 @@ def remove(engine: Engine, record: LeaseRecord) -> None:
 
 def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:
     """Return the state of each service of a lease."""
-    found = []
-    for service, one in found_services(engine, record):
+    services = []
+    for service, container in found_services(engine, record):
         image = service.image or f"built from {service.build.context if service.build else ''}"
-        state = str(one.get("State") or "")
-        detail = "" if state == "running" else str(one.get("Status") or "")
+        state = str(container.get("State") or "")
+        detail = "" if state == "running" else str(container.get("Status") or "")
         place = record.container, service.name, image, state
-        found.append(ServiceInfo(*place, service.ports or (), record.conversation, str(one["Id"]), detail))
-    return found
+        services.append(ServiceInfo(*place, service.ports or (), record.conversation, str(container["Id"]), detail))
+    return services
 
 
 def read_log(engine: Engine, container: str, *, lines: int | None = None) -> str:
