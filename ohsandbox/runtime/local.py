@@ -248,7 +248,11 @@ class _StateDirectory:
         while True:
             self._made = tempfile.TemporaryDirectory(prefix=_STATE_PREFIX, ignore_cleanup_errors=True)
             self.path = Path(self._made.name)
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:
+                self._made.cleanup()
+                continue  # another process saw it before it was locked, and has removed it
             self._unlock = weakref.finalize(self, os.close, descriptor)
             try:
                 is_locked = try_lock(descriptor)
@@ -256,7 +260,8 @@ class _StateDirectory:
                 is_locked = True
             if is_locked and self.path.exists():
                 return
-            self._unlock()  # another process saw it before it was locked, and removes it
+            self._unlock()  # as above, and removes it
+            self._made.cleanup()
 
     def remove(self) -> None:
         """Remove it; the keepers remove their own parts meanwhile."""

@@ -10,12 +10,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ohsandbox import CLIRuntime
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime import local
 from ohsandbox.runtime.local import LocalChannel, remove_left_directories
 
 if TYPE_CHECKING:
@@ -140,6 +141,25 @@ def test_whole_outputs_go_with_their_runtime_or_after_a_kill_with_the_next(
             assert not left.parent.exists()
         assert alive.read_bytes(kept).endswith(b"\n600000\n")
     assert list(place.iterdir()) == []
+
+
+def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    open_ = os.open
+
+    def open_late(path: Any, flags: int, *more: int, **options: Any) -> int:
+        if Path(path).name.startswith(local._STATE_PREFIX) and path not in made:
+            made.append(path)
+            if len(made) == 1:
+                Path(path).rmdir()
+        return open_(path, flags, *more, **options)
+
+    monkeypatch.setattr(local, "remove_left_directories", list)
+    monkeypatch.setattr(os, "open", open_late)
+    with CLIRuntime(quiet=True) as runtime:
+        assert [str(path) for path in made[1:]] == [runtime.state_dir]
 
 
 @pytest.mark.parametrize(
