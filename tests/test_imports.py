@@ -56,6 +56,19 @@ LAYERS_WITHIN = {
         ("app_groups",),
         ("app",),
     ),
+    "runtime/docker": (
+        ("engine",),
+        ("channel", "images", "mounts", "ownership"),
+        ("config",),
+        ("network", "sandbox"),
+        ("container",),
+        ("services",),
+        ("checkpoints", "monitoring"),
+        ("inventory",),
+        ("provision",),
+        ("attach", "container_runtime", "resume"),
+        ("runtime",),
+    ),
     "conversation": (
         ("approvals", "storage"),
         ("cost", "environment"),
@@ -190,6 +203,29 @@ def test_imports_point_down_within_a_package(package: str) -> None:
     assert there - {"__init__"} == set(layer_of)
     found = [*_imports_within(package)]
     assert [one for one in found if layer_of.get(one.imported, len(layer_of)) >= layer_of[one.importer]] == []
+
+
+def test_no_folder_imports_itself_through_others() -> None:
+    """In no package. Modules of one folder may: a tool's `definition` imports its `impl` when it is created."""
+    found = []
+    for package in {path.parent.parent for path in ROOT.rglob("*/*/__init__.py")} - {ROOT}:
+        graph: dict[str, set[str]] = {}
+        for one in _imports_within(package.relative_to(ROOT).as_posix()):
+            graph.setdefault(one.importer, set()).add(one.imported)
+        folders = [path.name for path in package.iterdir() if (path / "__init__.py").exists()]
+        found += [f"{package.name}/{folder}" for folder in folders if folder in _reached(graph, folder)]
+    assert found == []
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Return what the imports of start lead to; start itself only if a circle comes back to it."""
+    reached: set[str] = set()
+    open_ends = [start]
+    while open_ends:
+        more = graph.get(open_ends.pop(), set()) - reached
+        reached |= more
+        open_ends += more
+    return reached
 
 
 def test_modules_of_the_command_line_import_each_other_in_no_circle() -> None:

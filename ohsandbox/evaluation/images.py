@@ -15,10 +15,11 @@ from pydantic import ValidationError
 from ohsandbox import SandboxLimits
 from ohsandbox.errors import CallCancelledError, ImageUnavailable, UsageError
 from ohsandbox.evaluation.processors import of_this_machine
+from ohsandbox.runtime import build_options
 from ohsandbox.runtime.docker.config import options
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.images import build, build_options, engine_images
+from ohsandbox.runtime.docker.images import build, engine_images
 from ohsandbox.runtime.docker.network.network_pool import NetworkPool
 from ohsandbox.runtime.process import invocation
 

@@ -50,7 +50,7 @@ class BackendInfo(NamedTuple):
 
 
 def _build(settings: RuntimeSettings) -> Any:
-    from ohsandbox.runtime.docker.images.build_options import Build  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.build_options import Build  # noqa: PLC0415 - only who uses docker imports it
 
     options = settings.build_options
     return Build(settings.build, **options) if settings.build is not None and options else settings.build
@@ -199,8 +199,8 @@ def build_digest(directory: Any) -> str:
         UsageError: there is no Dockerfile, or the files cannot be sent.
         OSError: a file cannot be read.
     """
+    from ohsandbox.runtime.build_options import Build, checked  # noqa: PLC0415 - as above
     from ohsandbox.runtime.docker.images.build import digest_to_trust  # noqa: PLC0415 - only who uses docker imports it
-    from ohsandbox.runtime.docker.images.build_options import Build, checked  # noqa: PLC0415 - as above
 
     if isinstance(directory, list):
         build = Build(*directory)
@@ -226,6 +226,6 @@ def open_inventory() -> Inventory:
     Raises:
         EngineUnavailable: no engine answers.
     """
-    from ohsandbox.runtime.docker.ownership.inventory import DockerInventory  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory  # noqa: PLC0415 - only who uses docker imports it
 
     return DockerInventory()

@@ -23,6 +23,8 @@ _ADDRESS = re.compile(rb"([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4})")
 _ENGINES_DNS = b"0B00007F"
 """127.0.0.11, on which the engine's own resolver listens in the sandbox's network namespace."""
 MAX_PORT = 65535
+PROXY_PORT = 3128
+"""Port on 127.0.0.1 in a sandbox where the proxy of an allowlist is reached; by convention, proxies use it."""
 _MAX_DIGITS = 5
 
 

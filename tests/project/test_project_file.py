@@ -7,8 +7,8 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.project.project_file import NEVER, Project, find_project
+from ohsandbox.runtime.build_options import checked
 from ohsandbox.runtime.docker.images import build
-from ohsandbox.runtime.docker.images.build_options import checked
 from ohsandbox.settings import Settings
 
 

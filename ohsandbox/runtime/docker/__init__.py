@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.docker.config.container_config import SandboxLimits
-from ohsandbox.runtime.docker.images.build_options import Build
 from ohsandbox.runtime.docker.runtime import DockerRuntime
-from ohsandbox.runtime.docker.services.service_options import Service
 from ohsandbox.runtime.mount_text import Mount
+from ohsandbox.runtime.service_options import Service
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.images.build import BuiltImage, abuild_image, build_image

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,10 +11,10 @@ from ohsandbox.errors import SandboxGone, SandboxUnavailable, UnknownUserError, 
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.channel import ProcessRequest
+from ohsandbox.runtime.docker.config import selfcheck
 from ohsandbox.runtime.docker.config.container_config import CONNECTOR_UID, PRIVATE_DIR
 from ohsandbox.runtime.docker.container import ended_at_once
 from ohsandbox.runtime.docker.engine.connection import connect
-from ohsandbox.runtime.docker.monitoring import selfcheck
 
 if TYPE_CHECKING:
     import socket
@@ -397,7 +396,7 @@ class ContainerRuntime(Runtime):
         if target.pod is None:
             return []
         self._monitors.stop()
-        return target.pod.bring_back(listening=partial(provision.listening_in, target))
+        return target.pod.bring_back(listening=target.listening_ports)
 
     def _restart(self) -> str:
         if self._options.attach:

@@ -23,19 +23,19 @@ from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_LABEL
-from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, MAPPED_HOME, PRIVATE_DIR
+from ohsandbox.runtime.docker.config.container_config import MAPPED_HOME, PRIVATE_DIR
 from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
-from ohsandbox.runtime.docker.config.profiles import is_root
 from ohsandbox.runtime.docker.config.resolve import resolve
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, guard
+from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
+from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.docker.services import service_inventory
 from ohsandbox.runtime.files import transfer
 from ohsandbox.runtime.mount_text import WORKSPACE
-from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
 
 if TYPE_CHECKING:
     import threading
@@ -125,7 +125,7 @@ def create(
         CallCancelledError: cancel was set before the image was available.
     """
     if lease.orphans_here(engine):
-        from ohsandbox.runtime.docker.ownership.inventory import DockerInventory  # noqa: PLC0415 - rarely needed
+        from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory  # noqa: PLC0415 - rarely needed
 
         DockerInventory(engine).collect_garbage(keep_networks=True)
     checkpoint = checkpoint or options.checkpoint
@@ -225,7 +225,7 @@ def _with_services(
     from ohsandbox.runtime.docker.services.pods import Pod  # noqa: PLC0415 - few sandboxes have services
 
     pod = Pod(engine, made.lease.id, sandbox=made.container.name, owner=owner)
-    listening = partial(listening_in, made)
+    listening = made.listening_ports
     pod.start(beside, made.options, listening=listening, progress=progress, cancel=cancel)
     return made._replace(pod=pod)
 
@@ -265,11 +265,6 @@ def _release_network(engine: Engine, held: lease.Lease) -> None:
     service_inventory.remove(engine, held.record)
     if held.record.network_owner is not None:
         open_network.remove_owner(engine, held.record.network_owner, held.id)
-
-
-def listening_in(made: Sandbox) -> tuple[int, ...]:
-    """Return the ports on which the sandbox or one of its services listens."""
-    return parse_listeners(made.script(LIST_LISTENERS.decode()).encode())
 
 
 def binds_now(options: DockerOptions) -> tuple[bind_mounts.Bind, ...]:
@@ -413,7 +408,7 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
 
     if sandbox.pod is None:
         return anew._replace(container=restored())
-    listening = partial(listening_in, sandbox)
+    listening = sandbox.listening_ports
     with sandbox.pod.replaced(checkpoint, sandbox.options, listening=listening) as pod:
         return anew._replace(container=restored(), pod=pod)
 

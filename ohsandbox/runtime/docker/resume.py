@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import SandboxUnavailable
@@ -17,12 +16,12 @@ from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.own_container import as_we_name
 from ohsandbox.runtime.docker.images import engine_images
+from ohsandbox.runtime.docker.inventory.docker_inventory import own_record
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches
 from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
 from ohsandbox.runtime.docker.mounts.guard import GuardMount
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
-from ohsandbox.runtime.docker.ownership.inventory import own_record
 from ohsandbox.runtime.docker.sandbox import Sandbox
 from ohsandbox.runtime.docker.services.pods import Pod
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
@@ -85,7 +84,7 @@ def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, lis
     pod = Pod.find(adopted.container.engine, held.record, owner=config.network_owner)
     if gone := {*held.record.services} - pod.running.keys():
         notes.append(f"Service {', '.join(sorted(gone))} of sandbox {name} was removed from outside, with its files.")
-    notes += pod.bring_back(listening=partial(provision.listening_in, adopted))
+    notes += pod.bring_back(listening=adopted.listening_ports)
     real = adopted.options.model_copy(update={"services": tuple(one.service for one in pod.running.values())})
     return adopted._replace(pod=pod, options=real), notes
 

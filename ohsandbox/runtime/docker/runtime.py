@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.network.audit import NetworkDecision
+    from ohsandbox.runtime.build_options import Build
     from ohsandbox.runtime.docker.config.container_config import SandboxLimits
     from ohsandbox.runtime.docker.config.options import Profile
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.images.build_options import Build
     from ohsandbox.runtime.docker.mounts.guard import Git
     from ohsandbox.runtime.docker.network.network_pool import NetworkPool
     from ohsandbox.runtime.docker.sandbox import Sandbox
-    from ohsandbox.runtime.docker.services.service_options import Service
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage
+    from ohsandbox.runtime.service_options import Service
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

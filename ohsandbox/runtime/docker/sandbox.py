@@ -9,6 +9,7 @@ from ohsandbox.errors import EngineUnavailable, SandboxGone, SandboxPaused, Sand
 from ohsandbox.runtime.docker.channel import DockerChannel, ProcessRequest
 from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, GIB, PRIVATE_DIR
 from ohsandbox.runtime.mount_text import WORKSPACE
+from ohsandbox.runtime.port_numbers import LIST_LISTENERS, parse_listeners
 from ohsandbox.runtime.workspace import git_layout
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ class Sandbox(NamedTuple):
             unset=self.unset,
         )
         return DockerChannel(self.container, request)
+
+    def listening_ports(self) -> tuple[int, ...]:
+        """Return the ports on which the sandbox or one of its services listens."""
+        return parse_listeners(self.script(LIST_LISTENERS.decode()).encode())
 
     def script(self, text: str, *arguments: str, stdin: bytes = b"", user: str | None = "0") -> str:
         """Run a set-up step in the root directory; return its output, or raise SandboxUnavailable if it fails."""

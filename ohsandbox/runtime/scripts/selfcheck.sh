@@ -1,4 +1,4 @@
-# What the kernel says of this process and its sandbox, as words `key:value` in $f; see docker/monitoring/selfcheck.py. Builtins
+# What the kernel says of this process and its sandbox, as words `key:value` in $f; see docker/config/selfcheck.py. Builtins
 # alone: the image may lack every program. Shells read these files byte by byte: 5 ms, so no further than needed.
 while read -r k v _; do
   case $k in Uid: | CapEff: | CapBnd: | NoNewPrivs:) f="$f $k$v" ;; Seccomp:) f="$f $k$v" ;; Cpus_allowed_list:) f="$f $k$v" && break ;; esac

@@ -15,7 +15,7 @@ import pytest
 
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

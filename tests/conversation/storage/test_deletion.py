@@ -14,7 +14,7 @@ from ohsandbox.errors import ConversationOpenError, EngineUnavailable
 from ohsandbox.persistence.layout import CONTAINER_NOTE_NAME
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from tests.fakes import FakeModel, RecordingRuntime, answer, data_of
 from tests.timetravel.test_fork import TOOLS, bash
 

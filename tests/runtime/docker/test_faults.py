@@ -16,7 +16,7 @@ import pytest
 from ohsandbox.errors import EngineUnavailable, SandboxUnavailable
 from ohsandbox.runtime.docker import container
 from ohsandbox.runtime.docker.engine.connection import Engine, connect
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pytest
 
 from ohsandbox import SandboxPool
 from ohsandbox.errors import ImageUnavailable
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.ownership import lease
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from tests.processes import running
 from tests.runtime.docker.conftest import BASE
 

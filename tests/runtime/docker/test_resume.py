@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxUnavailable, UsageError
-from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, SandboxLimits
+from ohsandbox.runtime.docker.config.container_config import SandboxLimits
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.mounts import caches
+from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.ownership import lease
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from ohsandbox.errors import ImageUnavailable, SandboxGone, UsageError
 from ohsandbox.runtime import recovery
 from ohsandbox.runtime.docker.config.container_config import SandboxLimits
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.ownership import lease
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:

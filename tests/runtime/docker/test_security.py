@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxUnavailable
+from ohsandbox.runtime.docker.config import selfcheck
 from ohsandbox.runtime.docker.config.seccomp import profile_json
-from ohsandbox.runtime.docker.monitoring import selfcheck
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine

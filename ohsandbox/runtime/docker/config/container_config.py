@@ -18,6 +18,7 @@ from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
 from ohsandbox.runtime.docker.mounts.bind_mounts import Bind  # noqa: TC001 - as above
+from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.mounts.mount_policy import Identity  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.runtime_settings import NetworkMode  # noqa: TC001 - as above
@@ -37,8 +38,6 @@ CONNECTOR_DIR = "/run/ohs-net"
 """A tmpfs owned by root for the program that carries connections: no checkpoint includes it, and it exists with a
 read-only root file system too."""
 _CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
-CACHE_DIR = "/var/cache/ohsandbox"
-"""Mount point of the volume with the caches of package tools."""
 TRUST_DIR = "/usr/local/share/ohsandbox"
 """Directory of certificates that the sandbox trusts; with a read-only root file system, a tmpfs owned by root."""
 MAPPED_HOME = "/home/ohsandbox"

@@ -11,21 +11,21 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from ohsandbox.arguments import expect, wrong
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.build_options import Build
+from ohsandbox.runtime.build_options import checked as checked_build
 from ohsandbox.runtime.docker.config import profiles
 from ohsandbox.runtime.docker.config.container_config import (
     TRUST_DIR,
     Hardening,
     SandboxLimits,
 )
-from ohsandbox.runtime.docker.images.build_options import Build
-from ohsandbox.runtime.docker.images.build_options import checked as checked_build
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, mount_policy
 from ohsandbox.runtime.docker.mounts.bind_mounts import asked_mounts, asked_workspaces, copied_directory
 from ohsandbox.runtime.docker.mounts.guard import Git  # noqa: TC001 - pydantic reads annotations at run time
-from ohsandbox.runtime.docker.services.service_options import Service, check_services
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.port_numbers import MAX_PORT
 from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, NetworkMode
+from ohsandbox.runtime.service_options import Service, check_services
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

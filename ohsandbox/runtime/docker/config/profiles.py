@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.arguments import wrong
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.docker.config.options import DockerOptions
@@ -71,11 +72,6 @@ def check(found: DockerOptions) -> None:
     }
     if option := next((name for name, value in wide.items() if value), None):
         raise UsageError(f"profile='strict' and {option} exclude each other. Remedy: leave one out.")
-
-
-def is_root(user: str) -> bool:
-    """Whether the user, as named by an image or a caller, is uid 0."""
-    return user.split(":", maxsplit=1)[0] in {"", "0", "root"}
 
 
 def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: bool) -> str:

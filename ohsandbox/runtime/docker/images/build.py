@@ -21,11 +21,11 @@ from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
 from ohsandbox.runtime.aio import awaited
+from ohsandbox.runtime.build_options import Build, checked
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import builders, engine_images
 from ohsandbox.runtime.docker.images.build_context import DIGEST_CHARS, BuildContext
-from ohsandbox.runtime.docker.images.build_options import Build, checked
 from ohsandbox.runtime.inventory import removal
 from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress

@@ -22,7 +22,7 @@ from ohsandbox.runtime.docker.images.build_ignore import kept_paths
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ohsandbox.runtime.docker.images.build_options import Build
+    from ohsandbox.runtime.build_options import Build
 
 MAX_IGNORE_BYTES = 1 << 16
 """Maximum size of a `.dockerignore`, since each of its patterns is tried on each path."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
+    from ohsandbox.runtime.build_options import Build
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.images.build_options import Build
 
 log = logging.getLogger(__name__)
 

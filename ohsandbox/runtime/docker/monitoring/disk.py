@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.disk_space import DiskSpace, floor_bytes, floor_files, measure, shortage
-from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, GIB, MIB
+from ohsandbox.runtime.docker.config.container_config import GIB, MIB
 from ohsandbox.runtime.docker.engine.error_mapping import one_line
+from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,11 +6,9 @@ import contextlib
 import logging
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import OhsandboxError, SandboxGone, SandboxRefused
-from ohsandbox.runtime.docker import provision
 from ohsandbox.runtime.docker.channel import ProcessRequest
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
@@ -48,7 +46,7 @@ class SandboxMonitors:
         if self._disk is None:
             self._watch_disk(sandbox, facts)
         if sandbox.pod is not None and self._services is None:
-            listening = partial(provision.listening_in, sandbox)
+            listening = sandbox.listening_ports
             self._services = ServiceWatch(sandbox.pod, listening=listening, tell=self._runtime.tell)
         if sandbox.config is not None and sandbox.config.is_mapped and not keep:
             if self._watchdog is not None:

@@ -28,9 +28,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ohsandbox.errors import SandboxRefused, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
-from ohsandbox.runtime.docker.config.container_config import CACHE_DIR
-from ohsandbox.runtime.docker.config.profiles import is_root
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 from ohsandbox.runtime.inventory import CacheInfo, removal
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.inventory import GcResult
 
+CACHE_DIR = "/var/cache/ohsandbox"
+"""Mount point of the volume with the caches of package tools."""
 PROJECT = "project"
 """The cache of the directory in which the sandbox works; any other word is the name of a cache."""
 ENVIRONMENT = {

@@ -81,6 +81,11 @@ class Identity(NamedTuple):
         return f"{self.uid}:{self.gid}"
 
 
+def is_root(user: str) -> bool:
+    """Whether the user, as named by an image or a caller, is uid 0."""
+    return user.split(":", maxsplit=1)[0] in {"", "0", "root"}
+
+
 def check_directory(directory: str | os.PathLike[str], *, copied: bool = False) -> str:
     """Return the real path of a directory that may be bound read-write into a sandbox (copied: only copied into one).
 

@@ -17,7 +17,7 @@ from ohsandbox.network.audit import AuditLog
 from ohsandbox.network.loop import get_loop, run
 from ohsandbox.network.policy import NetworkPolicy
 from ohsandbox.network.proxy.proxy import Proxy
-from ohsandbox.runtime.docker.network.proxy_variables import PROXY_PORT
+from ohsandbox.runtime.port_numbers import PROXY_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

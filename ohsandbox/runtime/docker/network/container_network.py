@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from ohsandbox.arguments import expect_path, expect_texts, wrong
 from ohsandbox.errors import SandboxFileError, SandboxRefused, UsageError
 from ohsandbox.network.listeners import NetworkListeners
+from ohsandbox.runtime.docker.config.selfcheck import outside_interfaces
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.monitoring.selfcheck import outside_interfaces
 from ohsandbox.runtime.docker.network.proxy_variables import (
     JAVA_OPTIONS,
     NODE_PRELOAD_PATH,

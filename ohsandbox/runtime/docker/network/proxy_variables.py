@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from ohsandbox.runtime.port_numbers import PROXY_PORT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PROXY_PORT = 3128
-"""The connector's port on 127.0.0.1 in the sandbox; by convention, proxies use it."""
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _LOCAL = "localhost,127.0.0.1,::1"
 _JAVA = (

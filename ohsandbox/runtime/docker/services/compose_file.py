@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_regular
-from ohsandbox.runtime.docker.services.service_options import Service, check_services
+from ohsandbox.runtime.service_options import Service, check_services
 from ohsandbox.strict_yaml import InvalidYaml, YamlFile, amount, parse_yaml
 from ohsandbox.text import did_you_mean
 
@@ -228,7 +228,7 @@ class _ComposeReader:
         told = {"context": told} if isinstance(told, str) else _mapping(told)
         for key in told.keys() - {"context", "dockerfile", "args", "target"}:
             self._refuse(("build", str(key)), "is not taken")
-        from ohsandbox.runtime.docker.images.build_options import Build, checked  # noqa: PLC0415 - few files build
+        from ohsandbox.runtime.build_options import Build, checked  # noqa: PLC0415 - few files build
 
         try:
             directory = self._path.parent

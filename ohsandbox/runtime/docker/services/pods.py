@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ohsandbox.errors import OhsandboxError, SandboxRefused, SandboxUnavailable, UsageError
+from ohsandbox.runtime.docker.config import selfcheck
 from ohsandbox.runtime.docker.config.container_config import (
     ContainerConfig,
     SandboxLimits,
@@ -26,8 +27,7 @@ from ohsandbox.runtime.docker.config.resolve import hostile_names, open_files, p
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.wire import wrap
-from ohsandbox.runtime.docker.monitoring import selfcheck
-from ohsandbox.runtime.docker.network.proxy_variables import PROXY_PORT, proxy_environment
+from ohsandbox.runtime.docker.network.proxy_variables import proxy_environment
 from ohsandbox.runtime.docker.services import service_checkpoints
 from ohsandbox.runtime.docker.services.service_images import (
     ServiceImage,
@@ -39,9 +39,10 @@ from ohsandbox.runtime.docker.services.service_inventory import (
     found_services,
     read_log,
 )
-from ohsandbox.runtime.docker.services.service_options import Service, check_ports
+from ohsandbox.runtime.port_numbers import PROXY_PORT
 from ohsandbox.runtime.process.cancellation import check_not_cancelled
 from ohsandbox.runtime.results import PullProgress
+from ohsandbox.runtime.service_options import Service, check_ports
 from ohsandbox.secrets import Secrets
 from ohsandbox.text import quoted_line
 

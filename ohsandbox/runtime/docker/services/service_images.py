@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.services.service_options import Service
     from ohsandbox.runtime.results import PullProgress
+    from ohsandbox.runtime.service_options import Service
 
 
 class ServiceImage(NamedTuple):

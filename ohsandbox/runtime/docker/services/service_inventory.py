@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.services.service_options import Service
 from ohsandbox.runtime.inventory import ServiceInfo
+from ohsandbox.runtime.service_options import Service
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

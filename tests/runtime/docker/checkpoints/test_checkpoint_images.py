@@ -10,7 +10,7 @@ import pytest
 from ohsandbox import CLIRuntime, DockerRuntime
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 
 if TYPE_CHECKING:
     from pathlib import Path

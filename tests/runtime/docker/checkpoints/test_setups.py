@@ -13,7 +13,7 @@ from ohsandbox.errors import ImageUnavailable
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images, setups
 from ohsandbox.runtime.docker.config import options
 from ohsandbox.runtime.docker.images import engine_images
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 
 if TYPE_CHECKING:
     from pathlib import Path

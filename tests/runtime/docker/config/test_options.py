@@ -6,7 +6,7 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.docker.config import options, resolve
-from ohsandbox.runtime.docker.config.profiles import is_root
+from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 

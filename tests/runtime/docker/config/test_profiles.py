@@ -9,8 +9,8 @@ import pytest
 from ohsandbox.errors import ImageUnavailable, SandboxRefused, UsageError
 from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, ContainerConfig, SandboxLimits, create_payload
 from ohsandbox.runtime.docker.config.options import checked
+from ohsandbox.runtime.docker.config.selfcheck import added, verdict
 from ohsandbox.runtime.docker.engine.error_mapping import API_RULES
-from ohsandbox.runtime.docker.monitoring.selfcheck import added, verdict
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:

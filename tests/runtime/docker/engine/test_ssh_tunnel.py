@@ -20,8 +20,8 @@ from ohsandbox.errors import EngineUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.mcp import create_mcp_tools
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.ssh_tunnel import SshAddress, tunnel_to
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.ownership import lease
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from ohsandbox.schema import text_of
 from tests.mcp.conftest import SERVER as MCP_SERVER
 from tests.mcp.conftest import odd

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker.config.container_config import CACHE_DIR, ContainerConfig, SandboxLimits, host_config
+from ohsandbox.runtime.docker.config.container_config import ContainerConfig, SandboxLimits, host_config
 from ohsandbox.runtime.docker.config.options import DockerOptions, checked
-from ohsandbox.runtime.docker.monitoring.selfcheck import verdict
+from ohsandbox.runtime.docker.config.selfcheck import verdict
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.mounts import caches
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
+from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.runtime.mount_text import Mount
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.errors import SandboxRefused, UsageError
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.network import network_pool, open_network
 from ohsandbox.runtime.docker.network.network_pool import NetworkPool
 from ohsandbox.runtime.docker.ownership import lease
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 
 if TYPE_CHECKING:

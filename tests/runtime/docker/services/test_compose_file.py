@@ -8,7 +8,7 @@ import pytest
 
 from ohsandbox.errors import UsageError
 from ohsandbox.project.project_file import find_project
-from ohsandbox.runtime.docker.images.build_options import Build
+from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.docker.services.compose_file import ProjectServices, services_of_compose
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ import pytest
 
 from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
+from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
 from ohsandbox.runtime.docker.monitoring import monitors
-from ohsandbox.runtime.docker.ownership.inventory import DockerInventory
 from ohsandbox.runtime.docker.runtime import DockerRuntime
 from ohsandbox.runtime.docker.services import pods, service_inventory
-from ohsandbox.runtime.docker.services.service_options import Service
+from ohsandbox.runtime.service_options import Service
 from tests.runtime.docker.conftest import BASE
 
 if TYPE_CHECKING:

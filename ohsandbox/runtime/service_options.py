@@ -12,10 +12,9 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
-from ohsandbox.runtime.docker.config.container_config import GIB, MIB
-from ohsandbox.runtime.docker.images.build_options import Build
-from ohsandbox.runtime.docker.images.build_options import checked as checked_build
-from ohsandbox.runtime.docker.network.proxy_variables import PROXY_PORT
+from ohsandbox.runtime.build_options import Build
+from ohsandbox.runtime.build_options import checked as checked_build
+from ohsandbox.runtime.port_numbers import PROXY_PORT
 from ohsandbox.runtime.process.invocation import check_call
 from ohsandbox.secrets import check_name, check_reference
 from ohsandbox.text import byte_size
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.runtime_settings import NetworkMode
 
+_MIB, _GIB = 2**20, 2**30
 _MAX_SERVICES = 16
 """Maximum number of services: each is a container with its own limits, and a project with more runs its own engine."""
 MAX_START_S = 3600.0
@@ -96,7 +96,7 @@ class Service(ConfigModel):
     """Names of services that must be ready before this one starts."""
     volumes: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
     """Directories in the container that get volumes of their own in the engine, removed with the sandbox."""
-    memory: int = Field(default=GIB, ge=32 * MIB)
+    memory: int = Field(default=_GIB, ge=32 * _MIB)
     """Memory in bytes, swap included, or a text such as "512m"."""
     cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Number of processors. None: as in `SandboxLimits`."""

@@ -18,7 +18,8 @@ from ohsandbox.runtime.docker.config.options import LABELS_LABEL
 from ohsandbox.runtime.docker.container import remove
 from ohsandbox.runtime.docker.engine import connection as engines
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.images import build, shipped_images
+from ohsandbox.runtime.docker.images import build
+from ohsandbox.runtime.docker.inventory import shipped_images
 from ohsandbox.runtime.docker.monitoring.usage import MAX_STATS_REQUESTS, STATS_TIMEOUT_S, read_stats
 from ohsandbox.runtime.docker.mounts import caches, guard
 from ohsandbox.runtime.docker.network import open_network

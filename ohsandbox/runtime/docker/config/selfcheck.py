@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.errors import SandboxRefused
 from ohsandbox.runtime.docker.config.container_config import (
     ALL_GPUS,
-    CACHE_DIR,
     CONNECTOR_DIR,
     PRIVATE_DIR,
     host_config,
 )
-from ohsandbox.runtime.docker.config.profiles import is_root
+from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.mounts.guard import unescaped
+from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

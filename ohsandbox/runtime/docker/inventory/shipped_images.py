@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.build_options import Build, checked
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import build
-from ohsandbox.runtime.docker.images.build_options import Build, checked
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.inventory import SHIPPED_IMAGES, StoredImage, removal
 

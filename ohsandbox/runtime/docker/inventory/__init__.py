@@ -1,0 +1,1 @@
+"""What is ours in an engine: sandboxes, images, caches, networks; listed and removed."""
