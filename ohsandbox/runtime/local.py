@@ -264,12 +264,9 @@ class _StateDirectory:
             self._made.cleanup()
 
     def remove(self) -> None:
-        """Remove it; the keepers remove their own parts meanwhile."""
-        deadline = time.monotonic() + _CLEANUP_S
-        while self.path.exists():
-            self._made.cleanup()
-            if time.monotonic() > deadline:
-                break
+        """Remove it and give up its lock."""
+        _remove_tree(self.path)
+        self._made.cleanup()
         self._unlock()
 
 
@@ -283,8 +280,15 @@ def remove_left_directories(*, dry_run: bool = False) -> list[Path]:
             if os.fstat(descriptor).st_uid == os.getuid() and try_lock(descriptor):
                 leftovers.append(path)
                 if not dry_run:
-                    shutil.rmtree(path, ignore_errors=True)
+                    _remove_tree(path)
     return leftovers
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a directory in which keepers that end may still write or remove files; give up after _CLEANUP_S."""
+    deadline = time.monotonic() + _CLEANUP_S
+    while path.exists() and time.monotonic() < deadline:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class CLIRuntime(Runtime):
