@@ -80,6 +80,9 @@ LAYERS_WITHIN = {
     ),
 }
 """The layers of the largest packages, from the bottom: their folders and modules."""
+BUILT_IN_TOOLS = {("runtime", "tools"), ("tool_flags", "tools")}
+"""Up, by `import_module` at first use: importing the built-in tools registers them, which a lookup by name needs. No
+other import points up."""
 FORBIDDEN = {
     ("llm", "events"),
     ("llm", "schema"),
@@ -128,8 +131,11 @@ def _imports() -> Iterator[Import]:
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts == ("__init__",):
             continue  # the public names come from every layer
-        for node in ast.walk(_parsed(path)):
-            for module in _modules(node):
+        nodes = [*ast.walk(_parsed(path))]
+        imports = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        by_name = any("import_module" in one for one in imports)
+        for node in nodes:
+            for module in _modules(node) + (_named_module(node) if by_name else []):
                 names = module.split(".")
                 if names[0] == "ohsandbox":
                     where = f"{path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
@@ -145,6 +151,12 @@ def _modules(node: ast.AST) -> list[str]:
     if node.module == "ohsandbox":
         return [f"ohsandbox.{alias.name}" for alias in node.names if alias.name in LAYER_OF]
     return [node.module or ""]
+
+
+def _named_module(node: ast.AST) -> list[str]:
+    """The module of ours that a text names, which `import_module` may get."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    return [text] if isinstance(text, str) and re.fullmatch(r"ohsandbox(\.\w+)+", text) else []
 
 
 def _points_down(found: Import) -> bool:
@@ -167,7 +179,8 @@ def test_the_map_names_every_package_and_module_of_the_top() -> None:
 
 
 def test_imports_point_down() -> None:
-    assert [found for found in _imports() if not _points_down(found)] == []
+    upwards = [found for found in _imports() if not _points_down(found)]
+    assert {(found.importer, found.imported) for found in upwards} == BUILT_IN_TOOLS, upwards
 
 
 def test_the_test_above_sees_imports_inside_functions() -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
+from annotated_types import Ge
 from typer import BadParameter
 
 from ohsandbox.cli.options.shared import SandboxOptions
@@ -26,6 +27,7 @@ from ohsandbox.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.docker.config.options import DockerOptions
     from tests.cli.conftest import Invoke
 
@@ -57,6 +59,19 @@ def _host_config(*arguments: str) -> dict[str, Any]:
     config = ContainerConfig(name="n", image="i", workdir="/", limits=limits, cpus=limits.cpus or 2.0)
     host_config: dict[str, Any] = create_payload(config)["HostConfig"]
     return host_config
+
+
+def _asked_and_sent(runtime: Runtime) -> tuple[DockerOptions, dict[str, Any]]:
+    """What the runtime was asked for, and the create payload that it would send."""
+    assert isinstance(runtime, DockerRuntime)
+    engine: Any = SimpleNamespace(
+        cpu_count=lambda: 2,
+        address=SimpleNamespace(is_local=True),
+        api=SimpleNamespace(info=lambda: {"Runtimes": {"runsc": {}}}),
+    )
+    facts = ImageFacts("sha256:0", None, "", [], None, "linux/amd64")
+    asked = runtime._options
+    return asked, create_payload(resolve(asked, facts, engine, name="n", labels={}))
 
 
 def test_resource_limits_reach_the_create_call() -> None:
@@ -98,17 +113,24 @@ def test_an_option_of_a_container_arrives_from_flag_settings_and_conversation(na
         make_runtime(SandboxOptions().with_settings(settings)),
         default_runtime(settings, conversation_id="c"),
     ]
-    engine: Any = SimpleNamespace(
-        cpu_count=lambda: 2,
-        address=SimpleNamespace(is_local=True),
-        api=SimpleNamespace(info=lambda: {"Runtimes": {"runsc": {}}}),
-    )
-    facts = ImageFacts("sha256:0", None, "", [], None, "linux/amd64")
     for runtime in runtimes:
-        assert isinstance(runtime, DockerRuntime)
-        asked = runtime._options
-        payload = create_payload(resolve(asked, facts, engine, name="n", labels={}))
-        assert read(asked, payload) == expected
+        assert read(*_asked_and_sent(runtime)) == expected
+
+
+@pytest.mark.parametrize("name", RESOURCE_LIMITS)
+def test_a_limit_of_a_container_arrives_from_flag_settings_and_conversation(name: str) -> None:
+    field = RESOURCE_LIMITS[name]
+    least = next(one.ge for one in SandboxLimits.model_fields[field].metadata if isinstance(one, Ge))
+    runtimes: list[Runtime] = [make_runtime(_given(f"--{name}", str(least)).with_settings(Settings()))]
+    if name in Settings.model_fields:
+        settings = Settings(**{name: least})
+        runtimes.append(make_runtime(SandboxOptions().with_settings(settings)))
+        runtimes.append(default_runtime(settings, conversation_id="c"))
+    _, without = _asked_and_sent(make_runtime(SandboxOptions().with_settings(Settings())))
+    for runtime in runtimes:
+        asked, sent = _asked_and_sent(runtime)
+        assert getattr(asked.limits, field) == least
+        assert sent != without
 
 
 def test_a_limit_of_containers_need_not_be_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -482,6 +482,10 @@ def test_any_bytes_are_a_request_or_are_refused(pieces: list[bytes]) -> None:
     assert found is None or found[0].encode() in data.lower()
 
 
+def test_pieces_of_requests_make_one_that_is_parsed() -> None:
+    assert _parse(f"GET http://{GOOD}:80/ HTTP/1.1\r\nHost: {GOOD}:80\r\n\r\n".encode()) == (GOOD, 80)
+
+
 async def test_changed_requests_reach_no_host_but_the_allowed_one_and_break_nothing() -> None:
     dice = random.Random(15)
     chunked = (
