@@ -225,6 +225,11 @@ class Backend(ABC):
         """Return facts for a system prompt, name to value."""
         return {"working directory": self.workdir}
 
+    @property
+    def machine(self) -> str:
+        """What commands run on, for a person: the first words of `describe` on the runtime, such as "this host"."""
+        return self.describe().get("runtime", "").partition(",")[0] or "a machine without isolation"
+
     def environment(self) -> dict[str, str]:
         """Return the variables that new processes get besides the sandbox's own: by `set_env`, and the secrets."""
         return {**self._added_env, **self.secrets.environment()}

@@ -38,7 +38,9 @@ class BackendInfo(NamedTuple):
     create: Callable[[RuntimeSettings, Progress | None], Runtime]
     """Makes a runtime, not started; raises UsageError for settings that it does not support."""
     isolated: bool
-    """Whether commands cannot reach files of this machine, except bound directories."""
+    """Whether commands cannot reach files of the machine on which they run, except bound directories."""
+    machine: str = ""
+    """If not isolated: what commands run on, for a person, before there is a runtime to ask (`Backend.machine`)."""
     options: frozenset[str] = frozenset()
     """The fields of `RuntimeSettings` that it supports in addition to `workspace`."""
     users: bool = True
@@ -138,7 +140,7 @@ BACKENDS: dict[str, BackendInfo] = {
             }
         ),
     ),
-    HOST_BACKEND: BackendInfo(_create_local, isolated=False, users=False),
+    HOST_BACKEND: BackendInfo(_create_local, isolated=False, machine="this host", users=False),
 }
 
 

@@ -1,4 +1,4 @@
-"""The registered tools in one runtime. The tools live in a layer above, which passes in a resolver of names."""
+"""The registered tools in one runtime. Their layer is above this one, and passes in a resolver of names."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ layer above: one of the two exceptions that `tests/test_imports.py` names."""
 
 
 class CreatedTool(Protocol):
-    """A tool that was created for one runtime; it keeps what it needs from call to call until `close`."""
+    """A tool that was created for one runtime; it keeps its state from call to call until `close`."""
 
     @property
     def name(self) -> str:
-        """The name by which a model calls it."""
+        """The tool's name for the model."""
 
     def action_from_arguments(self, arguments: Mapping[str, Any]) -> Action:
-        """Check the arguments, and return them as an action."""
+        """Check the arguments; return them as an action."""
 
     def __call__(self, action: Any) -> Observation:
         """Run the tool."""
 
     def interrupt(self) -> None:
-        """End the running call; from any thread."""
+        """End the running call. Thread-safe."""
 
     def close(self) -> None:
-        """End everything that it has started."""
+        """End everything that the tool has started."""
 
 
 class ToolResolver(Protocol):
-    """Creates tools by name that need only a runtime."""
+    """Creates tools, by name, that need only a runtime."""
 
     def names(self) -> list[str]:
         """Return the names of all tools."""
 
     def hint(self, name: str) -> str:
-        """Return the end of a message about an unknown name; may be empty."""
+        """Return the end of a message about an unknown name; may be ""."""
 
     def create(self, name: str, runtime: Runtime) -> Sequence[CreatedTool]:
         """Create the tools of that name.
@@ -59,13 +59,13 @@ class ToolResolver(Protocol):
 
 
 class RegisteredTools:
-    """The tools of the registry in one runtime, each created by its first call, and closed with the runtime."""
+    """The registered tools in one runtime; each is created at its first call, and closed with the runtime."""
 
     _resolver: ToolResolver | None = None
 
     @classmethod
     def resolve_by(cls, resolver: ToolResolver) -> None:
-        """Use this resolver for every runtime."""
+        """Use this resolver for all runtimes."""
         cls._resolver = resolver
 
     def __init__(self, runtime: Runtime) -> None:
@@ -74,10 +74,10 @@ class RegisteredTools:
         self._lock = threading.Lock()
 
     def execute(self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None) -> Observation:
-        """Run the tool of that name; once cancel is set it is interrupted until it ends.
+        """Run the tool of that name; once cancel is set, interrupt it until it ends.
 
         Raises:
-            ToolError, UsageError: it failed, or there is no such tool.
+            ToolError, UsageError: the tool failed, or there is none of that name.
         """
         tool = self._tool(name)
         action = tool.action_from_arguments(arguments)
@@ -85,14 +85,14 @@ class RegisteredTools:
             raise ToolError("Cancelled before it began")
 
         def interrupt() -> None:
-            with contextlib.suppress(OhsandboxError):  # a dead sandbox needs none
+            with contextlib.suppress(OhsandboxError):  # a dead sandbox needs no interrupt
                 tool.interrupt()
 
         with once_cancelled(cancel, interrupt):
             return tool(action)
 
     def names(self) -> list[str]:
-        """Return the names of all tools that `Runtime.execute_tool` knows in addition to the runtime's own, sorted."""
+        """Return the names of the tools that `Runtime.execute_tool` knows besides the runtime's own, sorted."""
         return self._resolve().names()
 
     def _resolve(self) -> ToolResolver:
@@ -107,12 +107,12 @@ class RegisteredTools:
             if name not in self._created:
                 if name not in resolver.names():
                     raise ToolError(f"Unknown tool: {name}{resolver.hint(name)}")
-                for tool in resolver.create(name, self._runtime):  # by an alias, it is one with the tool of its name
+                for tool in resolver.create(name, self._runtime):  # an alias stands for the same tool
                     self._created[name] = self._created.setdefault(tool.name, tool)
             return self._created[name]
 
     def close(self) -> None:
-        """End everything that the tools have started. Calling it twice is fine."""
+        """End everything that the tools have started; idempotent."""
         with self._lock:
             created, self._created = [*self._created.values()], {}
         for tool in created:

@@ -12,7 +12,7 @@ from typer import BadParameter
 
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.options.typer_options import command, new_app
-from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images
+from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images, place_of
 from ohsandbox.conversation.environment.conversation_environment import default_runtime
 from ohsandbox.errors import UsageError
 from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
@@ -21,11 +21,14 @@ from ohsandbox.runtime.docker.config.container_config import ContainerConfig, cr
 from ohsandbox.runtime.docker.config.resolve import resolve
 from ohsandbox.runtime.docker.images.engine_images import ImageFacts
 from ohsandbox.runtime.factory import BACKENDS
+from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, RuntimeSettings
+from ohsandbox.runtime.ssh import SshRuntime
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.docker.config.options import DockerOptions
@@ -220,3 +223,11 @@ def test_a_variable_has_a_name_that_a_shell_can_export(invoke: Invoke) -> None:
     ended = invoke("exec", "-e", "1X=b", "true")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "Invalid --env '1X': a name has letters, digits and underscores" in ended.err
+
+
+def test_a_runtime_without_isolation_is_told_by_the_machine_that_it_runs_on(tmp_path: Path) -> None:
+    assert place_of(SshRuntime("build.example", "/srv"), SandboxOptions()) == "The machine build.example, in /srv"
+    with CLIRuntime(tmp_path) as runtime:
+        assert place_of(runtime, SandboxOptions(runtime="cli")) == f"This host, in {tmp_path}"
+        assert BACKENDS["cli"].machine == runtime.machine
+    assert all(info.isolated or info.machine for info in BACKENDS.values())

@@ -106,7 +106,7 @@ class InteractiveSession:
         assert self._session is not None  # noqa: S101 - it presents
         runtime = self._session.runtime
         self._bar.mode = MODES[self._session.policy_name].short
-        self._bar.open(conversation, getattr(runtime, "name", "") or ("this host" if not runtime.isolated else ""))
+        self._bar.open(conversation, getattr(runtime, "name", "") or ("" if runtime.isolated else runtime.machine))
         self._show_network()
         presenter = ScreenPresenter(
             conversation, self._view, screen=self._screen, bar=self._bar, answer=self._answer,
@@ -282,10 +282,11 @@ class InteractiveSession:
         elif full.backend.isolated:
             files = "no files of yours; they live in the container (--workspace . mounts this directory)"
         else:
-            files = f"{full.host_workdir or Path.cwd()}, on THIS HOST without a container"
+            machine = full.backend.machine.replace("this host", "THIS HOST")
+            files = f"{full.host_workdir or Path.cwd()}, on {machine} without a container"
         mode = settings.confirm or ("never" if full.backend.isolated else "risky")
         reached = network_words(full.network, full.allowed or ())
-        network = f"network: {reached}" if full.backend.isolated else "network of this host"
+        network = f"network: {reached}" if full.backend.isolated else f"network of {full.backend.machine}"
         head = Text.assemble(("ohsandbox", "bold cyan"), f" {__version__}", (f"  {safe_line(settings.model)}", "bold"))
         image = safe_line(full.image or full.build or "") if full.backend.isolated else "none"
         rows = [("files", safe_line(files, limit_chars=500)), ("sandbox", f"{image}, {network}")]

@@ -306,7 +306,8 @@ class SandboxOptions:
 
         if not self.backend.isolated and (given := self._given("forward", "expose_host")):
             raise UsageError(
-                f"{given[0]} needs a container: on this machine, programs reach its ports by themselves. Leave it out."
+                f"{given[0]} needs a container: on {self.backend.machine}, programs reach its ports by themselves. "
+                "Leave it out."
             )
         here = [parse_port_pair(one).host_port for one in self.forward or ()]
         if twice := [port for port in here if port and here.count(port) > 1]:

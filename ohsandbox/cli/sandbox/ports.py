@@ -153,7 +153,8 @@ def forward_command(context: CommandContext, arguments: Sequence[str]) -> None:
     session = context.session
     if not session.runtime.isolated:
         raise UsageError(
-            "Nothing is to be forwarded: the agent's programs run on this machine itself. Use their ports directly."
+            f"Nothing is to be forwarded: the agent's programs run on {session.runtime.machine} itself. "
+            "Use their ports directly."
         )
     match [*arguments]:
         case []:

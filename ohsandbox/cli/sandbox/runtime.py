@@ -170,7 +170,7 @@ def started_runtime(
 def place_of(runtime: Runtime, options: SandboxOptions) -> str:
     """Describe where the work is done."""
     if not runtime.isolated:
-        return f"This host, in {runtime.workdir}"
+        return f"{runtime.machine[0].upper()}{runtime.machine[1:]}, in {runtime.workdir}"
     name = getattr(runtime, "name", "") or runtime.id
     if options.attach:
         return f"Container {name}, attached, network: its owner's"

@@ -60,7 +60,7 @@ def _decisions_of(session: RunSession) -> tuple[NetworkDecision, ...]:
 def _network_text(session: RunSession) -> Text:
     """Describe the network, the decisions, and how to change it."""
     if not session.runtime.isolated:
-        return Text("The network is that of this machine: the agent runs without a container.")
+        return Text(f"The network is that of {session.runtime.machine}: the agent runs without a container.")
     if session.where.attach:
         return Text("The container was joined, so its network is as its owner made it, and not ours to change.")
     match session.network:

@@ -142,7 +142,8 @@ def _files(session: RunSession) -> str:
     if runtime.copied_workspace is not None:
         return safe_line(f"a copy of {runtime.copied_workspace}; `ohsandbox apply` brings changes back")
     if not runtime.isolated:
-        return safe_line(f"{runtime.workdir}, on THIS HOST without a container")
+        machine = runtime.machine.replace("this host", "THIS HOST")
+        return safe_line(f"{runtime.workdir}, on {machine} without a container")
     return safe_line(f"{runtime.workdir} in the container; none of this machine (--workspace DIR mounts one)")
 
 
@@ -185,7 +186,8 @@ def model_names(session: RunSession) -> list[str]:
 
 
 def _network_words(session: RunSession) -> str:
-    return network_words(session.network, session.allowed) if session.runtime.isolated else "of this host"
+    runtime = session.runtime
+    return network_words(session.network, session.allowed) if runtime.isolated else f"of {runtime.machine}"
 
 
 # --- /why -------------------------------------------------------------------------------------------
