@@ -49,7 +49,6 @@ printf '%s\\0%s\\0%s\\0%s' "$d/" "$commit" "$objects" "$(stat -c %u:%g .)"
 """
 )
 """In a directory: the work tree around it, its commit (or the empty tree), its objects, its owner. 3: there is none."""
-_NO_REPOSITORY = 3
 _DIFF = (
     _OWN_CONFIGURATION
     + """

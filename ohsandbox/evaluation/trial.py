@@ -259,7 +259,7 @@ class Trial:
 
     @contextlib.contextmanager
     def _of_service(self, service: str | None) -> Iterator[None]:
-        """What fails in a service beside the sandbox, which may have no shell, is told, and the next thing is done."""
+        """Turn a failure in a service's container, which may have no shell, into a note instead of raising it."""
         try:
             yield
         except OhsandboxError as error:

@@ -161,13 +161,13 @@ class Inventory(ABC):
         """Return the services of all sandboxes of this state directory, by sandbox and name."""
         return []
 
-    def service_log(self, service_id: str, *, lines: int | None = None) -> str:
+    def service_log(self, service_id: str, *, lines: int | None = None) -> str:  # noqa: ARG002 - the interface
         """Return the last lines of a service's output, or all that is kept.
 
         Raises:
             UsageError: there is no such service.
         """
-        raise UsageError(f"Unknown service {service_id[:12]!r} (last {lines} lines). Remedy: list them.")
+        raise UsageError(f"Unknown service {service_id[:12]!r}. `ohsandbox services` lists those that there are.")
 
     def usage(self, sandbox_ids: Sequence[str], *, timeout_s: float) -> dict[str, SandboxUsage]:  # noqa: ARG002
         """Return the resource use of running sandboxes, by id.

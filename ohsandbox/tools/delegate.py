@@ -158,7 +158,7 @@ def delegate_of(state: ConversationState, tool: str) -> Delegate:
     """
     if state.delegate is None:
         raise UsageError(
-            f"Tool {tool!r} is not to be had here: sub-agents of sub-agents do not delegate, nor does a conversation "
+            f"Tool {tool!r} is not available here: sub-agents of sub-agents do not delegate, nor does a conversation "
             "without a model. Leave the tool out."
         )
     return state.delegate

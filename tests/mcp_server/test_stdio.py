@@ -218,7 +218,7 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
         (("--runtime", "cli", "--network", "open"), "--network needs a container"),
         (("--http", "nowhere"), "Invalid address"),
         (("--warm", "1", "--workspace", "/opt"), "--warm and --workspace exclude each other"),
-        (("--warm", "1", "--keep"), "so --keep has no use"),
+        (("--warm", "1", "--keep"), "--warm and --keep exclude each other"),
         (("--warm", "1", "--runtime", "cli"), "--warm keeps containers"),
         (("--http", "0", "--token", "env:SHORT"), "expected 16 or more"),
         (("--http", "0", "--token", "abc"), "env:VARIABLE"),

@@ -83,7 +83,7 @@ def test_wrong_arguments_are_named(recorder: Recorder, arguments: dict[str, Any]
 
 @pytest.mark.parametrize("make", [make_delegate_tool, make_delegate_to_browsing_agent_tool])
 def test_where_nobody_can_delegate_the_tool_cannot_be_made(make: Any) -> None:
-    with pytest.raises(UsageError, match="is not to be had here"):
+    with pytest.raises(UsageError, match="is not available here"):
         make(conv_state=state(None))
 
 

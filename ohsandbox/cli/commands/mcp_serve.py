@@ -82,7 +82,7 @@ def _warm_pool(full: SandboxOptions, size: int) -> SandboxPool:
             "Leave one out."
         )
     if (option := "--attach" if full.attach else "--keep" if full.keep else None) is not None:
-        raise UsageError(f"--warm makes sandboxes that nobody may ever use, so {option} has no use. Leave one out.")
+        raise UsageError(f"--warm and {option} exclude each other: a warm sandbox has no session yet. Leave one out.")
     if not full.backend.isolated:
         raise UsageError(f"--warm keeps containers, and --runtime {full.runtime} makes none. Leave one out.")
     return SandboxPool(

@@ -186,7 +186,7 @@ class _Turn:
 
     @cached_property
     def call(self) -> bytes:
-        """Digest of name, result and arguments, without their order, blanks, and the model's rating of the risk."""
+        """Digest of name, result and arguments; key order, whitespace and `security_risk` do not count."""
         arguments = json.loads(self._arguments)
         arguments.pop("security_risk", None)
         return _digest(self.name, arguments, self._result)

@@ -1,4 +1,4 @@
-"""What a setup did to a bound workspace, which no checkpoint of the sandbox holds: noted, and looked for again.
+"""Paths that a setup made or changed in a bound workspace, recorded to see later that they are unchanged.
 
 A directory that setup made stands for all below it, so that `node_modules` is one entry.
 """
@@ -19,7 +19,7 @@ _MAX_TRACES = 2_000
 
 
 class Stamp(NamedTuple):
-    """What tells that a path is what it was; of a directory only that it is the same one."""
+    """Identity of a file: inode, size and time of change; of a directory only the inode."""
 
     inode: int
     size: int

@@ -95,7 +95,7 @@ class Engine:
 
     @contextlib.contextmanager
     def cut_by(self, cancel: threading.Event | None, doing: str) -> Iterator[None]:
-        """As `engine_errors(doing)`; setting cancel cuts off the requests that are made in the block.
+        """Map engine errors as `engine_errors(doing)`; setting cancel aborts the requests made in the block.
 
         The engine stops a pull or a build when its client disconnects.
 

@@ -159,10 +159,6 @@ class SshTunnel:
             self._failure = None
             self._end()
 
-    def why_lost(self) -> str:
-        """Return the last words of `ssh` as an explanation."""
-        return self._explained(" ".join(self._said))
-
     def _connect(self) -> None:
         if (program := shutil.which("ssh")) is None:
             raise EngineUnavailable(
