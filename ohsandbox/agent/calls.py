@@ -17,7 +17,6 @@ from ohsandbox.strict_json import is_object
 from ohsandbox.tool.annotations import SECURITY_RISK, SECURITY_RISK_SCHEMA, CallHint, take_security_risk
 from ohsandbox.tools.ask_human import AskHumanAction
 from ohsandbox.tools.file_read import FileReadSource
-from ohsandbox.tools.finish import AgentFinishAction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -226,7 +225,12 @@ def only_reads(tool: AnyTool, action: Action | None) -> bool:
 
 def runs_beside(tool: AnyTool, action: Action | None) -> bool:
     """Whether the call may run concurrently with adjacent calls: it changes nothing, and does not end the run."""
-    return only_reads(tool, action) and not isinstance(action, AgentFinishAction | AskHumanAction)
+    return only_reads(tool, action) and not isinstance(action, AskHumanAction) and not ends_task(tool, action)
+
+
+def ends_task(tool: AnyTool | None, action: Action | None) -> bool:
+    """Whether a successful call ends the task, by the tool's hint."""
+    return tool is not None and action is not None and tool.call_hint(action.to_arguments()).ends_task
 
 
 def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:

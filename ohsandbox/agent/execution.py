@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import events
-from ohsandbox.agent.calls import runs_beside
+from ohsandbox.agent.calls import ends_task, runs_beside
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
 from ohsandbox.events import EventBody, ToolResult
@@ -17,7 +17,6 @@ from ohsandbox.events.event import short_fields
 from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.text import cut_middle
 from ohsandbox.tools.ask_human import AskHumanAction
-from ohsandbox.tools.finish import AgentFinishAction
 
 if TYPE_CHECKING:
     from ohsandbox.agent.calls import ActionEvent
@@ -127,7 +126,7 @@ def run_calls(
             if outcome is StepOutcome.CONTINUE and not result.is_error:
                 asks = isinstance(call.action, AskHumanAction)
                 ended = StepOutcome.IDLE if asks else StepOutcome.CONTINUE
-                outcome = StepOutcome.FINISHED if isinstance(call.action, AgentFinishAction) else ended
+                outcome = StepOutcome.FINISHED if ends_task(call.tool, call.action) else ended
     return outcome
 
 

@@ -8,9 +8,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import events
-from ohsandbox.agent.calls import ActionEvent, ActionSecurityRisk, action_of, find_tool, runs_beside
+from ohsandbox.agent.calls import ActionEvent, ActionSecurityRisk, action_of, ends_task, find_tool, runs_beside
 from ohsandbox.errors import ToolArgumentsError, UnknownToolError
-from ohsandbox.tools.finish import AgentFinishAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -212,7 +211,7 @@ def ready(calls: Sequence[HeldCall], tools_map: Mapping[str, ToolDefinition[Any,
             except (ToolArgumentsError, UnknownToolError) as error:
                 changed = f"Not executed: since it was sent, the tools have changed. {error}"
                 prepared = call._replace(fault=changed)
-        if isinstance(prepared.action, AgentFinishAction) and any(call.approved is False for call in planned):
+        if ends_task(prepared.tool, prepared.action) and any(call.approved is False for call in planned):
             prepared = call._replace(fault=_REFUSED_BEFORE_FINISH)
         planned.append(prepared)
     return planned

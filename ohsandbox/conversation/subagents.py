@@ -168,6 +168,7 @@ class _Account:
     def __init__(self, log_path: str) -> None:
         self.log_path = log_path
         self._answer: str | None = None
+        self._ends_task: set[str] = set()
         self._last_words = ""
         self._requests = 0
         self._usage: dict[str, int] = {}
@@ -186,7 +187,11 @@ class _Account:
         self._last_words = data.get("thought") or self._last_words
         if event.type == "assistant_message":
             self._answer = self._last_words = data["content"]
-        elif event.type == "tool_result" and data["name"] == "finish" and data["result"]["status"] == "ok":
+        elif event.type == "tool_call" and hint_of(data["name"], data).ends_task:
+            self._ends_task.add(data["tool_call_id"])
+        elif (
+            event.type == "tool_result" and data["tool_call_id"] in self._ends_task and data["result"]["status"] == "ok"
+        ):
             self._answer = str(data["result"]["output"])
 
     def ended(self, name: str) -> EventBody:

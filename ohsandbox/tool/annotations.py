@@ -83,6 +83,11 @@ class CallHint(BaseModel):
     needs_agent: bool = False
     """Whether it is useless for an MCP client, which has its own model and user."""
 
+    @property
+    def ends_task(self) -> bool:
+        """Whether a successful call ends the task, so that no request follows it."""
+        return self.kind == "answer"
+
 
 Hint = CallHint | Callable[[Mapping[str, Any]], CallHint]
 """A hint, or a function that returns one for a call's arguments, whose values may have any type."""

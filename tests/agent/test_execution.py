@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,7 @@ from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import SandboxUnavailable
 from ohsandbox.schema import Action, ErrorObservation, ImageContent, Observation, TextContent, TextObservation
 from ohsandbox.state import ConversationState
-from ohsandbox.tool import ToolAnnotations, ToolDefinition, ToolExecutor
+from ohsandbox.tool import CallHint, ToolAnnotations, ToolDefinition, ToolExecutor
 from ohsandbox.tools.ask_human import make_ask_human_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, stamp
 
@@ -194,3 +195,11 @@ def test_only_the_newest_images_are_sent_again() -> None:
     shown = [message for message in messages_from_events(stamp(*events)) if message["role"] == "user"]
     assert [isinstance(message["content"], list) for message in shown] == [False] * 3 + [True] * MAX_IMAGE_MESSAGES
     assert "no longer shown" in shown[0]["content"]
+
+
+def test_a_tool_whose_hint_is_an_answer_ends_the_task_whatever_its_name() -> None:
+    ending = tool("submit", lambda _: TextObservation(text="sent"), reads=True)
+    ending = replace(ending, hint=CallHint(kind="answer", subject="name", writes=False))
+    agent = Agent(FakeModel(answer("", call("submit", {"name": "a"}, call_id="s"))), tools=[ending])
+    _, outcome = drained(agent.step(agent.initialize(ConversationState(conversation_id="c")), History()))
+    assert outcome is StepOutcome.FINISHED

@@ -18,6 +18,7 @@ from ohsandbox.runtime.runtime_settings import RuntimeSettings
 from ohsandbox.settings import Settings
 from ohsandbox.timetravel import FORKED, REDONE
 from ohsandbox.tool import list_registered_tools
+from ohsandbox.tools import hint_of
 
 if TYPE_CHECKING:
     import threading
@@ -43,9 +44,6 @@ _RESUMED = "Resumed"
 INTERRUPTED = "Interrupted"
 """Code of the notice about a call that was running when its process ended."""
 
-_FINISH = "finish"
-"""The tool that ends a task; no request follows its result."""
-
 _MAX_CHECKPOINTS = 20
 """Number of the newest checkpoints that are tried if the sandbox is gone."""
 
@@ -61,7 +59,9 @@ class ResumeState:
         self.has_worked = False
         """Whether a tool was called, so that losing the sandbox may lose work."""
         self.is_finished = False
-        """Whether the last call was a successful `finish`, even if no status was stored after it."""
+        """Whether the last call ended the task, even if no status was stored after it."""
+        self._ends_task: set[str] = set()
+        """Ids of the calls whose success ends the task."""
         self.was_moved = False
         """Whether a fork, undo or redo came after the last tool call; then a new sandbox is made."""
 
@@ -70,13 +70,15 @@ class ResumeState:
         if event.type in {"user_message", "tool_call"}:
             self.is_finished = False
         if event.type == "tool_result":
-            self.is_finished = event.data["name"] == _FINISH and event.data["result"]["status"] == "ok"
+            self.is_finished = event.data["tool_call_id"] in self._ends_task and event.data["result"]["status"] == "ok"
             details = event.data.get("details") or {}
             session, cwd = details.get("session"), details.get("cwd")
             if isinstance(session, str) and isinstance(cwd, str) and cwd.startswith("/"):
                 self.workdirs[session] = cwd
         elif event.type == "tool_call":
             self.has_worked, self.was_moved = True, False
+            if hint_of(event.data["name"], event.data).ends_task:
+                self._ends_task.add(event.data["tool_call_id"])
         elif event.type == "notice" and event.data.get("code") in {FORKED, REDONE}:
             self.was_moved = True
         elif event.type == "checkpoint" and isinstance(event.data.get("id"), str):
