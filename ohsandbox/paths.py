@@ -196,6 +196,20 @@ def check_apart(ours: Path, workspace: Path) -> None:
             )
 
 
+def path_below(named: str, directory: Path, root: Path, what: str) -> Path:
+    """Return the absolute path that a file names; no link may lead it out of the project.
+
+    Raises:
+        UsageError: the path is outside of root, or does not exist.
+    """
+    found = (directory / named).resolve()
+    if not found.is_relative_to(root) or named.startswith("~"):
+        raise UsageError(f"{what} names {named!r}, which is outside of {str(root)!r}. Name what lies in the project.")
+    if not found.exists():
+        raise UsageError(f"{what} names {named!r}, which is not there. Correct it.")
+    return found
+
+
 def _places(path: Path) -> list[tuple[str, Path]]:
     """The real path; and on Linux the file system with the path in it, which is the same through every bind mount."""
     real = path.resolve()

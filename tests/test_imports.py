@@ -17,7 +17,7 @@ import ohsandbox
 
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
-    ("errors", "review_text", "strict_json", "strict_yaml", "text"),
+    ("background_loop", "errors", "review_text", "strict_json", "strict_yaml", "text"),
     ("arguments", "html_page", "limit_ranges", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),

@@ -38,7 +38,7 @@ from ohsandbox.mcp.errors import (
     MCPServerGoneError,
     MCPTimeoutError,
 )
-from ohsandbox.mcp.loop import background_loop, detach
+from ohsandbox.mcp.loop import LOOP, detach
 from ohsandbox.mcp.process import SandboxTransport
 from ohsandbox.mcp.streams import GuardedSession
 
@@ -133,7 +133,7 @@ class MCPClient(Client[ClientTransport]):
         if os.getpid() != self._pid:
             raise MCPServerGoneError(f"MCP server {self.server!r} belongs to the parent process. Start one here.")
         try:
-            return background_loop().call(fn, *args, timeout_s=timeout)
+            return LOOP.call(fn, *args, timeout_s=timeout)
         except MCPError:
             raise
         except TimeoutError:
@@ -158,7 +158,7 @@ class MCPClient(Client[ClientTransport]):
     def sync_close(self) -> None:
         """Close the connection, and end the server and its children if it runs in the sandbox; idempotent."""
         if os.getpid() == self._pid:
-            background_loop().call(self.shut, timeout_s=2 * CLOSE_S + _MARGIN_S)
+            LOOP.call(self.shut, timeout_s=2 * CLOSE_S + _MARGIN_S)
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self.tools)

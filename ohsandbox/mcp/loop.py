@@ -1,68 +1,22 @@
-"""One asyncio event loop in a background thread for all MCP clients of the process, and the bridge to it."""
+"""One asyncio event loop in a background thread for all MCP clients of the process, and work that is left to it."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import os
-import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from ohsandbox.background_loop import BackgroundLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-T = TypeVar("T")
+    from collections.abc import Coroutine
 
 _BLOCKING_CALLS = 32
 """Number of threads: starting and ending a process each block one; asyncio's default pool has six on two CPUs."""
 
 
-class _BackgroundLoop:
-    """An event loop that runs until the process ends, in a daemon thread."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.loop = asyncio.SelectorEventLoop()
-        pool = concurrent.futures.ThreadPoolExecutor(_BLOCKING_CALLS, thread_name_prefix="ohsandbox-mcp-call")
-        self.loop.set_default_executor(pool)
-        self._thread = threading.Thread(target=self.loop.run_forever, name="ohsandbox-mcp", daemon=True)
-        self._thread.start()
-
-    def submit(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> concurrent.futures.Future[T]:
-        """Schedule `fn(*args)` on the loop. Cancelling the future cancels it there."""
-        return asyncio.run_coroutine_threadsafe(fn(*args), self.loop)
-
-    def call(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float | None = None) -> T:
-        """Run `fn(*args)` on the loop and wait for it; Ctrl-C and the timeout cancel it there.
-
-        Raises:
-            TimeoutError: it did not finish within timeout_s seconds.
-            RuntimeError: called from the loop's own thread, which would deadlock.
-        """
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("call() from the MCP event loop itself would never return; await the coroutine there")
-        future = self.submit(fn, *args)
-        try:
-            return future.result(timeout_s)
-        except BaseException:
-            future.cancel()
-            raise
-
-
-_guard = threading.Lock()
-_shared: _BackgroundLoop | None = None
-
-
-def background_loop() -> _BackgroundLoop:
-    """Return the loop of this process, created at first use; a forked child gets its own."""
-    global _shared  # noqa: PLW0603 - the whole process shares one loop
-    with _guard:
-        if _shared is None or _shared.pid != os.getpid():
-            _shared = _BackgroundLoop()
-        return _shared
-
-
+LOOP = BackgroundLoop("ohsandbox-mcp", blocking_calls=_BLOCKING_CALLS)
+"""The loop of all MCP clients."""
 _detached: set[asyncio.Future[Any]] = set()
 """Keeps the tasks alive: asyncio has only weak references to them."""
 

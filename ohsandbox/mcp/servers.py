@@ -20,7 +20,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.mcp.config import MCPConfig, Resolved, ServerConfig, resolve
 from ohsandbox.mcp.definition import MCPToolDefinition, ServerTool, model_names, prefixed
 from ohsandbox.mcp.errors import MCPConfigError, MCPError, MCPServerGoneError
-from ohsandbox.mcp.loop import background_loop, settle
+from ohsandbox.mcp.loop import LOOP, settle
 from ohsandbox.mcp.server import MCPEvent, MCPServer, ServerState, ServerStatus
 from ohsandbox.mcp.tool_pinning import Pins
 
@@ -167,7 +167,7 @@ class MCPServers:
         """Start all servers in the background; the sandbox must be running. Idempotent."""
         with self._guard:
             if self._started is None and not self._closed:
-                self._started = background_loop().submit(self._start_all)
+                self._started = LOOP.submit(self._start_all)
         return self
 
     async def _start_all(self) -> None:
@@ -202,7 +202,7 @@ class MCPServers:
         if closed or started is None:
             return
         with contextlib.suppress(TimeoutError):
-            background_loop().call(self._close_all, timeout_s=2 * CLOSE_S)
+            LOOP.call(self._close_all, timeout_s=2 * CLOSE_S)
         if self._host is not None:
             self._host.close()
 
@@ -274,7 +274,7 @@ class MCPServers:
         if self._is_inherited:
             raise MCPServerGoneError(f"MCP server {server!r} belongs to the parent process. Start one here.")
         self.start()
-        waiting = background_loop().submit(known.call, tool, arguments)
+        waiting = LOOP.submit(known.call, tool, arguments)
         calls = self._in_flight.setdefault(ServerTool(server, tool), set())
         calls.add(waiting)
         try:
@@ -318,7 +318,7 @@ class MCPServers:
         self._stopped |= known
         self.version += bool(known)
         for name in known if not (self._closed or self._is_inherited) else ():
-            background_loop().submit(self._servers[name].close)
+            LOOP.submit(self._servers[name].close)
 
     @property
     def has_withheld(self) -> bool:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from ohsandbox.background_loop import BackgroundLoop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+_shared = BackgroundLoop("ohsandbox-network")
 
 
 def get_loop() -> asyncio.AbstractEventLoop:
     """Return the running loop; it is started at first use, and again in a forked process."""
-    global _loop  # noqa: PLW0603 - one for the process
-    with _lock:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="ohsandbox-network", daemon=True).start()
-        return _loop
+    return _shared.get()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -67,12 +62,3 @@ async def in_thread(function: Callable[[], T], name: str = "ohsandbox-network-ca
 
     threading.Thread(target=call, name=name, daemon=True).start()
     return await done
-
-
-def _forget_in_child() -> None:
-    """The loop's thread does not exist in a forked process."""
-    global _loop, _lock
-    _loop, _lock = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)

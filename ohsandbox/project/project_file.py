@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
-from ohsandbox.paths import subdirectory
+from ohsandbox.paths import path_below, subdirectory
 from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.project.devcontainer import DevContainer, find_devcontainer
 from ohsandbox.project.devcontainer import fault as devcontainer_fault
@@ -406,14 +406,10 @@ def _typed(values: dict[str, Any], path: Path) -> Settings:
 
 def _below(named: str, key: str, path: Path, root: Path) -> str:
     """Return the absolute path that the file names; no link may lead it out of the project."""
-    found = (path.parent / named).resolve()
-    if not found.is_relative_to(root) or named.startswith("~"):
-        raise _fault(
-            path, f"{key!r} names {named!r}, which is outside of {str(root)!r}. Name what lies in the project."
-        )
-    if not found.exists():
-        raise _fault(path, f"{key!r} names {named!r}, which is not there. Correct it.")
-    return str(found)
+    try:
+        return str(path_below(named, path.parent, root, repr(key)))
+    except UsageError as error:
+        raise _fault(path, str(error)) from None
 
 
 def _absolute(mount: str, path: Path) -> str:

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
+from ohsandbox.paths import path_below
 from ohsandbox.private_files import open_regular
 from ohsandbox.runtime.service_options import Service, check_services
 from ohsandbox.strict_yaml import InvalidYaml, YamlFile, amount, parse_yaml
@@ -68,7 +69,7 @@ def services_of_tables(tables: Mapping[str, Any], directory: Path, root: Path) -
             raise UsageError(f"service {name!r} is not a table. Give it an image.")
         own = dict(told)
         if "build" in own:
-            own["build"] = str(_below(str(own["build"]), directory, root, f"build of service {name!r}"))
+            own["build"] = str(path_below(str(own["build"]), directory, root, f"build of service {name!r}"))
         for key, reference in _mapping(own.get("secrets")).items():
             if not str(reference).startswith("env:"):
                 raise UsageError(f"secret {key!r} of service {name!r} is not env:NAME. Name a variable.")
@@ -232,7 +233,7 @@ class _ComposeReader:
 
         try:
             directory = self._path.parent
-            context = _below(self._text(("build",), told.get("context", ".")), directory, self._root, "build")
+            context = path_below(self._text(("build",), told.get("context", ".")), directory, self._root, "build")
             dockerfile = self._text(("build",), told.get("dockerfile", "Dockerfile"))
             args = {
                 str(name): self._text(("build", "args"), value) for name, value in _mapping(told.get("args")).items()
@@ -349,17 +350,3 @@ class _ComposeReader:
 
 def _mapping(told: object) -> dict[str, Any]:
     return dict(told) if isinstance(told, dict) else {}
-
-
-def _below(named: str, directory: Path, root: Path, what: str) -> Path:
-    """Return the absolute path that a file names; no link may lead it out of the project.
-
-    Raises:
-        UsageError: the path is outside of root, or does not exist.
-    """
-    found = (directory / named).resolve()
-    if not found.is_relative_to(root) or named.startswith("~"):
-        raise UsageError(f"{what} names {named!r}, which is outside of {str(root)!r}. Name what lies in the project.")
-    if not found.exists():
-        raise UsageError(f"{what} names {named!r}, which is not there. Correct it.")
-    return found
