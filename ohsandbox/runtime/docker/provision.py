@@ -124,19 +124,12 @@ def create(
         UsageError: the name is taken, a limit is refused, or the workspace cannot be bound on this engine.
         CallCancelledError: cancel was set before the image was available.
     """
-    if lease.orphans_here(engine):
-        from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory  # noqa: PLC0415 - rarely needed
-
-        DockerInventory(engine).collect_garbage(keep_networks=True)
+    _remove_orphans(engine)
     checkpoint = checkpoint or options.checkpoint
     options, facts, setup = _image(engine, options, checkpoint, progress=progress, cancel=cancel)
     if setup is not None and setup.checkpoint is not None:
         checkpoint, facts = setup.checkpoint, checkpoint_images.facts(engine, setup.checkpoint)
-    beside: Mapping[str, ServiceImage] = {}
-    if options.services:
-        from ohsandbox.runtime.docker.services.service_images import find_images  # noqa: PLC0415 - few sandboxes have any
-
-        beside = find_images(engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel)
+    beside = _service_images(engine, options, checkpoint, progress=progress, cancel=cancel)
     name = options.name or f"ohsandbox-{secrets.token_hex(4)}"
     has_own_network = networks is None and (options.network == "open" or bool(beside))
     held = lease.take(
@@ -195,6 +188,30 @@ def _image(
     from ohsandbox.runtime.docker.checkpoints import setups  # noqa: PLC0415 - few sandboxes have a setup
 
     return options, facts, setups.find(engine, options, facts)
+
+
+def _remove_orphans(engine: Engine) -> None:
+    """Remove what processes that were killed have left on this engine."""
+    if lease.orphans_here(engine):
+        from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory  # noqa: PLC0415 - rarely needed
+
+        DockerInventory(engine).collect_garbage(keep_networks=True)
+
+
+def _service_images(
+    engine: Engine,
+    options: DockerOptions,
+    checkpoint: str | None,
+    *,
+    progress: Progress | None,
+    cancel: threading.Event | None,
+) -> Mapping[str, ServiceImage]:
+    """Return the images of the services by name."""
+    if not options.services:
+        return {}
+    from ohsandbox.runtime.docker.services.service_images import find_images  # noqa: PLC0415 - few sandboxes have any
+
+    return find_images(engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel)
 
 
 def _config(
