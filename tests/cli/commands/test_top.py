@@ -285,7 +285,7 @@ def test_diff_and_log_are_commands_of_ours_in_front_of_the_screen(
         "top",
         answers=[
             (DONE, b"j"), (DONE, b"l"), (b"Enter goes back", b"\n"),
-            (b"2 conversations", b"s"), (b"no running sandbox", b"x"), (b"No process", b"q"),
+            (b"2 conversations", b"s"), (b"needs a running sandbox", b"x"), (b"No process", b"q"),
         ],
     )  # fmt: skip
     assert (ended.code, ended.restored) == (0, True)
