@@ -143,7 +143,11 @@ def restore(
 
 
 def drop(engine: Engine, checkpoint: str) -> None:
-    """Remove a checkpoint for all its owners; one that is gone, or that a container still uses, is not an error."""
+    """Remove a checkpoint for all its owners; one that is gone is not an error.
+
+    Raises:
+        SandboxUnavailable: the engine failed, or a running container uses the checkpoint.
+    """
     with contextlib.suppress(SandboxGone, ImageUnavailable):
         image = require(engine, checkpoint)
         with engine_errors(f"removing checkpoint {checkpoint[:19]!r}"):
@@ -285,7 +289,7 @@ def release(engine: Engine, record: CheckpointRecord) -> bool:
 
 
 def _discard(engine: Engine, record: CheckpointRecord) -> None:
-    """Remove the record and its services' images; an image that a container uses loses only its name."""
+    """Remove the record and the images of its services; an image that a container uses loses only its name."""
     for tag in record.services:
         with contextlib.suppress(SandboxUnavailable, ImageUnavailable), engine_errors(f"removing checkpoint {tag!r}"):
             engine.api.remove_image(f"{REPOSITORY}:{tag}", force=True)
@@ -305,7 +309,7 @@ def prune(engine: Engine, *, owner: Path | None) -> None:
 
 
 def _beyond(of_owner: list[CheckpointRecord], *, count: int, size_bytes: int) -> list[CheckpointRecord]:
-    """Return the oldest of found (oldest first) that exceed count or size_bytes; never the newest."""
+    """Return those of of_owner (oldest first) that exceed count or size_bytes, counted from the newest, which stays."""
     total = 0
     for number, record in enumerate(reversed(of_owner)):
         total += record.size_bytes

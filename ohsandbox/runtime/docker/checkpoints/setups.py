@@ -68,7 +68,7 @@ class _Record(BaseModel):
 
 
 class Setup(NamedTuple):
-    """The setup of a sandbox: whether its files include it already, and otherwise where they are to be kept."""
+    """The setup of a sandbox: the directory of its record, and the checkpoint that holds its files, if any."""
 
     place: Path
     workspace: str | None
@@ -119,7 +119,10 @@ def find(engine: Engine, options: DockerOptions, facts: ImageFacts) -> Setup:
 
 
 def keep(sandbox: Sandbox, setup_key: str | None, checkpoint: Callable[[Path], Checkpoint]) -> str:
-    """See `DockerRuntime.keep_setup`; checkpoint(owner) takes a checkpoint of the sandbox."""
+    """Keep the setup as `DockerRuntime.keep_setup` does; return the reason why it is not kept, or "".
+
+    checkpoint(owner) takes a checkpoint of the sandbox.
+    """
     setup = sandbox.setup
     if setup is None and sandbox.options.setup_key is not None:
         return "it has services, or can write other directories of this machine than its workspace"
@@ -152,7 +155,7 @@ def _is_over(record: _Record) -> bool:
 
 
 def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
-    """Return a digest of everything on which the files depend."""
+    """Return a digest of all inputs on which the files of the setup depend."""
     option_values = options.model_dump(mode="json", exclude=_NOT_OF_FILES)
     source = options.workspace or options.copy_of
     owner = None if source is None else Path(source).stat()[4:6]
@@ -162,7 +165,7 @@ def _digest(engine: Engine, options: DockerOptions, facts: ImageFacts) -> str:
 
 
 def _stamps(source: str, *, everything: bool) -> str:
-    """Return a hash of size and times of all files that are copied, since the copy is part of the checkpoint."""
+    """Return a hash of path, mode, size, inode and change time of each copied file: the checkpoint holds the copy."""
     digest = hashlib.sha256()
     for path in sorted(select(Path(source), everything=everything).paths or ()):
         with contextlib.suppress(FileNotFoundError):

@@ -17,9 +17,9 @@ from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
-from ohsandbox.runtime.docker.mounts.bind_mounts import Bind  # noqa: TC001 - as above
+from ohsandbox.runtime.docker.mounts.bind_mounts import Bind  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
-from ohsandbox.runtime.docker.mounts.mount_policy import Identity  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.mounts.mount_policy import Identity  # noqa: TC001 - as above
 from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.runtime_settings import NetworkMode  # noqa: TC001 - as above
 
@@ -35,8 +35,8 @@ MIB = 1024**2
 PRIVATE_DIR = "/run/ohs"
 """Our tmpfs, mode 1777: each user has a directory with mode 0700 in it."""
 CONNECTOR_DIR = "/run/ohs-net"
-"""A tmpfs owned by root for the program that carries connections: no checkpoint includes it, and it exists with a
-read-only root file system too."""
+"""A tmpfs owned by root for the program that carries connections. No checkpoint includes it, and it is there even
+if the root file system is read-only."""
 _CONNECTOR_TMPFS = "rw,nosuid,nodev,exec,size=1m,mode=0755"
 TRUST_DIR = "/usr/local/share/ohsandbox"
 """Directory of certificates that the sandbox trusts; with a read-only root file system, a tmpfs owned by root."""
@@ -83,10 +83,13 @@ DEFAULT_CPUS = 2.0
 
 
 class SandboxLimits(ConfigModel):
-    """Resource limits of a sandbox. All except free_bytes are enforced by the engine and verified from inside."""
+    """Resource limits of a sandbox. The engine enforces all except free_bytes.
+
+    Those of memory, processors, processes, open files and file size are verified from inside.
+    """
 
     memory_bytes: int = Field(default=2 * GIB, ge=MEMORY_BYTES.least)
-    """Memory plus swap. The default suffices for a compiler and is a quarter of a laptop's memory."""
+    """Memory plus swap in bytes. The default suffices for a compiler, and is a quarter of a small laptop's 8 GiB."""
     cpus: float | None = Field(default=None, ge=CPUS.least)
     """Number of processors. None: two, or as many as the engine's machine has."""
     cpuset: str | None = Field(default=None, pattern=r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$")
@@ -104,7 +107,7 @@ class SandboxLimits(ConfigModel):
 
     file_bytes: int | None = Field(default=16 * GIB, ge=16 * MIB)
     """RLIMIT_FSIZE: maximum size of one file on any file system; a process that writes more is killed by SIGXFSZ.
-    Half-precision weights of 7 billion parameters are 14 GiB in one file. None: no limit."""
+    Half-precision weights of 7 billion parameters are 14 GB in one file. None: no limit."""
     free_bytes: int | None = Field(default=None, ge=0)
     """Minimum free space on the engine's disk and on the workspace's; see `disk`. None: 2 GiB, or a tenth of a disk
     smaller than 20 GiB. 0: the disk is not monitored."""
@@ -183,7 +186,7 @@ class ContainerConfig(BaseModel):
 
     @property
     def capabilities(self) -> dict[str, int]:
-        """Capabilities of uid 0, with their numbers; empty if a directory of the host is bound read-write."""
+        """Capabilities of uid 0, with their numbers; empty for `strict`, or if a directory of the host is writable."""
         if self.is_mapped or self.hardening == "strict":
             return {}
         return _TRUSTED_CAPABILITIES if self.hardening == "trusted" else CAPABILITIES

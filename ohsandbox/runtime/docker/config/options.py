@@ -280,7 +280,7 @@ def checked_rules(network: NetworkMode, rules: Sequence[str]) -> tuple[str, ...]
         return ()
     if network == "open":
         return _addresses(rules)
-    from ohsandbox.network.policy import parse_rule  # noqa: PLC0415 - most sandboxes of programs have none
+    from ohsandbox.network.policy import parse_rule  # noqa: PLC0415 - most sandboxes have no network
 
     return tuple(dict.fromkeys(parse_rule(rule).text for rule in rules))
 
@@ -359,7 +359,16 @@ def workdir_of(config: dict[str, Any]) -> str:
 
 
 def check_environment(image_env: Sequence[str], env: Mapping[str, str], *, whose: str) -> None:
-    """Refuse an image's ENV (entries NAME=VALUE) together with env if our shells cannot carry it."""
+    """Refuse an environment that is too large for our shells.
+
+    Args:
+        image_env: the image's ENV, as entries NAME=VALUE.
+        env: variables that are added to it, or replace some.
+        whose: the beginning of the message's sentence.
+
+    Raises:
+        UsageError: there are more than 4,096 variables, or over 512 KiB of them.
+    """
     merged = dict(entry.partition("=")[::2] for entry in image_env) | dict(env)
     size = sum(len(f"{name}={value}".encode(errors="replace")) + 1 for name, value in merged.items())
     if len(merged) > _MAX_ENV_VARIABLES or size > _MAX_ENV_BYTES:

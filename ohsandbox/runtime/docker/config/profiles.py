@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
 
 _STRICT_USER = "1000:1000"
-"""User of a `strict` sandbox if image and caller name none but root: the id of the ordinary user in most images that
-have one."""
+"""User of a `strict` sandbox if neither the image nor the caller names another user than root: most images that have an
+ordinary user give it this id."""
 _PLATFORM = re.compile(r"(?:linux/)?([a-z0-9_]{1,20})(/v[0-9])?")
 _OWN_KERNEL = re.compile(r"runsc|gvisor|kata|firecracker|krun", re.IGNORECASE)
 """Matches name, path or type of an OCI runtime that gives each sandbox a kernel of its own."""
@@ -35,11 +35,12 @@ def checked_platform(platform: str) -> str:
 
 
 def check(found: DockerOptions) -> None:
-    """Refuse a profile that contradicts other options.
+    """Refuse a profile, platform or cache that contradicts other options.
 
     Raises:
-        UsageError: an option would weaken `strict`, root of a `trusted` sandbox would have rights on this machine, or
-            platform and build are both given.
+        UsageError: an option would weaken `strict`; root of a `trusted` sandbox would have rights on this machine; the
+            binds are not those of `mapped` or `contained`; platform and build are both given; a cache is given with
+            disk_bytes; or the cache of a project has no directory.
     """
     if found.platform is not None and found.build is not None:
         raise UsageError(
@@ -75,7 +76,7 @@ def check(found: DockerOptions) -> None:
 
 
 def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: bool) -> str:
-    """Return the user of a strict sandbox, who is never root.
+    """Return the user of a strict sandbox: not root, except for a bound directory with a rootless engine.
 
     Raises:
         UsageError: the bound directory belongs to root.
@@ -95,7 +96,7 @@ def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: 
 
 
 def oci_runtime(name: str, engine: Engine) -> dict[str, Any]:
-    """Return the engine's description of an OCI runtime; empty for the default runtime.
+    """Return the fields of `ContainerConfig` that describe an OCI runtime; empty for the engine's default.
 
     Raises:
         UsageError: the engine has no such runtime.

@@ -68,7 +68,7 @@ def resolve(
         UsageError: this engine cannot bind a directory of this machine, or map its files to the caller; or the
             environment of image and caller is too large.
     """
-    # our variables, then the image's language, then the caller's; later ones override earlier ones
+    # later ones override earlier ones: ours, those of the CA bundle, those of the cache, the caller's
     is_strict = asked.profile == "strict"
     home = {"HOME": MAPPED_HOME} if asked.writable or is_strict else {}
     cached = {} if asked.cache is None else caches.ENVIRONMENT | {"APT_CONFIG": CA_FILE_VARIABLES["APT_CONFIG"]}
@@ -109,7 +109,7 @@ def resolve(
 
 
 def _with_the_images(env: Mapping[str, str], image_env: Sequence[str]) -> dict[str, str]:
-    """Replace `${containerEnv:NAME}` in values by the image's variable, as in a devcontainer.json."""
+    """Replace `${containerEnv:NAME}` in values by the image's variable, or "", as in a devcontainer.json."""
     variables = {"PATH": _DEFAULT_PATH} | dict(entry.partition("=")[::2] for entry in image_env)
     return {name: _OF_THE_IMAGE.sub(lambda match: variables.get(match[1], ""), value) for name, value in env.items()}
 
@@ -134,7 +134,11 @@ def processors(limits: SandboxLimits, engine: Engine) -> float:
 
 
 def open_files(limits: SandboxLimits, engine: Engine) -> int:
-    """Return 65536, or this process's hard limit if lower: a local engine without CAP_SYS_RESOURCE has the same one."""
+    """Return the requested limit of open files; by default 65536, or this process's hard limit if that is lower.
+
+    A local engine without CAP_SYS_RESOURCE cannot exceed its own hard limit, which is taken to be the same; an engine
+    on another machine gets 65536.
+    """
     if limits.open_files is not None or not engine.address.is_local:
         return limits.open_files or _WANTED_FILES
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -52,12 +52,12 @@ _GPU_MOUNT = re.compile(
     r"|(?:/usr)?/lib/firmware/nvidia/[-\w./]+|/(?:var/)?run/nvidia-\w+/socket"
     r"|/(?:etc|usr/share)/(?:vulkan|glvnd|egl|X11|nvidia)/[-\w./]*nv(?:idia|optix)[-\w.]*"
 )
-"""What NVIDIA's container runtime mounts for a GPU: its devices, the driver's libraries and programs, its daemons.
+"""Mount points that NVIDIA's container runtime adds for a GPU: devices, the driver's libraries and programs, sockets.
 
-By the sources of libnvidia-container (nvc_info.c at 00b4b47, nvc_mount.c at 077f498: the hook of engines without CDI)
-and of NVIDIA's Container Toolkit (internal/discover/graphics.go at 02174f0: CDI adds files of X11, Vulkan and OptiX).
-Its tmpfs and files below /proc/driver/nvidia are passed over as all of /proc is. /tmp/nvidia-mps leads to a daemon
-that serves all programs of the engine's machine: a sandbox with it is refused.
+Sources: libnvidia-container (nvc_info.c at 00b4b47, nvc_mount.c at 077f498: the hook of engines without CDI) and
+NVIDIA's Container Toolkit (internal/discover/graphics.go at 02174f0: CDI adds files of X11, Vulkan and OptiX). Mounts
+below /proc/driver/nvidia are skipped, like all of /proc. /tmp/nvidia-mps leads to a daemon that serves all programs of
+the engine's machine: a sandbox with it is refused.
 """
 _ROUNDING = 1.05
 """Limits are rounded to pages and scheduler periods; a machine's memory includes its kernel's."""
@@ -76,10 +76,10 @@ def refuse_weaker(facts: Mapping[str, str], config: ContainerConfig, found: Mapp
 
 
 def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:
-    """Return the first fact of scripts/selfcheck.sh that is weaker than the configuration; None if all hold.
+    """Return a phrase about the first fact of scripts/selfcheck.sh that is weaker than the configuration, or None.
 
-    gVisor and Kata have their own kernel: checks that only Linux passes are skipped for them, and another one is added,
-    that the kernel is not the engine's.
+    For OCI runtimes with a kernel of their own (gVisor, Kata), checks that only the engine's kernel passes are skipped,
+    and the kernel must not be the engine's.
     """
     kernel = facts.get("kernel", "")
     if config.own_kernel and kernel in {"", config.engine_kernel}:
@@ -109,7 +109,7 @@ def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:
 
 
 def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
-    """Return the limits that the kernel does not show to be in force, in words."""
+    """Return the names of the limits that the facts do not show to be in force."""
     limits = config.limits
     quota, _, period = (facts.get("cpu") or f"{facts.get('quota')},{facts.get('period')}").partition(",")
     checks = {
@@ -130,7 +130,7 @@ def unenforced(facts: Mapping[str, str], config: ContainerConfig) -> list[str]:
 
 
 def _is_whole_machine(memory_bytes: int, config: ContainerConfig) -> bool:
-    """Whether that much memory is the engine's own, so that no limit is visible, as in gVisor without cgroups."""
+    """Whether memory_bytes is all memory of the engine's machine: no limit is visible, as in gVisor without cgroups."""
     return bool(config.engine_memory_bytes) and memory_bytes * _ROUNDING >= config.engine_memory_bytes
 
 
@@ -247,7 +247,7 @@ def added(found: Mapping[str, Any], config: ContainerConfig, *, log: str = "none
 
 
 def _without_filter(options: Sequence[str] | None) -> list[str]:
-    """Return SecurityOpt with our filter replaced by one word: an older release's differs, and Podman has a path."""
+    """Return SecurityOpt, sorted, without the filter's text: older releases had another one, and Podman has a path."""
     return sorted(
         "seccomp={...}" if option.startswith(("seccomp={", "seccomp=/")) else option for option in options or []
     )

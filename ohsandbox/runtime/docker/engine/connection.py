@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 8.0
 """Limit for an engine that accepts the connection and never answers; an idle one answers in 2 ms."""
 _CALL_TIMEOUT_S = 120.0
-"""Per API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be slow."""
+"""Limit per API call. Starting a container took 0.24 s alone and 3 s beside seven others on two cores; disks can be
+slow."""
 
 MAX_IDLE_CONNECTIONS = 64
-"""As many requests as were observed at once; urllib3 warns about each connection beyond it."""
+"""The largest number of requests observed at once; urllib3 warns about each connection beyond it."""
 
 
 class EngineAddress(NamedTuple):
@@ -76,14 +77,14 @@ class Engine:
         return str(self.api.api_version)
 
     def cpu_count(self) -> int:
-        """Number of processors of the engine's machine; larger NanoCpus are refused (400)."""
+        """Return the number of processors of the engine's machine; the engine refuses larger NanoCpus (400)."""
         if self.address.is_local:
             return os.cpu_count() or 1
         with engine_errors("asking the engine for its processors"):
             return int(self.api.info()["NCPU"])
 
     def info(self) -> dict[str, Any]:
-        """The engine's information about itself and its machine, queried once."""
+        """Return the engine's information about itself and its machine, queried once."""
         if self._info is None:
             with engine_errors("asking the engine about itself"):
                 self._info = dict(self.api.info())
@@ -131,7 +132,8 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """Connect to the engine that DOCKER_HOST, the Docker context, or the default socket names.
 
     Raises:
-        EngineUnavailable: nothing answers within 8 s, or the engine is too old; the message holds address and remedy.
+        EngineUnavailable: nothing answers within 8 s, after up to 30 s to connect over ssh; or the engine is too old.
+            The message holds address and remedy.
         UsageError: the address is malformed, or names a context that does not exist.
     """
     address = find(os.environ if environ is None else environ)
@@ -146,7 +148,11 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
 
 
 def find(environ: Mapping[str, str]) -> EngineAddress:
-    """Return the address in the docker client's order: DOCKER_HOST, DOCKER_CONTEXT, current context, default."""
+    """Return the address in the docker client's order: DOCKER_HOST, DOCKER_CONTEXT, current context, default.
+
+    Raises:
+        UsageError: the address is malformed, or names a context that does not exist.
+    """
     from docker.context import ContextAPI  # noqa: PLC0415 - 0.14 s, needed only with an engine
     from docker.context.config import get_current_context_name  # noqa: PLC0415
     from docker.utils import kwargs_from_env  # noqa: PLC0415
@@ -239,7 +245,11 @@ def _use_one_pool(engine: Engine, url: str, tunnel: SshTunnel | None) -> None:
 
 
 def _checked_version(answer: Any, address: EngineAddress) -> str:
-    """Return the API version in an engine's answer; refuse what is not an engine, or too old for docker-py."""
+    """Return the API version in an engine's answer.
+
+    Raises:
+        EngineUnavailable: the server is not an engine, or is too old for docker-py.
+    """
     from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
     from docker.utils import version_lt  # noqa: PLC0415
 
@@ -296,7 +306,7 @@ def _group_of_socket(address: EngineAddress) -> int | None:
 
 
 def socket_mode(address: EngineAddress) -> str | None:
-    """Return owner and mode of a local engine's socket, as `root:docker 0660`; None if it is not a local file."""
+    """Return uid, gid and mode of a local engine's socket, as `0:999 0660`; None if it is not a local file."""
     if not address.is_local:
         return None
     try:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NO_ENGINE_REMEDY = "start the engine, or point DOCKER_HOST at one"
 _QUOTE_CHARS = 300
-"""Maximum length of an engine's text quoted in a message: one line on a wide terminal."""
+"""Maximum number of characters of an engine's text that a message quotes."""
 
 
 class _ErrorRule(NamedTuple):
@@ -134,7 +134,7 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
 
 
 def translate(error: BaseException, *, doing: str) -> OhsandboxError:
-    """Return our error for a foreign one; `doing` is a gerund phrase for the attempt ("starting the container")."""
+    """Return our error for a foreign one; doing names the attempt, such as "starting the container"."""
     if isinstance(error, OhsandboxError):
         return error
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -154,7 +154,7 @@ _STREAM_ERRORS = {"ImageLoadError", "BuildError", "StreamParseError", "PullFaile
 
 
 def _transport_error(error: BaseException, text: str, failed: str) -> OhsandboxError:
-    """Return the error without an HTTP status: no connection, no further answer, or docker-py refused the request."""
+    """Return the error for a failure without an HTTP status: of the connection, or of docker-py's own checks."""
     name = type(error).__name__
     if re.search(r"timed out|timeout", f"{name} {text}", re.IGNORECASE):
         return EngineUnavailable(f"{failed}: the engine did not answer in time. Remedy: {NO_ENGINE_REMEDY}.")
@@ -168,7 +168,7 @@ def engine_errors(doing: str) -> Iterator[None]:
     """Translate every foreign error raised in this block.
 
     Raises:
-        OhsandboxError: what `translate` makes of a docker, requests, urllib3, http or socket error.
+        OhsandboxError: the result of `translate` for a docker, requests, urllib3, http or socket error.
     """
     try:
         yield

@@ -54,7 +54,7 @@ def id_in(lines: list[str]) -> str | None:
 
 
 def own_mounts(engine: Engine) -> tuple[OwnMount, ...] | None:
-    """Return the mounts of our container; None if this process runs in none, or in one of another engine."""
+    """Return the mounts of our container; None if this process runs in none, or the engine does not know it."""
     if (own := own_id()) is None:
         return None
     if engine.own_mounts is None:

@@ -33,7 +33,7 @@ _FORWARD_S = 10.0
 _SETTLES_S = 0.5
 """Seconds to wait for the end of `ssh` itself, which follows that of the forwarded connections by some milliseconds."""
 _ENDS_S = 2.0
-"""Seconds to wait for an `ssh` that was told to end, while `open` of another thread waits."""
+"""Seconds to wait for `ssh` to end before each signal; `open` in another thread waits meanwhile."""
 AGAIN_S = 2.0
 """After a failed connection, minimum seconds until the next attempt, over all callers."""
 _DEFAULT_SOCKET = "/var/run/docker.sock"
@@ -148,7 +148,7 @@ class SshTunnel:
             return self.socket
 
     def settle(self) -> None:
-        """Wait a moment for the end of an `ssh` through which nothing passes any more, so that `open` notices it."""
+        """Wait up to 0.5 s for the `ssh` of a lost connection to end, so that `open` notices."""
         if (process := self._process) is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SETTLES_S)
@@ -187,7 +187,11 @@ class SshTunnel:
             raise
 
     def _ask(self, control: str, request: str, *options: str) -> None:
-        """Make the connection do something, by a second `ssh` that reads no configuration of the user's."""
+        """Send a control request to the connection, through a second `ssh` that reads no configuration of the user.
+
+        Raises:
+            EngineUnavailable: the request failed, or took longer than 10 s.
+        """
         words = ["ssh", "-F", "none", "-S", control, "-O", request, *options, "--", "x"]
         try:
             ended = subprocess.run(words, capture_output=True, timeout=_FORWARD_S, check=False)
@@ -198,7 +202,11 @@ class SshTunnel:
             raise self._unreachable()
 
     def _socket_there(self, process: subprocess.Popen[bytes], nonce: str) -> str:
-        """Return the engine's socket on the remote machine; other output of its start-up files is skipped."""
+        """Return the path of the engine's socket on the remote machine; output of its start-up files is skipped.
+
+        Raises:
+            EngineUnavailable: `ssh` ended or printed nothing within 30 s.
+        """
         assert process.stdout is not None  # noqa: S101 - a pipe
         sockets: list[str] = []
 
@@ -280,7 +288,7 @@ def tunnel_to(url: str) -> SshTunnel:
 
 
 def _forget_in_child() -> None:
-    """Drop the connections in a forked child, which makes its own: the parent's are for the parent to end."""
+    """Forget the connections in a forked child, which opens its own; the parent ends its connections itself."""
     _tunnels.clear()
 
 

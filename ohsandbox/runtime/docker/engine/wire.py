@@ -20,12 +20,12 @@ _RECORD_BYTES = 16 * 1024
 
 
 class Wire:
-    """The raw bytes of a Unix or TCP socket in both directions. Every call except `close` may block."""
+    """The raw bytes of a Unix or TCP socket in both directions. `readable`, `recv_into` and `sendall` may block."""
 
     def __init__(self, sock: Any, *, holders: tuple[Any, ...] = ()) -> None:
         self._sock = sock
         self._holders = holders  # docker-py's reader and HTTP response: the socket stays open until each is closed
-        sock.settimeout(None)  # docker-py sets its HTTP timeout of 60 s on it
+        sock.settimeout(None)  # the HTTP timeout of the request is still set on it
 
     def fileno(self) -> int:
         """Return a descriptor that polls as readable when bytes arrive."""
@@ -36,7 +36,7 @@ class Wire:
         return False
 
     def readable(self, deadline: float | None) -> bool:
-        """Wait until `recv_into` would not block; return False when time.monotonic() passes deadline first."""
+        """Wait until `recv_into` would not block; return False if deadline, a time of time.monotonic(), comes first."""
         while not self.pending():
             wait_ms = POLL_MS if deadline is None else max(0, min(POLL_MS, round((deadline - time.monotonic()) * 1000)))
             if self._wait(select.POLLIN | select.POLLPRI, wait_ms):
@@ -51,7 +51,7 @@ class Wire:
         return bool(poller.poll(timeout_ms))
 
     def recv_into(self, view: memoryview) -> int:
-        """Read at least one byte into view; return 0 at the end of the stream."""
+        """Read at least one byte into view; return the number of bytes, 0 at the end of the stream."""
         return int(self._sock.recv_into(view))
 
     def sendall(self, data: memoryview, stalled: Callable[[], None] | None = None) -> None:
@@ -172,7 +172,7 @@ _HEADER = struct.Struct(">BxxxL")
 
 
 class Demultiplexer:
-    """Splits framed bytes into chunks; frames may be split anywhere. No work per byte, one copy per run of frames."""
+    """Splits framed bytes into chunks; frames may arrive in parts. It copies each run of frames of one stream once."""
 
     def __init__(self) -> None:
         self._partial = b""

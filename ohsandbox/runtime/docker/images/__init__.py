@@ -1,1 +1,1 @@
-"""Images: facts of those in the engine, pulling them, building them, and those that ohsandbox ships."""
+"""Images: the facts of those in the engine, pulling missing ones, and building them from a Dockerfile."""

@@ -39,7 +39,7 @@ class BuildContext:
 
     Raises:
         OSError: the directory cannot be read.
-        UsageError: its `.dockerignore` is not a regular file, or is larger than MAX_IGNORE_BYTES.
+        UsageError: its `.dockerignore` cannot be read, is not a regular file, or is larger than MAX_IGNORE_BYTES.
     """
 
     def __init__(self, build: Build) -> None:
@@ -48,7 +48,9 @@ class BuildContext:
         self._paths = sorted(kept_paths(self._root, [*self._ignored(), *needed]))
 
     def digest(self) -> str:
-        """Return a hash of all that determines the image's content: names, modes and contents, but not times or owners.
+        """Return a hash of the Dockerfile's name, the arguments, the target, and the files' names, modes and contents.
+
+        The files' times and owners are left out.
 
         Raises:
             OSError: a file cannot be read, or changed its type or became shorter while it was read.
@@ -127,7 +129,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 class _Hashed:
-    """A file from which exactly `left` bytes are read and hashed."""
+    """A file from which at most `left` bytes are read; it hashes them."""
 
     def __init__(self, opened: IO[bytes], left: int) -> None:
         self._opened, self._left = opened, left

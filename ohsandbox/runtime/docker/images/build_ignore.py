@@ -1,4 +1,4 @@
-"""Which files of a build's directory are excluded by its `.dockerignore`.
+"""Selection of a build's files by the patterns of its `.dockerignore`.
 
 The patterns are untrusted, like the directory. Matching a path therefore takes time linear in the patterns' length:
 docker-py's own matcher turns `a*a*a*b` into a regular expression that backtracks for hours.

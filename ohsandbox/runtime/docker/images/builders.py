@@ -41,20 +41,20 @@ _OF_THE_CLASSIC_BUILDER = ("--->", "Removing intermediate container")
 _VERTEX = re.compile(
     r"#(\d+) (?:\[(?:\S+ +)?(\d+)/(\d+)\] (.*)|ERROR: (.*)|CANCELED|CACHED|DONE .*|(\d+\.\d+) (.*)|(.*))"
 )
-"""A line of `--progress=plain`: a step `#7 [stage 2/4] RUN make`, its error, or `#7 0.345 what it prints`."""
+"""A line of `--progress=plain`: a step `#7 [stage 2/4] RUN make`, its error, or its output `#7 0.345 TEXT`."""
 _FAILED = re.compile(r"error: (?:failed to (?:build|solve): )?(.*)", re.IGNORECASE)
 _BASE_MISSING = re.compile(
     r"load metadata for|failed to resolve source metadata|failed to do request|pull access denied|toomanyrequests"
     r"|manifest (?:for \S+ )?(?:unknown|not found)|(?:Head|Get) \"https?://[^\"]*/v2/|repository does not exist",
     re.IGNORECASE,
 )
-"""The image of a FROM cannot be obtained: BuildKit's wording, then the engine's."""
+"""Wordings of BuildKit, then of the engine, for an image of a FROM that cannot be obtained."""
 _NO_DOWNLOAD = re.compile(
     r"temporary failure (?:in name resolution|resolving)|could not resolve|no such host|network is unreachable"
     r"|connection (?:timed out|refused|reset)|failed to establish a new connection|tls handshake timeout",
     re.IGNORECASE,
 )
-"""A step could not reach a host: the wording of apt, curl, pip, npm and git."""
+"""Wordings of apt, curl, pip, npm and git for a host that a step could not reach."""
 _NO_ENGINE = re.compile(r"cannot connect to the docker daemon|error during connect", re.IGNORECASE)
 
 
@@ -102,7 +102,7 @@ class BuildReport:
         """Raise the recorded failure, if any.
 
         Raises:
-            ImageUnavailable: a base image cannot be obtained.
+            ImageUnavailable: a base image cannot be obtained, or a step could not reach a host.
             SandboxUnavailable: the engine does not answer.
             UsageError: a step failed, or the Dockerfile is invalid.
         """
@@ -136,6 +136,7 @@ def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
     """Build the image, with BuildKit if it is available. Failures are recorded in the report.
 
     Raises:
+        UsageError: the build has secrets, and BuildKit is not available.
         SandboxUnavailable: the engine failed.
         CallCancelledError: cancel was set; the build was stopped.
     """
@@ -218,7 +219,7 @@ def _run_buildkit(words: list[str], job: BuildJob, report: BuildReport) -> None:
 
 @contextlib.contextmanager
 def _ended(client: subprocess.Popen[bytes], cancel: threading.Event | None) -> Iterator[None]:
-    """Context that kills the client, and with it the build, once cancel is set or the block fails."""
+    """Context that terminates the client, and with it the build, once cancel is set or the block fails."""
     try:
         with once_cancelled(cancel, client.terminate):
             yield

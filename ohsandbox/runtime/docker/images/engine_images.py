@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _PULL_ATTEMPTS = 5
 FIRST_PAUSE_S = 2.0
-"""First pause between attempts. It doubles each time, with full jitter: at most 2, 4, 8, 16 s. A registry's rate limit
-lasts hours; a burst of errors, seconds."""
+"""Maximum of the first pause between attempts. It doubles each time, with full jitter: at most 2, 4, 8, 16 s. A
+registry's rate limit lasts hours, a burst of errors lasts seconds."""
 _PASSING = (
     "toomanyrequests", "rate limit", "too many requests", "i/o timeout", "connection reset", "503", "tls handshake",
 )  # fmt: skip
@@ -74,7 +74,7 @@ def ensure(
 
     Raises:
         ImageUnavailable: it is missing and cannot be pulled; the message holds the remedy.
-        CallCancelledError: cancel was set; the pull stops at the engine's next progress report.
+        CallCancelledError: cancel was set; the pull was stopped.
     """
     if (image_facts := _local(engine, image, platform)) is not None:
         return image_facts
@@ -109,9 +109,9 @@ def inspect(engine: Engine, image: str) -> ImageFacts | None:
 
 
 def find_absent(engine: Engine, names: Sequence[str]) -> dict[str, str]:
-    """Return those of the images that are neither here nor in their registry, with the engine's error; pull nothing.
+    """Return the missing images that their registry lacks or refuses (401, 403, 404), each with the engine's error.
 
-    Images whose registry does not answer are left out, as are missing images beyond the first _MAX_ASKED.
+    Nothing is pulled. Images whose registry does not answer are left out, as are missing images beyond the first 20.
     """
     from docker.errors import APIError  # noqa: PLC0415 - slow import, needed only with an engine
 
@@ -150,7 +150,7 @@ def patiently(
 
     Raises:
         ImageUnavailable: the error is permanent, or the last attempt failed.
-        CallCancelledError: cancel was set between two attempts.
+        CallCancelledError: cancel was set.
     """
     for number in range(1, _PULL_ATTEMPTS + 1):
         check_not_cancelled(cancel, f"getting image {image!r}")

@@ -47,13 +47,14 @@ _ALLOWANCE_BYTES = 32 * MIB
 """Bytes that a process may write below the floor: enough to compile a file; 64 such processes use up a floor of 2
 GiB."""
 _STEADY_BYTES = 128 * 1024
-"""Bytes that a process may write below the floor between two checks, twice in a row. This finds the parent of
-short-lived writers, and spares a process that is only charged with the writes of a killed child."""
+"""A process that writes this much between two checks, twice in a row below the floor, is killed. This finds the parent
+of short-lived writers, and spares a process that is only charged with the writes of a killed child."""
 _STEADY_TICKS = 2
-"""The same limit for system time, in ticks of 10 ms, while inodes are short: no counter shows which process creates
-files (ext4 writes their metadata from its journal thread)."""
+"""The same limit for system time, in ticks of 10 ms, while free inodes are few and become fewer: no counter shows which
+process creates files (ext4 writes their metadata from its journal thread)."""
 _PATIENT_LOOKS = 3
-"""Number of checks for which a process with unknown writes is spared."""
+"""Number of consecutive checks for which a process is spared that may write unseen: its writes are unknown, or
+pass through write(2) to a file system that is not counted."""
 _KILL_ROUNDS = 6
 """Number of rounds of killing single writers before all processes are killed."""
 _ROUNDS_LAST_S = 30.0
@@ -114,7 +115,7 @@ def writable_file_systems(
 
 
 def _reachable_cache(inspected: Mapping[str, Any]) -> Path | None:
-    """Return the engine's directory of the cache volume, if that is on another disk than its containers."""
+    """Return the engine's directory of the cache volume if we can reach it on another disk than the containers'."""
     places = {
         str(mount.get("Destination")): mount for mount in inspected.get("Mounts") or [] if mount.get("Type") == "volume"
     }
@@ -144,7 +145,7 @@ def _writable_bytes(file_systems: Sequence[FileSystem], asked: int | None) -> in
 
 
 def room_bytes(container: Container, sandbox: DockerRuntime, asked: int | None) -> int | None:
-    """Return the bytes that may now be written above the floor of the disk of a container; None if unknown."""
+    """Return the bytes that may be written to the disk of a container above its floor; None if unknown."""
     return _writable_bytes(writable_file_systems(container.engine, container.inspect(), {}, (), sandbox), asked)
 
 
@@ -184,7 +185,7 @@ class DiskMonitor:
         self._steady: dict[int, int] = {}
         """For each process, the number of consecutive checks in which it has written."""
         self._low: tuple[str, bool] | None = None
-        """The file system below its floor, and whether it is inodes that are short."""
+        """The name of the file system below its floor, and whether its inodes are short; None if none is below."""
         self._killed: set[int] = set()
         self._last_free = 0
         self._rounds = 0
@@ -238,7 +239,10 @@ class DiskMonitor:
         self._age += 1
 
     def _act(self, fact: str, resource: tuple[str, bool], remaining: int) -> bool:
-        """Act once below the floor; return whether more may be written. what: file system, whether inodes are short."""
+        """Act once below the floor; return whether more may be written.
+
+        resource is the file system's name, and whether its inodes are short; remaining is its free inodes or bytes.
+        """
         first, fell = self._low != resource, self._low == resource and self._last_free > remaining
         self._low, self._last_free = resource, remaining
         try:

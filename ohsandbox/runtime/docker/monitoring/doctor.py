@@ -54,7 +54,7 @@ def checks() -> list[Check]:
 
 
 def check_engine(engine: Engine, info: dict[str, Any], version: dict[str, Any]) -> list[Check]:
-    """Return the checks on an engine's info and version; pure except for reading the socket file's mode."""
+    """Return the checks on an engine's info and version; on this machine they read the socket's mode and free space."""
     api = f"{version.get('ApiVersion', '?')}, used {engine.api_version}"
     return [
         *_versions(engine, version, api),

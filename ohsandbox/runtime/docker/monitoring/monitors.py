@@ -1,4 +1,4 @@
-"""What monitors our sandbox while it runs: its disks, its services, and whether this process lives."""
+"""Monitors of a running sandbox: of its disks, of its services, and of the life of this process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SandboxMonitors:
         self._watchdog: OwnerWatchdog | None = None
 
     def begin(self, sandbox: Sandbox, facts: Mapping[str, str], *, keep: bool) -> None:
-        """Start the monitors that do not run; facts are the first process's. A kept sandbox outlives this process.
+        """Start the monitors that do not run; facts are the self-check's. A kept sandbox outlives this process.
 
         Raises:
             SandboxRefused: the sandbox is new, and a disk is below the minimum.

@@ -1,4 +1,4 @@
-"""Resource usage of a sandbox, from its control group or, for many, from the engine; connections without a network."""
+"""Resource usage of a sandbox, read from its control group, or from the engine for many sandboxes at once."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ _KEYS = {
 
 
 def read_stats(engine: Engine, container: str, *, until: float) -> SandboxUsage | None:
-    """Return one sample of the engine (`GET /containers/{id}/stats`, one-shot); None if it is gone or does not answer.
+    """Return one sample of the engine (`GET /containers/{id}/stats`, one-shot); None without an answer.
 
-    until: a time of `time.monotonic` after which the engine is not asked any more.
+    until is a time of `time.monotonic` after which the engine is not asked any more.
     """
     if time.monotonic() >= until:
         return None
