@@ -1,4 +1,4 @@
-"""git with a configuration of ours alone: in trees of ours, and in a person's repository, whose own runs nothing."""
+"""Running git with our own configuration: in our trees, and in a person's repository without running its programs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _CONFIG = b"""[safe]
 [advice]
 \tdetachedHead = false
 """
-"""The configuration of each git of ours, in the place of the person's and the system's. A file above the threshold is
-read piece by piece, and compared as a whole."""
+"""The configuration of each git that we run, instead of the person's and the system's. git reads a file above the
+threshold in pieces, and compares it as binary."""
 _OVERRIDE = {
     "core.hooksPath": "/dev/null", "core.fsmonitor": "false", "submodule.recurse": "false",
     "diff.ignoreSubmodules": "all", "diff.external": "", "commit.gpgSign": "false", "gc.auto": "0",
@@ -53,24 +53,25 @@ _OVERRIDE = {
     "gpg.openpgp.program": "false", "gpg.x509.program": "false", "gpg.ssh.program": "false",
     "gpg.ssh.defaultKeyCommand": "false",
 }  # fmt: skip
-"""Over the configuration of the person's own repository, where git has to read it: somebody else may have made that."""
+"""Settings that override those of the person's repository, which git has to read and somebody else may have written."""
 _NAMES_PROGRAM = (
     (re.compile(r"\Afilter\..*\.(?:clean|smudge|process)", re.DOTALL), ""),
     (re.compile(r"\A(?:filter\..*\.required|merge\..*\.driver)", re.DOTALL), "false"),
     (re.compile(r"\Abranch\..*\.mergeoptions", re.DOTALL), ""),
 )
-"""The same for settings with names of somebody's choice. A merge driver that fails is a conflict."""
+"""Patterns of settings with freely chosen names, and the value that overrides them. A failing merge driver makes a
+conflict."""
 _PARTIAL = re.compile(r"\A(?:extensions\.partialclone|remote\..*\.(?:promisor|partialclonefilter))", re.DOTALL)
-"""git fetches what such a repository lacks by itself, with the programs that its configuration names."""
+"""Settings of a partial clone: git fetches its missing objects unasked, with the programs that the settings name."""
 OWN_AUTHOR = {"NAME": "ohsandbox", "EMAIL": "ohsandbox@localhost"}
-"""Who commits what a sandbox left uncommitted, and in the place of a person without a name."""
+"""Author of the commits with a sandbox's uncommitted files, and of commits for a person without a configured name."""
 
 
 def in_repository(repository: Path, arguments: Sequence[str]) -> str:
-    """Run git in the person's repository, without hooks and what its configuration would have it run.
+    """Run git in the person's repository, without hooks and programs of its configuration; return its output.
 
     Raises:
-        UsageError: it failed.
+        UsageError: git failed, or the repository is a partial clone.
     """
     person = {
         name: of_person(key) or OWN_AUTHOR[name] for name, key in (("NAME", "user.name"), ("EMAIL", "user.email"))
@@ -79,12 +80,12 @@ def in_repository(repository: Path, arguments: Sequence[str]) -> str:
 
 
 def authorship(facts: Mapping[str, str]) -> dict[str, str]:
-    """The variables of an author and committer, of NAME, EMAIL and DATE."""
+    """Return git's variables for author and committer; facts has values of NAME, EMAIL and DATE."""
     return {f"GIT_{role}_{what}": fact for role in ("AUTHOR", "COMMITTER") for what, fact in facts.items()}
 
 
 def tamed(repository: Path) -> dict[str, str]:
-    """Variables with which git works in that tree, and its configuration runs nothing.
+    """Return the variables with which git works in a repository's tree and runs no program of its configuration.
 
     Raises:
         UsageError: it is a partial clone, or its configuration cannot be read.
@@ -103,7 +104,7 @@ def tamed(repository: Path) -> dict[str, str]:
 
 
 def of_person(key: str) -> str:
-    """A value of the person's own configuration, so that commits of the sandbox have their name."""
+    """Return a value of the person's own configuration, such as their name for commits; "" if it is not set."""
     home = str(Path.home())
     own = {"HOME": home, "XDG_CONFIG_HOME": os.environ.get("XDG_CONFIG_HOME", f"{home}/.config")}
     own["GIT_CONFIG_GLOBAL"] = os.environ.get("GIT_CONFIG_GLOBAL", f"{home}/.gitconfig")
@@ -112,17 +113,17 @@ def of_person(key: str) -> str:
 
 
 def text(arguments: Sequence[str], directory: Path, where: Mapping[str, str] | None = None) -> str:
-    """The output of `run` as text, without the blanks around it."""
+    """Return the output of `run` as text, without white space at both ends; raises as `run`."""
     return run(arguments, directory, where).decode("utf-8", "surrogateescape").strip()
 
 
 def run(
     arguments: Sequence[str], directory: Path, where: Mapping[str, str] | None = None, *, stdin: bytes = b""
 ) -> bytes:
-    """The output of git with our configuration alone.
+    """Run git with our configuration alone and the variables of where; return its output.
 
     Raises:
-        UsageError: it failed.
+        UsageError: git failed, or as `git.call`.
     """
     code, output = git.call(arguments, directory=directory, environment=environment(where or {}), stdin=stdin)
     if code:
@@ -132,7 +133,7 @@ def run(
 
 
 def environment(where: Mapping[str, str]) -> dict[str, str]:
-    """The variables of each git of ours."""
+    """Return the variables of each git that we run, and those of where; writes our configuration file if needed."""
     config = subdirectory(BRANCHES) / "gitconfig"
     if not config.is_file() or config.read_bytes() != _CONFIG:
         write_atomically(config, _CONFIG)
@@ -146,5 +147,5 @@ def environment(where: Mapping[str, str]) -> dict[str, str]:
 
 
 def failed(words: str, directory: Path) -> UsageError:
-    """The error of a git that failed; what it printed is foreign text, and is not told."""
+    """Return the error for a failed git command; it does not quote git's output, which is foreign text."""
     return UsageError(f"`git {words}` failed in {str(directory)!r}. Remedy: look at it there.")

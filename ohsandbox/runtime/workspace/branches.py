@@ -2,8 +2,8 @@
 
 A tree is a shared clone below the state directory: it borrows the repository's objects, which the sandbox gets
 read-only, and has refs, index and files of its own. No link leads back: nothing in the sandbox writes the repository.
-What a sandbox wrote is never used as a repository by git on this machine: its new objects are copied, regular files
-alone, beside a configuration of ours, and its files are added to an index of ours.
+git on this machine never uses what a sandbox wrote as a repository: only the regular files of its new objects are
+copied to a repository of ours, and its files are added to an index of ours.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ class Branch(NamedTuple):
     repository: Path
     """The top of the person's working tree."""
     base: str
-    """The commit that it began with."""
+    """The commit at which it began."""
     directory: Path
-    """Ours; the tree lies in it."""
+    """Our directory, which contains the tree."""
 
     @property
     def tree(self) -> Path:
-        """What the sandbox works in."""
+        """The working tree for the sandbox."""
         return self.directory / self.repository.name
 
     @property
     def objects(self) -> Path:
-        """The objects that it borrows."""
+        """The repository's directory of objects, which the tree borrows."""
         return self.repository / ".git" / "objects"
 
 
 class BranchWork(NamedTuple):
-    """What was done on a branch, as git on this machine may read it while the block lasts."""
+    """The work on a branch, in a repository that git on this machine may read while the block of `work_of` lasts."""
 
     gitdir: Path
-    """A repository of ours with the objects."""
+    """Our repository with the objects."""
     committed: str
-    """The commit that the branch is at."""
+    """The commit of the branch in the tree."""
     commit: str
-    """The same, or one above it with what is not committed."""
+    """The same, or a commit of ours that adds uncommitted files, or work that was brought before."""
     commits: int
-    """Commits since the base, without that one."""
+    """Number of commits from the base to committed."""
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something is not committed."""
+        """Whether commit is another than committed."""
         return self.commit != self.committed
 
 
@@ -87,10 +87,10 @@ def is_tree(path: Path) -> bool:
 
 
 def open_branch(repository: Path, name: str) -> Branch:
-    """The branch with its tree, made where it is missing: from the branch of that name, else from HEAD.
+    """Return the branch; a missing tree is created from the repository's branch of that name, or else from HEAD.
 
     Raises:
-        UsageError: the name is none, or the repository cannot be shared.
+        UsageError: the name is invalid, the repository cannot be shared or has no commit, or git failed.
     """
     top = _top(repository)
     if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS or ".." in name or f"{name}/".count(".lock/"):
@@ -114,7 +114,11 @@ def open_branch(repository: Path, name: str) -> Branch:
 
 
 def find_branches(repository: Path | None = None) -> list[Branch]:
-    """All branches with a tree, or those of the repository that holds a directory; by name."""
+    """Return all branches with a tree, sorted by name; repository, a directory, limits them to those of its repository.
+
+    Raises:
+        UsageError: the directory is in no repository that can be shared.
+    """
     top = None if repository is None else _top(repository)
     found = [one for path in subdirectory(BRANCHES).iterdir() if (one := _read(path)) is not None]
     return sorted(one for one in found if top is None or one.repository == top)
@@ -122,10 +126,10 @@ def find_branches(repository: Path | None = None) -> list[Branch]:
 
 @contextlib.contextmanager
 def work_of(branch: Branch) -> Iterator[BranchWork]:
-    """What was done on a branch, committed or not.
+    """Context with the work on a branch, committed or not.
 
     Raises:
-        UsageError: its repository is gone, or what the sandbox left cannot be read.
+        UsageError: its repository is gone, or the tree cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="ohsandbox-branch-") as name:
         gitdir = Path(name) / "git"
@@ -142,7 +146,7 @@ def work_of(branch: Branch) -> Iterator[BranchWork]:
 
 
 def _with_files(branch: Branch, committed: str, tree: str, where: dict[str, str]) -> str:
-    """A commit of a tree on top of what is committed, and of what was brought so before; the same one each time."""
+    """Return a commit of tree above committed and above the commit brought before; the same one for the same input."""
     above, brought = branch.directory, _brought(branch)
     parents = [brought or committed]
     if brought:
@@ -160,7 +164,7 @@ def _with_files(branch: Branch, committed: str, tree: str, where: dict[str, str]
 
 
 def _brought(branch: Branch) -> str:
-    """The commit of ours that the person's branch is at; "" where it is another's."""
+    """Return the commit of the branch in the person's repository if its author is OWN_AUTHOR; otherwise ""."""
     try:
         said = branch_git.in_repository(
             branch.repository, ["log", "-1", "--format=%H %ae", f"refs/heads/{branch.name}", "--"]
@@ -172,10 +176,10 @@ def _brought(branch: Branch) -> str:
 
 
 def diff(branch: Branch, work: BranchWork, take: Callable[[bytes], bool], *, stat_only: bool = False) -> None:
-    """Give take what was changed since the base, as a patch, piece by piece, until it returns False.
+    """Pass the changes since the base to take, as pieces of a patch or of a statistic, until it returns False.
 
     Raises:
-        UsageError: it cannot be compared.
+        UsageError: git failed.
     """
     how = [f"--stat={_STAT_COLUMNS}", f"--stat-count={_STAT_FILES}"] if stat_only else ["--binary"]
     words = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", *how, branch.base, work.commit, "--"]
@@ -185,10 +189,10 @@ def diff(branch: Branch, work: BranchWork, take: Callable[[bytes], bool], *, sta
 
 
 def bring(branch: Branch, work: BranchWork) -> None:
-    """Put the branch, with its commits, into the person's repository; no file of theirs is changed.
+    """Put the branch, with its commits, into the person's repository; no file of its working tree is changed.
 
     Raises:
-        UsageError: the branch there has other commits, or is what the person works on.
+        UsageError: the branch there has other commits or is checked out, or git refuses an object.
     """
     branch_git.run(["update-ref", "refs/heads/work", work.commit], work.gitdir, {"GIT_DIR": str(work.gitdir)})
     head = f"refs/heads/{branch.name}"
@@ -203,9 +207,9 @@ def bring(branch: Branch, work: BranchWork) -> None:
 
 
 def merge(branch: Branch) -> bool:
-    """Merge the branch, which was brought, into what the person has checked out; False: nothing was changed.
+    """Merge the branch, which was brought before, into the person's checked-out branch; return whether it succeeded.
 
-    It is undone where files conflict, and left where files of the person are not committed.
+    A merge with conflicts is undone; git begins none that would overwrite uncommitted files.
     """
     try:
         branch_git.in_repository(
@@ -219,7 +223,7 @@ def merge(branch: Branch) -> bool:
 
 
 def is_in_repository(branch: Branch, work: BranchWork) -> bool:
-    """Whether the person's repository has the work on a branch of its own."""
+    """Whether a branch of the person's repository, local or remote-tracking, contains the work."""
     try:
         listed = branch_git.in_repository(
             branch.repository, ["branch", "--all", "--format=%(refname)", "--contains", work.commit]
@@ -236,10 +240,10 @@ def drop(branch: Branch) -> None:
 
 
 def _top(directory: Path) -> Path:
-    """The top of the repository that holds a directory.
+    """Return the top of the repository that contains a directory.
 
     Raises:
-        UsageError: there is none, or it is none that can be shared.
+        UsageError: there is none, or it cannot be shared.
     """
     start = directory.expanduser().resolve()
     top = next((one for one in (start, *start.parents) if os.path.lexists(one / ".git")), None)
@@ -274,7 +278,11 @@ def _read(directory: Path) -> Branch | None:
 
 
 def _make_tree(branch: Branch) -> str:
-    """Clone into the tree; the commit that it begins with."""
+    """Clone the repository into the tree; return the commit at which the branch begins.
+
+    Raises:
+        UsageError: the repository has no commit, or git failed.
+    """
     url, tree = str(branch.repository), str(branch.tree)
     branch_git.text(
         ["clone", "-q", "--shared", "--no-checkout", "--template=", "--no-tags", "--", url, tree], branch.directory
@@ -296,7 +304,11 @@ def _make_tree(branch: Branch) -> str:
 
 
 def _commit_of(branch: Branch) -> str:
-    """The commit of the branch in the tree, read without git: the sandbox wrote it."""
+    """Return the commit of the branch in the tree, read without git, since the sandbox may have written it.
+
+    Raises:
+        UsageError: the tree has no such branch.
+    """
     tree, ref = str(branch.tree), f"refs/heads/{branch.name}"
     said = (git_layout.read_small(tree, f".git/{ref}") or "").strip()
     if not _HASH.fullmatch(said):
@@ -308,7 +320,11 @@ def _commit_of(branch: Branch) -> str:
 
 
 def _copy_objects(tree: Path, target: Path) -> None:
-    """Copy loose objects and packs: regular files whose names are those of git, reached through no link."""
+    """Copy loose objects and packs: regular files with names that git gives them, reached through no link.
+
+    Raises:
+        UsageError: an object is larger than half of the free space.
+    """
     for path, entry, _ in git_layout.walk(f"{tree}/.git/objects") if (tree / ".git/objects").is_dir() else ():
         if entry is None or not entry.is_file(follow_symlinks=False) or not _OBJECT.fullmatch(path):
             continue
@@ -333,7 +349,7 @@ _OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{38}(?:[0-9a-f]{24})?|pack/pack-[0-9a
 
 
 def _tree_of_files(branch: Branch, committed: str, where: dict[str, str]) -> str:
-    """The tree object of all files as they are: what git ignores only where it is committed.
+    """Return the tree object of all present files; those that git ignores are included only if they are committed.
 
     The index begins empty, so that git looks into no submodule.
     """
@@ -357,7 +373,7 @@ def _tree_of_files(branch: Branch, committed: str, where: dict[str, str]) -> str
 
 
 def _is_there(top: Path, path: bytes) -> bool:
-    """Whether a file or a link is there, reached through no link."""
+    """Whether path is a file or a link, and no directory above it is a link."""
     parent, _, name = os.fsdecode(path).rpartition("/")
     with contextlib.suppress(OSError), git_layout.opened_below(str(top), parent) as directory:
         return not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)

@@ -31,7 +31,7 @@ MAX_HELD = 50_000
 
 
 class ChangeKind(enum.IntEnum):
-    """Why a path is reported, worst first."""
+    """The reason why a path is reported; the worst has the lowest number."""
 
     words: str
     """The reason in words for a person."""
@@ -141,7 +141,10 @@ def compare(root: Path, before: WorkspaceScan, after: WorkspaceScan) -> Workspac
 
 
 def merged(reports: Sequence[WorkspaceReport], roots: Sequence[Path]) -> WorkspaceReport:
-    """One report of several directories; the paths in all but the first become absolute. None: an empty one."""
+    """Return one report of several directories; the paths of all but the first are prefixed with their root.
+
+    Without reports, the result is empty.
+    """
     if not reports:
         return WorkspaceReport(0.0)
     changes = [*reports[0].changes]
@@ -212,7 +215,10 @@ def _target(top: str, path: str) -> str:
 
 
 def _stamp(status: os.stat_result) -> str:
-    """Return a stamp with the change time: only the machine's clock sets it back; any name changes a directory's."""
+    """Return a directory's inode; for others inode, size, mode and change time, which only the clock can set back.
+
+    A directory's change time is left out, since each new name in it changes it.
+    """
     if stat.S_ISDIR(status.st_mode):
         return f"{status.st_ino:x}"
     return f"{status.st_ino:x}.{status.st_size:x}.{status.st_mode:x}.{status.st_ctime_ns:x}"

@@ -1,4 +1,4 @@
-"""Which files of a directory go into a copy that an agent works on: those that git would track, without secrets.
+"""Selection of a directory's files for a copy that an agent works on: those that git would track, without secrets.
 
 `git ls-files` evaluates `.gitignore`, in a repository of our own with a copy of the directory's index: git reads no
 configuration of that directory, and runs nothing in it.
@@ -25,7 +25,7 @@ SECRET_NAMES = (
     "*.tfstate", "*.tfstate.backup", "*.auto.tfvars", "terraform.tfvars", "kubeconfig", "*.kubeconfig", ".boto",
     ".s3cfg", "*.keytab", "*.ovpn", ".*_history", ".gitconfig", ".claude.json",
 )  # fmt: skip
-"""File names, case-insensitive."""
+"""Patterns of file names that look like secrets, case-insensitive."""
 _SECRET_DIRECTORIES = frozenset({".aws", ".azure", ".docker", ".gcloud", ".gnupg", ".kube", ".ssh", ".terraform"})
 _NO_SECRETS = (
     ".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", "*.pub", "*.md", "*.rst", "*.html",
@@ -35,7 +35,7 @@ _NO_SECRETS = (
 """Exceptions from SECRET_NAMES."""
 
 _GIT_PARTS = frozenset({"HEAD", "index", "logs", "objects", "packed-refs", "refs", "shallow"})
-"""Parts of a `.git` to copy. Its configuration may hold tokens, hooks run, and both are meant for this machine."""
+"""Parts of a `.git` to copy. Its configuration, which may hold tokens, and its hooks are meant for this machine."""
 MAX_GIT_BYTES = 512 * 1024**2
 MAX_NAMES = 200_000
 
@@ -49,7 +49,7 @@ class _CopySelection(NamedTuple):
     paths: frozenset[str]
     """Files, symlinks and the directories that contain them, below the directory."""
     left_out: dict[str, str]
-    """The other paths and the reason; a directory left out as a whole has one entry, with a trailing slash."""
+    """The reason for each other path; a directory left out as a whole has one entry, with a trailing slash."""
     has_git: bool
     """Whether parts of its `.git` are selected."""
 
@@ -58,7 +58,7 @@ def select(root: Path, *, everything: bool = False) -> _CopySelection:
     """Select files of a directory. everything includes ignored files and those that look like secrets.
 
     Raises:
-        UsageError: it holds too many names, or git, which reads the ignore rules, is not installed.
+        UsageError: it holds over 200,000 names; or git, which reads the ignore rules, is not installed or failed.
     """
     walk = _SelectionWalk(str(root), None if everything else _tracked(root))
     walk.into("")
@@ -75,7 +75,7 @@ def tracked_or_new(root: Path) -> frozenset[str]:
     """Return the files below a directory outside of any repository that its `.gitignore` files do not match.
 
     Raises:
-        UsageError: git is not installed, or did not end in time.
+        UsageError: git is not installed, failed, or did not end in time.
     """
     return frozenset(_list(root, root, None))
 
@@ -187,7 +187,7 @@ def looks_secret(name: str) -> bool:
 
 
 def _why_without_git(root: Path) -> str | None:
-    """Return why a repository cannot be copied by its parts."""
+    """Return why a repository cannot be copied by its parts; None if it can."""
     if os.path.lexists(root / ".git" / "objects" / "info" / "alternates"):
         return "its objects lie elsewhere"
     config = read_small(str(root), ".git/config") or ""

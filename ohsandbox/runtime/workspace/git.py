@@ -1,6 +1,6 @@
-"""Running git without any configuration, hooks or attributes but those that a caller names; bounded in time and memory.
+"""Running git without the configuration of the user and the system, with limits of time, memory and output.
 
-What git reads may be foreign: an object of some MB can stand for many GB.
+The limits are for foreign repositories: an object of some MB can stand for many GB.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 300.0
 MEMORY_BYTES = 2 * 1024**3
-"""Of each process, without the packs that it maps: git reads a file of up to 512 MiB whole, and twice to compare it."""
+"""Limit for each process, without the packs that it maps. git reads a file of up to 512 MiB whole, and two such files
+to compare them."""
 MAX_OUTPUT_BYTES = 256 * 1024**2
-"""Of what `call` returns: the names of two million files."""
+"""Limit for the output that `call` returns: enough for the names of two million files."""
 _PIECE_BYTES = 1024**2
 _SAID_BYTES = 2048
 _BOUNDED = 'ulimit -d "$1" 2>/dev/null; shift; exec git --no-pager "$@"'
-"""RLIMIT_DATA is that of all memory that a process writes (setrlimit(2)); systems other than Linux bound less."""
+"""Runs git with RLIMIT_DATA of $1 KiB, which on Linux limits all private writable memory (setrlimit(2)), and elsewhere
+less of it."""
 
 
 def is_here() -> bool:
@@ -70,9 +72,9 @@ def run(
     timeout_s: float = TIMEOUT_S,
     stdin: bytes = b"",
 ) -> int:
-    """Run git as `call` does; take is given the output in pieces of at most 1 MiB, until it returns False.
+    """Run git as `call` does, and pass its output to take in pieces of at most 1 MiB until take returns False.
 
-    Return the exit code; 0 where take had enough.
+    Return the exit code; 0 if take returned False.
 
     Raises:
         UsageError: git is not installed, did not end in time, or needed over MEMORY_BYTES.
@@ -123,7 +125,7 @@ def run(
 
 
 def _environment(directory: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """The variables of git: none of those that reach it here, and no configuration, but more."""
+    """Return git's environment: ours without GIT_* variables, without configuration files, and with more added."""
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         "GIT_CONFIG_NOSYSTEM": "1",

@@ -1,4 +1,4 @@
-"""What git recognizes as a repository, read from a directory that a sandbox may have written: no link is followed.
+"""Recognition of git repositories in a directory that a sandbox may have written: no link is followed.
 
 The rules are those of git's setup.c (2.39). A repository is a `.git` directory, a `.git` file that names one, or any
 directory with HEAD, objects and refs (a bare repository), or with HEAD and commondir (a worktree's).
@@ -21,10 +21,10 @@ LAYOUT = frozenset({"HEAD", "objects", "refs", "commondir"})
 """The names that make a directory a repository."""
 
 MAX_SMALL_FILE = 256 * 1024
-"""Maximum length read of a pointer or a configuration; git's own limit for a `.git` file is 1 MiB."""
+"""Maximum number of bytes read of a pointer or a configuration; git's own limit for a `.git` file is 1 MiB."""
 
 _MAX_INDEX_BYTES = 256 * 1024 * 1024
-"""Two million files."""
+"""Size of the index of about two million files."""
 
 _GITLINK = 0o160000
 _ENTRY = struct.Struct(">24xI")
@@ -123,7 +123,7 @@ def opened_below(root: str, path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY
 
 
 def read_small(root: str, path: str) -> str | None:
-    """Return the text of a small regular file below root; None if it does not exist or cannot be read."""
+    """Return the first 256 KiB of a regular file below root as text; None if it does not exist or cannot be read."""
     with contextlib.suppress(OSError), opened_below(root, path, os.O_RDONLY) as descriptor:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return os.read(descriptor, MAX_SMALL_FILE).decode("utf-8", "surrogateescape")
@@ -136,7 +136,7 @@ def is_repository(names: set[str]) -> bool:
 
 
 def pointed(root: str, pointer: str) -> str | None:
-    """Return the target of a `.git` file: a path below root, or an absolute one outside; None if it is none."""
+    """Return the target of a `.git` file: a path below root, or an absolute one outside; None if it names none."""
     text = read_small(root, pointer)
     if text is None or not text.startswith("gitdir:"):
         return None
@@ -145,7 +145,7 @@ def pointed(root: str, pointer: str) -> str | None:
 
 
 def inside(root: str, path: str) -> str:
-    """Return the path below root for one that is relative to root or absolute; an absolute one if it is outside."""
+    """Return a path that is relative to root or absolute in its form below root; absolute if it is outside."""
     whole = os.path.normpath(PurePosixPath(root) / path)
     return str(PurePosixPath(whole).relative_to(root)) if PurePosixPath(whole).is_relative_to(root) else whole
 
@@ -180,7 +180,7 @@ def gitlinks(root: str, gitdir: str) -> set[str]:
 
 
 def _object_format(root: str, prefix: str) -> str:
-    """Return the object format in its configuration; that of a worktree is in the repository it belongs to."""
+    """Return the object format of a repository, "sha1" by default; a worktree has that of its repository."""
     common = inside(root, f"{prefix}{(read_small(root, f'{prefix}commondir') or '.').strip()}")
     root, common = ("/", common[1:]) if common.startswith("/") else (root, common)
     return (
@@ -251,8 +251,8 @@ def looks_like_dotgit(name: str) -> bool:
 def config_values(text: str) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a git configuration: lower-case `section.name` without subsection, and the unquoted value.
 
-    Less exact than git's own parser, but it misses nothing: a line that is not understood is a pair with the key "?",
-    and so is the second line of a continued value.
+    It is less exact than git's own parser, but it misses nothing: a line that it does not understand is a pair with the
+    key "?".
     """
     section = ""
     for line in text.removeprefix("\ufeff").split("\n"):
@@ -269,6 +269,6 @@ def config_values(text: str) -> Iterator[tuple[str, str]]:
 
 
 def may_name_program(key: str, value: str) -> bool:
-    """Whether a pair of `config_values` is not known to be harmless: to run nothing and redirect nothing."""
+    """Whether a pair of `config_values` may run a program or redirect git; false only for harmless settings."""
     harmless = _HARMLESS_CONFIG.fullmatch(key) and not _HARMFUL_CONFIG.fullmatch(key)
     return not harmless or "::" in value or value.startswith("!")

@@ -8,8 +8,9 @@ GUARDED = (
     ".aider.conf.yml", ".devcontainer", ".devcontainer.json", ".envrc", ".husky", ".cargo/config.toml", ".cargo/config",
     ".hg/hgrc", ".jj/repo/config.toml", ".ohsandbox.toml",
 )  # fmt: skip
-"""At the top of a workspace, read-only where they exist: editors, agents, direnv, git hooks, cargo (which editors
-start) and other version control run their contents once the directory is opened or entered, and few tasks edit one."""
+"""Paths at the top of a workspace that are read-only if they exist: editors, agents, direnv, git hooks, cargo (which
+editors start) and other version control run their contents once the directory is opened or entered, and few tasks edit
+one."""
 
 _REPORTED = (
     ".gitattributes", ".gitmodules", ".lfsconfig", ".github/workflows", ".gitlab-ci.yml", ".circleci",
@@ -18,8 +19,8 @@ _REPORTED = (
     "conftest.py", "sitecustomize.py", "usercustomize.py", ".pdbrc", ".gdbinit", ".lldbinit", ".irbrc", ".rprofile",
     "agents.md", "claude.md", "gemini.md", ".cursorrules", ".github/copilot-instructions.md", ".openhands", ".agents",
 )  # fmt: skip
-"""Reported when they appear or change: tasks edit them, and test runners, package managers, CI and agents obey them.
-`git diff` shows what a person runs by name (Makefile, package.json, build.rs); it is not listed here."""
+"""Paths that are reported when they appear or change: tasks edit them, and test runners, package managers, CI and
+agents obey them. Files that a person runs by name (Makefile, package.json, build.rs) are left to `git diff`."""
 _SUFFIXES = (".pth", ".code-workspace")
 
 _SINGLE = frozenset(name for name in _REPORTED if "/" not in name)
@@ -29,15 +30,15 @@ _OPENED_LONGER = tuple(f"/{name}/" for name in GUARDED if "/" in name)
 
 
 def runs_when_opened(path: str) -> bool:
-    """Whether an editor, an agent or a prompt runs its contents once its directory is opened or entered.
+    """Whether an editor, an agent or a prompt runs the path's contents once its directory is opened or entered.
 
-    Case-insensitive, as macOS and Windows are.
+    Case is ignored, as macOS and Windows ignore it.
     """
     return _is_one(path.lower(), _OPENED_SINGLE, _OPENED_LONGER)
 
 
 def is_obeyed(path: str) -> bool:
-    """Whether a tool or an agent obeys it once started."""
+    """Whether a tool or an agent obeys the path's contents once it is started; case is ignored."""
     path = path.lower()
     return path.endswith(_SUFFIXES) or _is_one(path, _SINGLE, _LONGER)
 

@@ -1,6 +1,6 @@
-"""Paths that a setup made or changed in a bound workspace, recorded to see later that they are unchanged.
+"""Paths that a setup created, changed or removed in a bound workspace, recorded to check later that they are unchanged.
 
-A directory that setup made stands for all below it, so that `node_modules` is one entry.
+A directory that the setup created stands for all below it, so that `node_modules` is one entry.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ohsandbox.runtime.workspace.git_layout import parents_of
 MAX_ENTRIES = 200_000
 """A walk over so many takes two seconds; a larger workspace is not compared."""
 _MAX_TRACES = 2_000
-"""Looked for at each start: 10 ms."""
+"""Maximum number of recorded paths: checking them at each start takes 10 ms."""
 
 
 class Stamp(NamedTuple):
-    """Identity of a file: inode, size and time of change; of a directory only the inode."""
+    """Identity of a file: inode, size in bytes and modification time in ns; of a directory only the inode."""
 
     inode: int
     size: int
@@ -27,11 +27,11 @@ class Stamp(NamedTuple):
 
 
 _GONE = Stamp(0, 0, 0)
-"""Of a path that is not there; no file has inode 0."""
+"""Stamp of a path that does not exist; no file has inode 0."""
 
 
 def scan(root: str) -> dict[str, Stamp] | None:
-    """The stamp of each path below root, relative to it, following no link; None for over MAX_ENTRIES or an error."""
+    """Return the stamp of each path below root, without following links; None for over MAX_ENTRIES or an OSError."""
     found: dict[str, Stamp] = {}
     left = [""]
     try:
@@ -52,7 +52,10 @@ def scan(root: str) -> dict[str, Stamp] | None:
 
 
 def traces(before: dict[str, Stamp], after: dict[str, Stamp]) -> dict[str, Stamp] | None:
-    """What is new, changed or gone (`_GONE`), none below a directory that is; None for over MAX_TRACES."""
+    """Return the paths that are new, changed or gone, none below another of them, with their stamps after the setup.
+
+    The stamp of a path that is gone is `_GONE`. The result is None for more than 2,000 paths.
+    """
     changed = {path: stamp for path, stamp in after.items() if before.get(path) != stamp}
     changed |= dict.fromkeys(before.keys() - after.keys(), _GONE)
     found = {path: stamp for path, stamp in changed.items() if changed.keys().isdisjoint(parents_of(path))}
@@ -60,7 +63,7 @@ def traces(before: dict[str, Stamp], after: dict[str, Stamp]) -> dict[str, Stamp
 
 
 def are_there(root: str, found: dict[str, Stamp]) -> bool:
-    """Whether each of these is what it was, and what was gone still is."""
+    """Whether each path still has its stamp; a path with `_GONE` must still be gone."""
     return all(_now(f"{root}/{path}") == stamp for path, stamp in found.items())
 
 

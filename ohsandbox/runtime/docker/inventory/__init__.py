@@ -1,1 +1,1 @@
-"""What is ours in an engine: sandboxes, images, caches, networks; listed and removed."""
+"""Inventory of an engine: our sandboxes, checkpoints, images and caches, listed and removed."""

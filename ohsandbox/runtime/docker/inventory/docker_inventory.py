@@ -110,8 +110,9 @@ class DockerInventory(Inventory):
         return done
 
     def collect_garbage(self, *, kept: bool = False, keep_networks: bool = False) -> list[GcResult]:
-        """Remove containers whose owner is dead, leases without a container, checkpoints without a conversation.
+        """Remove containers whose owner is dead, leases without a container, and checkpoints without a conversation.
 
+        Networks and volumes of dead owners, and built images and caches that were unused for long, are removed too.
         A container is removed if all of this holds: its label names a lease file of this state directory, that file
         names this container, nobody holds its lock, and it is neither kept nor resumable (or kept is set). A label
         alone is never enough: committed images inherit labels, and anybody may write them. A container without its

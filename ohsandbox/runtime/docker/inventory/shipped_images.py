@@ -1,4 +1,4 @@
-"""The images that ohsandbox ships a Dockerfile for, and all that it made in an engine: built, listed, removed."""
+"""Images in an engine: building those with a shipped Dockerfile, and listing and removing those that ohsandbox made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and directories of this machine in a sandbox: what may be bound where, and checks of what was bound.
+"""Files and directories of this machine in a sandbox: the rules for sources and targets, and checks of the mounts.
 
 A path is resolved once, and the result is vetted (`mount_policy`). The engine resolves it again when it starts the
 container. Therefore the file in the container is compared with the vetted one (`verify_identity`).
@@ -66,7 +66,8 @@ def asked_workspaces(given: object, *, same_path: bool) -> list[Mount]:
     """Return the workspaces of an argument: a path, a text such as "DIR:ro", a `Mount`, or a sequence of them.
 
     Raises:
-        UsageError: the argument is of another type, or two workspaces would have the same path in the sandbox.
+        UsageError: the argument is of another type, a path cannot be resolved, or two workspaces would have the same
+            path in the sandbox.
     """
     several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
     found_mounts: list[Mount] = []
@@ -143,7 +144,7 @@ def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Seque
     """Return both lists with real paths, after vetting each. taken are paths that the sandbox uses already.
 
     Raises:
-        UsageError: a source may not be bound, a target is refused, or two overlap.
+        UsageError: a source may not be bound, a target is refused, two overlap, or there are more than 64.
     """
     if len(workspaces) + len(mounts) > _MAX_BINDS:
         raise UsageError(f"At most {_MAX_BINDS} mounts and workspaces. Remedy: mount a directory that holds several.")
@@ -169,7 +170,11 @@ def _vetted_source(mount: Mount, kind: str = "mount") -> str:
 
 
 def _checked_target(mount: Mount) -> str:
-    """Return the target in normal form, or refuse it."""
+    """Return the target in normal form.
+
+    Raises:
+        UsageError: the target is refused.
+    """
     target = mount.target
 
     def refused(why: str, remedy: str = _ELSEWHERE) -> UsageError:
@@ -188,7 +193,7 @@ def _checked_target(mount: Mount) -> str:
 
 
 def _is_below(path: str, directory: str) -> bool:
-    """Whether path is place or lies below it."""
+    """Whether path is directory or lies below it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 

@@ -89,7 +89,7 @@ input. apt locks its download directory and fails if it is locked (2.6). So each
 links to the cached packages; packages that it downloads are copied to the cache. If the cache is empty, `ln` makes a
 link of the pattern itself, which is removed."""
 UNUSED_S = 30 * 24 * 3600.0
-"""Seconds after which `gc` removes an unused cache: refilling it costs minutes, keeping it a few GiB."""
+"""Seconds after which `gc` removes an unused cache: refilling it costs minutes, and keeping it costs a few GiB."""
 _PREFIX = "ohsandbox-cache-"
 _LABEL = "ohsandbox.cache"
 _STATE_LABEL = "ohsandbox.cache-state"
@@ -114,7 +114,7 @@ class CacheRecord(BaseModel):
 
 
 class _State(NamedTuple):
-    """A state directory. It has the record of a volume as long as it exists."""
+    """The state directory that owns a volume; it holds the volume's record."""
 
     uid: int
     host: str
@@ -128,7 +128,7 @@ class _State(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the state directory was on this machine, belonged to this user, and no longer exists."""
+        """Whether the state directory was this user's on this machine, and no longer exists or was recreated."""
         if (self.uid, self.host) != (os.getuid(), socket.gethostname()):
             return False
         try:
@@ -159,7 +159,7 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
     """Return the configuration with the volume of the options' cache, which is created if missing.
 
     Raises:
-        SandboxRefused: a volume of that name exists and is not ours.
+        SandboxRefused: a volume of that name exists with another driver, or with options.
         UsageError: the OCI runtime gives sandboxes a kernel of their own.
         SandboxUnavailable: the engine cannot create the volume.
     """
@@ -258,7 +258,7 @@ def infos(engine: Engine) -> list[CacheInfo]:
 
 
 def orphan_infos(engine: Engine) -> list[CacheInfo]:
-    """Return the caches whose state directory is gone, with what their labels say of them."""
+    """Return the caches whose state directory is gone, as their labels describe them."""
     orphans = _orphans(engine)
     return [
         _info(one, f"state directory {orphans[one['Name']].home!r}, gone", datetime.fromisoformat(one["CreatedAt"]))

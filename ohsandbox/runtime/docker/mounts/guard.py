@@ -45,7 +45,7 @@ _LOCK = (
 `branch -u` on the host would leave their new file unguarded (measured, Linux 6). git takes no lock that exists."""
 _LOCKS = {"config.lock": _LOCK, "config.worktree.lock": _LOCK}
 _UNMADE = {**_LOCKS, "config.worktree": b"", "commondir": _COMMON_DIR}
-"""Files that `guard` creates, with their contents, and that `release` removes."""
+"""Files that `guard` creates, with their contents; `release` removes those that are unchanged."""
 _FILES = {**_LOCKS, "config": b"", "config.worktree": b"", "commondir": _COMMON_DIR}
 _DIRECTORIES = ("hooks", "info")
 _WORKTREE_FILES = ("commondir", "gitdir")
@@ -91,12 +91,15 @@ def hide_ways_out(directory: str) -> tuple[GuardMount, ...]:
 
 
 def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -> None:
-    """Remove what `guard` created, in any session. Empty `hooks` and `info` stay, as `git init` creates them.
+    """Remove unchanged locks, `config.worktree` and `commondir` that `guard` created, in any session.
+
+    Other files and directories that it created stay, such as `hooks` and `info`, which `git init` creates too.
 
     Args:
         workspace: the directory.
         paths: the guarded paths; None searches the whole workspace.
-        gone: no container binds it any more; else only the locks are removed, since removing a name removes its mount.
+        gone: whether no container binds it any more; otherwise only the locks are removed, since removing a name
+            removes its mount.
     """
     for path in [seen.path for seen in git_layout.walk(workspace)] if paths is None else paths:
         parent, _, name = path.rpartition("/")
@@ -439,6 +442,9 @@ def _make(workspace: str, path: str, content: bytes | None) -> bool:
     """Create a missing file with content, or a directory if None; its owner is that of the directory above.
 
     Return whether it exists now. If not, the sandbox cannot create it either: the directory is another user's.
+
+    Raises:
+        UsageError: it cannot be created, is of another type, or is a link.
     """
     wanted = "directory" if content is None else "file"
     parent, _, name = path.rpartition("/")

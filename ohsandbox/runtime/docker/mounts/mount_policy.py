@@ -1,4 +1,4 @@
-"""Which host directories may be bound into a sandbox, and the uid and gid of its processes then."""
+"""The rules for host paths that may be bound into a sandbox, and the uid and gid of its processes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _SYSTEM_ROOTS = (
     "/", "/home", "/root", "/var", "/var/lib", "/opt", "/srv", "/mnt", "/media", "/tmp",  # noqa: S108
     "/Users", "/Users/Shared", "/private", "/private/var", "/Volumes",
 )  # fmt: skip
-"""Directories that are never bound as a whole, though directories below them may be. /var/lib/docker is in the list
-above."""
+"""Directories that are never bound as a whole, though directories below them may be, except those in the lists of
+trees."""
 _ENGINE_TREES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/rancher", "/var/lib/kubelet")
 
 _HOME_NAMES = frozenset({"bin", "library", "appdata", "applications", "snap", "maildir", "start menu", "ntuser.dat"})
@@ -98,9 +98,13 @@ def check_directory(directory: str | os.PathLike[str], *, copied: bool = False) 
 def check_path(
     named: str | os.PathLike[str], *, what: str = "workspace", read_only: bool = False, may_be_file: bool = False
 ) -> str:
-    """Return the real path of what may be bound into a sandbox, or read-only or copied into one.
+    """Return the real path of a directory or file that may be bound into a sandbox.
 
-    what is the path's name in messages. Sockets, FIFOs and devices are refused; so are files without may_be_file.
+    Args:
+        named: the path.
+        what: the noun for the path in messages.
+        read_only: the path is bound read-only or copied, so fewer paths are refused.
+        may_be_file: accept a regular file too; sockets, FIFOs and devices are always refused.
 
     Raises:
         UsageError: it does not exist, is of a refused type, or is (a link to) a path that no agent may write or read.
@@ -246,9 +250,10 @@ def _touch(path: Path, place: Path) -> bool:
 def identity(workspace: str, *, rootless: bool) -> Identity:
     """Return the uid and gid of the sandbox's processes with which files in workspace belong to the calling user.
 
-    An ordinary caller: its uid and gid. Root: the directory's owner, since under sudo the tree belongs to a user. In a
-    tree owned by root, processes run as uid 0 without any capability, and the `mapped` seccomp filter forbids setuid
-    and setgid bits, which would be effective on the host. A rootless engine maps its uid 0 to the caller.
+    For an ordinary caller they are its own. For root they are those of the directory's owner, since under sudo the tree
+    belongs to a user. In a tree owned by root, processes run as uid 0 without any capability, and the `mapped` seccomp
+    filter forbids setuid and setgid bits, which would be effective on the host. A rootless engine maps its uid 0 to the
+    caller.
     """
     found = Path(workspace).stat()
     uid, gid = (found.st_uid, found.st_gid) if os.getuid() == 0 else (os.getuid(), os.getgid())

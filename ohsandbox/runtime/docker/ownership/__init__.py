@@ -1,1 +1,1 @@
-"""Who owns which containers, networks and images of the engine, and removal of what a dead owner left."""
+"""Leases of containers, held by the processes that own them, and removal of the networks and volumes of dead owners."""

@@ -35,7 +35,7 @@ WORKSPACE_LABEL = "ohsandbox.workspace"
 _ID_BYTES = 16
 
 RESUMABLE_S = 3 * 24 * 3600.0
-"""How long the container of an interrupted conversation can be resumed: long enough for a weekend."""
+"""Seconds for which the container of an interrupted conversation can be resumed: long enough for a weekend."""
 
 
 class LeaseRecord(BaseModel):
@@ -61,7 +61,7 @@ class LeaseRecord(BaseModel):
     services: tuple[str, ...] = ()
     """Names of the services that share this lease and its network (`services`)."""
     resumable: bool = False
-    """A conversation has used the container, so it outlives a process that is killed."""
+    """Whether a conversation has used the container, which then outlives a process that is killed."""
 
 
 class Lease:
@@ -126,7 +126,11 @@ def take(
     *, container: str, engine: str, image: str, conversation: str | None = None, keep: bool = False,
     workspaces: tuple[str, ...] = (), network_owner: str | None = None, services: tuple[str, ...] = (),
 ) -> Lease:  # fmt: skip
-    """Return a new lease, locked before the file gets its name, so that no `gc` ever sees it unlocked."""
+    """Return a new lease, locked before the file gets its name, so that no `gc` ever sees it unlocked.
+
+    Raises:
+        UsageError: the lease file cannot be written.
+    """
     record = LeaseRecord(
         id=secrets.token_hex(_ID_BYTES), container=container, engine=engine, image=image, pid=os.getpid(),
         host=socket.gethostname(), created_at=time.time(), conversation=conversation, keep=keep,

@@ -1,1 +1,1 @@
-"""Services that run beside a sandbox: their options, Compose files, images, containers and checkpoints."""
+"""Services that run beside a sandbox: their Compose files, images, containers, inventory and checkpoints."""

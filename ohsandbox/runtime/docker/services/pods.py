@@ -210,7 +210,7 @@ class Pod:
             yield
 
     def kill(self) -> None:
-        """End all services at once."""
+        """Kill all services."""
         for one in self.running.values():
             one.container.kill()
 

@@ -45,7 +45,9 @@ def names_of(tag: str, pod: Pod) -> tuple[str, ...]:
 
 
 def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[str, int]:
-    """Commit all services, which are paused; return the value of LABEL and the bytes. room: maximum bytes to write.
+    """Commit all services, which are paused; return the value of LABEL and the number of bytes written.
+
+    room is the maximum number of bytes; None is no limit.
 
     Raises:
         SandboxUnavailable: the engine failed, or there is no room.

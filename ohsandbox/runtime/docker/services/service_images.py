@@ -62,7 +62,7 @@ def find_images(
 
     Raises:
         SandboxRefused: the engine is Podman.
-        ImageUnavailable, UsageError, CallCancelledError: as `images.ensure` and `build.ensure`.
+        ImageUnavailable, UsageError, CallCancelledError: as `engine_images.ensure` and `build.ensure`.
     """
     if services and engine.is_podman:
         raise SandboxRefused("Services are not available with Podman. Remedy: use a Docker engine.")

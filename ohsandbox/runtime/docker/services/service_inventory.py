@@ -77,7 +77,7 @@ def infos(engine: Engine, record: LeaseRecord) -> list[ServiceInfo]:
 
 
 def read_log(engine: Engine, container: str, *, lines: int | None = None) -> str:
-    """Return what a container printed: its last lines, or all that the engine has kept."""
+    """Return the last lines of a container's output; with lines=None, all output that the engine has kept."""
     with engine_errors(f"reading the log of {container[:64]!r}"):
         text = engine.api.logs(container, tail="all" if lines is None else lines)
     return bytes(text).decode(errors="replace")
