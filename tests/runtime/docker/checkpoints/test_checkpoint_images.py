@@ -237,7 +237,7 @@ def test_a_new_sandbox_begins_with_a_checkpoints_files_and_user(owner: Path, use
 
 def test_a_fork_has_a_workspace_where_the_original_has_one(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
-    with pytest.raises(UsageError, match="workspace where the original has one"):
+    with pytest.raises(UsageError, match="if, and only if, the original has one"):
         DockerRuntime(BUSYBOX).fork("x", conversation="c", workspace=tmp_path / "w")
     with pytest.raises(UsageError, match="leave out attach"):
         DockerRuntime(BUSYBOX, attach="xx", checkpoint="y")
