@@ -78,6 +78,7 @@ class WorkspaceScan(NamedTuple):
     """The contents of a directory at one moment."""
 
     at: float
+    """Seconds since the epoch."""
     marked: dict[str, tuple[ChangeKind, str]]
     """Names that matter by themselves: the kind, and a stamp that changes with the file."""
     repositories: dict[str, dict[str, str]]

@@ -196,6 +196,7 @@ class CheckpointRecord(BaseModel):
     engine: str
     """The engine's address; images of other engines are never removed."""
     made_at: float
+    """Seconds since the epoch."""
     owner: str | None = None
     """A directory; the checkpoint may be removed once it is gone. None: the checkpoint stays until it is dropped."""
     id: str = ""

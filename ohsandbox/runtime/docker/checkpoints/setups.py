@@ -61,6 +61,7 @@ class _Record(BaseModel):
     """Id of the checkpoint."""
     engine: str
     made_at: float
+    """Seconds since the epoch."""
     workspace: str | None
     """The bound workspace. If it is gone, so is everything that the setup left in it."""
     traces: dict[str, Stamp]

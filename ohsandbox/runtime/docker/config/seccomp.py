@@ -70,7 +70,8 @@ def _without_tracing_the_keeper(rules: list[dict[str, Any]]) -> list[dict[str, A
 def _without_reserving(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Allow fallocate(fd, mode) only for modes that free space; ioctl(fd, request) except those that reserve it.
 
-    A filter cannot say "none of these", so a request passes if any of its upper 24 bits differs from theirs.
+    A filter cannot say "none of these", so a request passes if any of its upper 24 bits differs from theirs. Their
+    neighbours FS_IOC_UNRESVSP and _UNRESVSP64 are therefore refused too.
     """
     kept_rules = [{**rule, "names": [n for n in rule["names"] if n not in {"fallocate", "ioctl"}]} for rule in rules]
     frees = _PUNCH_HOLE | _COLLAPSE_RANGE

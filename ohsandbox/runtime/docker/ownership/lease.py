@@ -52,6 +52,7 @@ class LeaseRecord(BaseModel):
     pid: int
     host: str
     created_at: float
+    """Seconds since the epoch."""
     conversation: str | None = None
     keep: bool = False
     workspaces: tuple[str, ...] = ()
