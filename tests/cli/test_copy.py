@@ -123,7 +123,7 @@ def test_apply_shows_and_asks_at_a_terminal_and_a_file_that_both_changed_stops_i
     (project / "text").write_text("uno\n2\n3\n4\n5\n")
     refused = at_terminal("apply", "last")
     assert refused.code == 1
-    assert b"text: it was changed there as well, and the two do not merge" in refused.raw
+    assert b"text: it was changed there as well, and the changes do not merge" in refused.raw
     assert not (project / "new").exists()
 
 
