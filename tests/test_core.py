@@ -30,7 +30,8 @@ OPTIONAL = (
     "cli", "compat", "evaluation", "integrations", "mcp_server", "project", "testing", "conversation/approvals/rules",
     "conversation/cost", "llm/scripted", "llm/text_calls", "mcp/servers", "network/proxy", "network/tunnel",
     "runtime/docker/images/build", "runtime/docker/resume", "runtime/docker/services/pods", "runtime/ssh",
-    "timetravel/fork", "timetravel/undo", "timetravel/workspace_diff", "tools/browser/impl",
+    "timetravel/fork", "timetravel/snapshots/restore", "timetravel/undo", "timetravel/workspace_diff",
+    "tools/browser/impl",
 )  # fmt: skip
 """What the first conversation that needs it loads."""
 

@@ -17,6 +17,7 @@ from ohsandbox.strict_json import is_object
 from ohsandbox.tool.annotations import SECURITY_RISK, SECURITY_RISK_SCHEMA, CallHint, take_security_risk
 from ohsandbox.tools.ask_human import AskHumanAction
 from ohsandbox.tools.file_read import FileReadSource
+from ohsandbox.tools.finish import AgentFinishAction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -229,7 +230,9 @@ def runs_beside(tool: AnyTool, action: Action | None) -> bool:
 
 
 def ends_task(tool: AnyTool | None, action: Action | None) -> bool:
-    """Whether a successful call ends the task, by the tool's hint."""
+    """Whether a successful call ends the task: by its action, or by the tool's hint."""
+    if isinstance(action, AgentFinishAction):
+        return True
     return tool is not None and action is not None and tool.call_hint(action.to_arguments()).ends_task
 
 

@@ -17,7 +17,6 @@ from ohsandbox.persistence.layout import TOOL_SNAPSHOTS_NAME, TOOLS_NAME
 from ohsandbox.private_files import make_private_dir
 from ohsandbox.state import ConversationState
 from ohsandbox.timetravel.snapshots.manifest import Manifest, changes_between
-from ohsandbox.timetravel.snapshots.restore import write_changes
 from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.tools.task_tracker import TOOL_NAME as TASK_TRACKER
 from ohsandbox.tools.task_tracker import make_task_tracker_tool
@@ -77,6 +76,8 @@ class ToolStateSnapshots:
             tree = self._kept.load(name)
         except UsageError:  # the oldest snapshots have been removed
             return False
+        from ohsandbox.timetravel.snapshots.restore import write_changes  # noqa: PLC0415 - few conversations go back
+
         make_private_dir(tools)
         return not tree.left_out and not write_changes(
             tools, changes_between(Manifest(0, {}, {}), tree), self._kept, git=False

@@ -57,7 +57,8 @@ _CallKind = Literal[
 - `delegation`: a task of another agent, whose own calls are rated one by one.
 - `tasks`: the agent's list of tasks, in the argument `task_list` where the call changes it. It is kept outside of the
   sandbox; the result has a line for each task.
-- `thought`, `question`, `answer`: words without an effect, the last two for the user.
+- `thought`, `question`: words without an effect, the second for the user.
+- `answer`: the agent's result for the user; a successful call ends the task.
 """
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ from ohsandbox.persistence import EventLog, LogWriteError, read_events
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.schema import TextObservation
 from ohsandbox.settings import Settings
-from ohsandbox.tool import ToolExecutor
+from ohsandbox.tool import CallHint, ToolExecutor
 from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction
+from ohsandbox.tools.finish import make_finish_tool
 from ohsandbox.tools.think import make_think_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
 
@@ -72,6 +74,15 @@ def test_finish_ends_finished(tmp_path: Path) -> None:
     conversation = run(tmp_path, answer("", call("finish", {"message": "It is done."})))
     assert conversation.status() is Status.FINISHED
     assert results_of(conversation)[-1]["output"] == "It is done."
+
+
+def test_a_finish_of_ones_own_ends_the_task_too(tmp_path: Path) -> None:
+    end = replace(make_finish_tool(), name="my_end", hint=CallHint())
+    model = FakeModel(answer("", call("my_end", {"message": "It is done."})))
+    conversation = Conversation(Agent(model, (end,)), RecordingRuntime(), tmp_path / "c")
+    conversation.run("go", timeout_s=30)
+    conversation.close()
+    assert conversation.status() is Status.FINISHED
 
 
 def test_tool_call_is_logged_before_the_tool_runs(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.runtime.mount_text import moved_places
 from ohsandbox.timetravel.snapshots.manifest import Manifest, scan
-from ohsandbox.timetravel.snapshots.restore import UnappliedChange, write_changes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ohsandbox.timetravel.snapshots.manifest import FileChange
+    from ohsandbox.timetravel.snapshots.restore import UnappliedChange
     from ohsandbox.timetravel.snapshots.store import SnapshotStore
 
 _EMPTY = Manifest(0, {}, {})
@@ -97,6 +97,8 @@ class Workspaces(NamedTuple):
         Raises:
             UsageError: a directory cannot be opened, or its path contains a symlink.
         """
+        from ohsandbox.timetravel.snapshots.restore import write_changes  # noqa: PLC0415 - few conversations go back
+
         refused: list[UnappliedChange] = []
         for name, directory in self.directories.items():
             prefix = _joined(name, "")
