@@ -24,7 +24,7 @@ from ohsandbox.runtime.docker import container as containers
 from ohsandbox.runtime.docker.config.container_config import GIB
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import engine_images
-from ohsandbox.runtime.docker.services import service_checkpoints
+from ohsandbox.runtime.docker.services.service_inventory import CHECKPOINT_LABEL as SERVICES_LABEL
 from ohsandbox.runtime.results import Checkpoint
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def take(
             services = ""
             if pod is not None:
                 room_left = None if space is None else space - container.written_bytes()
-                services, beside = service_checkpoints.commit(pod, REPOSITORY, record.tag, room=room_left)
-            marks.append(f'LABEL {service_checkpoints.LABEL}="{services}"')
+                services, beside = pod.commit(REPOSITORY, record.tag, room=room_left)
+            marks.append(f'LABEL {SERVICES_LABEL}="{services}"')
             committed = api.commit(container.id, repository=REPOSITORY, tag=record.tag, message=label, changes=marks)
             inspected, layers = api.inspect_image(committed["Id"]), api.history(committed["Id"])
     except SandboxUnavailable:
@@ -221,7 +221,7 @@ def begin(engine: Engine, *, owner: Path | None, pod: Pod | None = None) -> Chec
     """Write a record for a checkpoint before it is created."""
     tag = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     owner_path = None if owner is None else str(owner.absolute())
-    services = () if pod is None else service_checkpoints.names_of(tag, pod)
+    services = () if pod is None else pod.checkpoint_tags(tag)
     return _write(
         CheckpointRecord(tag=tag, engine=engine.address.url, made_at=time.time(), owner=owner_path, services=services)
     )

@@ -293,6 +293,18 @@ class Pod:
             self.await_ready(started, listening=listening, tell=lambda *_: None, cancel=None)
         return notes
 
+    def checkpoint_tags(self, tag: str) -> tuple[str, ...]:
+        """Return the tags for the images of a checkpoint's services, before the images are created."""
+        return service_checkpoints.names_of(tag, self)
+
+    def commit(self, repository: str, tag: str, *, room: int | None) -> tuple[str, int]:
+        """Commit all services, which are paused: the value of CHECKPOINT_LABEL, and the bytes written, room at most.
+
+        Raises:
+            SandboxUnavailable: the engine failed, or there is no room.
+        """
+        return service_checkpoints.commit(self, repository, tag, room=room)
+
     @contextlib.contextmanager
     def replaced(
         self, checkpoint: str, options: DockerOptions, *, listening: Callable[[], Collection[int]]

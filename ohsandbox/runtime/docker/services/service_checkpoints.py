@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import OhsandboxError, SandboxUnavailable
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
+from ohsandbox.runtime.docker.services.service_inventory import CHECKPOINT_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.engine.connection import Engine
     from ohsandbox.runtime.docker.services.pods import Pod
 
-LABEL = "ohsandbox.services"
-"""Label of a sandbox's checkpoint with its services, each as `name=IMAGE,VOLUME...` by the ids of images; empty if it
-has none."""
 _CHUNK_BYTES = 1024 * 1024
 
 
@@ -45,7 +43,7 @@ def names_of(tag: str, pod: Pod) -> tuple[str, ...]:
 
 
 def commit(pod: Pod, repository: str, tag: str, *, room: int | None) -> tuple[str, int]:
-    """Commit all services, which are paused; return the value of LABEL and the number of bytes written.
+    """Commit all services, which are paused; return the value of CHECKPOINT_LABEL and the number of bytes written.
 
     room is the maximum number of bytes; None is no limit.
 
@@ -102,7 +100,7 @@ def kept(engine: Engine, checkpoint: str) -> dict[str, KeptService]:
     with engine_errors(f"looking at checkpoint {checkpoint[:19]!r}"):
         labels = (engine.api.inspect_image(checkpoint).get("Config") or {}).get("Labels") or {}
     by_service = {}
-    for entry in str(labels.get(LABEL) or "").split():
+    for entry in str(labels.get(CHECKPOINT_LABEL) or "").split():
         name, _, ids = entry.partition("=")
         image, *volumes = ids.split(",")
         by_service[name] = KeptService(image, tuple(volumes))

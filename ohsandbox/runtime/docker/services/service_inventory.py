@@ -24,6 +24,9 @@ SERVICE_OF_LABEL = "ohsandbox.service-of"
 """Label of a service: the id of the lease that it shares with its sandbox."""
 SERVICE_LABEL = "ohsandbox.service"
 """Label with the service's description in JSON, without the values of secrets."""
+CHECKPOINT_LABEL = "ohsandbox.services"
+"""Label of a sandbox's checkpoint with its services, each as `name=IMAGE,VOLUME...` by the ids of images; empty if it
+has none."""
 _REMOVALS = 4
 """Number of concurrent removals."""
 
