@@ -40,7 +40,7 @@ class PortForwarding(RecoveringBackend):
     """Ports of services beside the sandbox, in its network namespace."""
     _ports_made: Ports | None = None
     _on_connection: Callable[[PortConnection], None] | None = None
-    """Called after the end of each connection; see `Ports.on_connection`."""
+    """Called after the end of each connection; see `Ports`."""
 
     def forward(self, port: int, host_port: int = 0) -> Forward:
         """Make a server in the sandbox reachable for programs of this machine, whatever network the sandbox has.
@@ -96,8 +96,7 @@ class PortForwarding(RecoveringBackend):
             if self._ports_made is None:
                 from ohsandbox.network.tunnel.ports import Ports  # noqa: PLC0415
 
-                self._ports_made = Ports(self._open_connector)
-                self._ports_made.on_connection = self._on_connection
+                self._ports_made = Ports(self._open_connector, self._on_connection)
             return self._ports_made
 
     def _open_connector(self) -> Channel:
@@ -111,7 +110,9 @@ class PortForwarding(RecoveringBackend):
             raise loss
         if loss is not None:
             raise SandboxUnavailable(f"The sandbox {self.id[:12]} is not running; its ports are unreachable.") from loss
-        return open_connector(cast("Runtime", self))
+        channel, directory = open_connector(cast("Runtime", self))
+        self.connector_made = None if directory == self.connector_dir else directory
+        return channel
 
     def _close_ports(self) -> None:
         if self._ports_made is None:
@@ -123,8 +124,8 @@ class PortForwarding(RecoveringBackend):
                 self.snippet(b"rm -rf -- " + shlex.quote(connector).encode(), user=self.connector_owner)
 
 
-def open_connector(runtime: Runtime) -> Channel:
-    """Start the connector in the sandbox.
+def open_connector(runtime: Runtime) -> tuple[Channel, str]:
+    """Start the connector in the sandbox; return its channel, and the directory of its program.
 
     Raises:
         SandboxUnavailable: the sandbox cannot run it.
@@ -146,9 +147,7 @@ def open_connector(runtime: Runtime) -> Channel:
             continue
         tried = runtime.snippet(f"{shlex.quote(path)} check".encode(), user=runtime.connector_owner)
         if tried.status == "0":
-            if directory != runtime.connector_dir:
-                runtime.connector_made = directory
-            return runtime.open_channel([path], user=runtime.connector_user, workdir="/")
+            return runtime.open_channel([path], user=runtime.connector_user, workdir="/"), directory
         failure = f"{path} cannot be run: {tried.complaint or tried.stderr.decode(errors='replace')}"
         runtime.snippet(b"rm -rf -- " + shlex.quote(directory).encode(), user=runtime.connector_owner)
     raise SandboxUnavailable(f"The program that carries ports cannot be started in the sandbox: {failure[:200]}")

@@ -125,12 +125,17 @@ class ExposedPort(_Port):
 class Ports:
     """The tunnel of one sandbox and its ports. Thread-safe."""
 
-    on_connection: Callable[[PortConnection], None] | None = None
-    """Called in the network's event loop after the end of each connection; it must not block."""
+    def __init__(
+        self, open_channel: Callable[[], ByteChannel], on_connection: Callable[[PortConnection], object] | None = None
+    ) -> None:
+        """Create it without ports.
 
-    def __init__(self, open_channel: Callable[[], ByteChannel]) -> None:
-        """Create it without ports. open_channel() starts a connector: see `Tunnel`."""
+        Args:
+            open_channel: starts a connector: see `Tunnel`.
+            on_connection: called in the network's event loop after the end of each connection; it must not block.
+        """
         self._open_channel = open_channel
+        self._on_connection = on_connection
         self._tunnel: Tunnel | None = None
         self._owner = os.getpid()
         self._open: set[_Listener | _Exposed] = set()
@@ -217,10 +222,10 @@ class Ports:
             run(one.close())
 
     def tell(self, connection: PortConnection) -> None:
-        """Report a connection's end to `on_connection`."""
-        if self.on_connection is not None:
+        """Report a connection's end to on_connection."""
+        if self._on_connection is not None:
             try:
-                self.on_connection(connection)
+                self._on_connection(connection)
             except Exception:
                 log.exception("a listener of connections failed")
 

@@ -40,15 +40,14 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
         UsageError: the container does not exist, or its environment is too large.
         SandboxUnavailable: it is not running, or the ca_bundle cannot be written.
     """
-    container = Container(engine, str(options.attach), name=str(options.attach))
     try:
-        container.note_start()
+        inspected = Container(engine, str(options.attach), name=str(options.attach)).inspect()
     except SandboxGone:
         raise UsageError(
             f"Container {options.attach!r} does not exist. Remedy: choose one that `docker ps` lists."
         ) from None
-    inspected = container.found
-    container.id, container.name = str(inspected["Id"]), str(inspected["Name"]).lstrip("/")
+    container = Container(engine, str(inspected["Id"]), name=str(inspected["Name"]).lstrip("/"))
+    container.note_start()
     if (loss := container.loss()) is not None:
         raise loss
     config = inspected["Config"]

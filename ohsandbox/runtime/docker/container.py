@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import (
     EngineUnavailable,
@@ -50,24 +50,29 @@ _images_looked_at = set[str]()
 """Ids of images whose `_USER_FILES` an engine can open without blocking; the check takes 5 ms per container."""
 
 
+class EgressRules(NamedTuple):
+    """What a container reaches through the open network, and where that was last set."""
+
+    allow: tuple[str, ...] = ()
+    """Addresses that it reaches in addition to the public ones."""
+    since: str | None = None
+    """Start time of the container in whose namespace they were set: the next start loses them. "" if they were set in
+    the namespace of an owner, which keeps them; None if they were set nowhere."""
+    before_joining: Callable[[], object] | None = None
+    """Called before the container is connected to the open network."""
+
+
 class Container:
     """A container by id. `started`, its start time by the engine, shows whether it was restarted."""
 
-    def __init__(self, engine: Engine, container_id: str, *, name: str) -> None:
+    def __init__(self, engine: Engine, container_id: str, *, name: str, egress: EgressRules | None = None) -> None:
         self.engine = engine
         self.id = container_id
         self.name = name
         self.started = ""
         self.found: dict[str, Any] = {}
         """The engine's inspect result after the last start."""
-        self.allow: tuple[str, ...] = ()
-        """Addresses that an open network reaches in addition to the public ones."""
-        self.ruled: tuple[str, tuple[str, ...]] | None = None
-        """The start time and the `allow` for which the rules of an open network were last set in its namespace. A
-        namespace of its own loses the rules at the next start; with an owner's namespace the start time is "".
-        """
-        self.before_joining: Callable[[], object] | None = None
-        """Called before the container is connected to the open network."""
+        self.egress = egress or EgressRules()
         self._starting = 0
         self._frozen = False
         self._changed = threading.Condition()
@@ -183,33 +188,36 @@ class Container:
         with engine_errors(f"starting sandbox {self.name!r}"):
             self.engine.api.start(self.id)
         if is_open:
-            self.join_open_network()
+            self.join_open_network(self.egress.allow)
 
     def _is_kept_from_network(self) -> bool:
         """Disconnect the open network, so that no process starts before its rules are set; return if it was joined."""
         found = self.inspect()
         if owner := open_network.owner_of(found):
-            open_network.revive_owner(self.engine, owner, self.allow)
+            open_network.revive_owner(self.engine, owner, self.egress.allow)
             return False
         is_open = open_network.NETWORK in (found["NetworkSettings"].get("Networks") or {})
         if is_open:
             open_network.disconnect(self.engine, self.id)
         return is_open
 
-    def join_open_network(self) -> None:
-        """Connect the container to the open network, after setting the rules in its namespace."""
+    def join_open_network(self, allow: tuple[str, ...]) -> None:
+        """Connect the container to the open network, after setting the rules in its namespace.
+
+        allow are the addresses that it reaches in addition to the public ones.
+        """
         owner = open_network.owner_of(self.found or self.inspect())
-        since = "" if owner else str(self.inspect()["State"].get("StartedAt"))
-        if self.ruled != (since, self.allow):
-            open_network.set_rules(self.engine, owner or self.id, self.allow)
-            self.ruled = since, self.allow
-        if self.before_joining is not None:
-            self.before_joining()
-        open_network.connect(self.engine, owner or self.id, self.allow)
+        rules = self.egress._replace(allow=allow, since="" if owner else str(self.inspect()["State"].get("StartedAt")))
+        if self.egress != rules:
+            open_network.set_rules(self.engine, owner or self.id, allow)
+            self.egress = rules
+        if rules.before_joining is not None:
+            rules.before_joining()
+        open_network.connect(self.engine, owner or self.id, allow)
 
     def leave_open_network(self) -> None:
         """Disconnect the open network; its rules are set again when it is reconnected."""
-        self.ruled = None
+        self.egress = self.egress._replace(allow=(), since=None)
         open_network.close(self.engine, open_network.owner_of(self.found or self.inspect()) or self.id)
 
     def _refuse_waiting(self, path: str) -> None:
@@ -283,7 +291,7 @@ class Container:
             reason = "was restarted from outside"
             found = self.inspect()
             if open_network.NETWORK in (found["NetworkSettings"].get("Networks") or {}):
-                self.join_open_network()  # the rules are lost with each start
+                self.join_open_network(self.egress.allow)  # the rules are lost with each start
         else:
             reason = how_it_ended(state)
             self.start()
@@ -299,10 +307,10 @@ _RLIMIT_REFUSED = "error setting rlimit type 7"
 """Error of runc 1.1.5 under an engine whose own RLIMIT_NOFILE is lower and which lacks CAP_SYS_RESOURCE."""
 
 
-def create(engine: Engine, config: ContainerConfig, *, image_id: str | None = None) -> Container:
+def create(engine: Engine, config: ContainerConfig, *, egress: EgressRules, image_id: str | None = None) -> Container:
     """Create and start the container of config. On any failure, including Ctrl-C, the container is removed.
 
-    image_id is the id of its image, if known.
+    egress are the rules of its namespace; image_id is the id of its image, if known.
 
     Raises:
         UsageError: the name is taken, the runtime is unknown, or a limit is refused.
@@ -310,14 +318,14 @@ def create(engine: Engine, config: ContainerConfig, *, image_id: str | None = No
         SandboxUnavailable: the engine failed, or discarded a limit although limits.enforced is set.
     """
     try:
-        return _create_once(engine, config, image_id)
+        return _create_once(engine, config, egress, image_id)
     except SandboxUnavailable as error:
         if _RLIMIT_REFUSED not in str(error) or config.open_files is None or config.limits.open_files is not None:
             raise
-        return _create_once(engine, config.model_copy(update={"open_files": None}), image_id)
+        return _create_once(engine, config.model_copy(update={"open_files": None}), egress, image_id)
 
 
-def _create_once(engine: Engine, config: ContainerConfig, image_id: str | None) -> Container:
+def _create_once(engine: Engine, config: ContainerConfig, egress: EgressRules, image_id: str | None) -> Container:
     made: dict[str, Any] = {}
     try:
         with engine_errors(f"creating sandbox {config.name!r}"):
@@ -326,7 +334,7 @@ def _create_once(engine: Engine, config: ContainerConfig, image_id: str | None) 
                 payload = podman_payload(payload, engine)
             payload = for_engine(payload, engine)
             made = engine.api.create_container_from_config(payload, config.name)
-        container = Container(engine, str(made["Id"]), name=config.name)
+        container = Container(engine, str(made["Id"]), name=config.name, egress=egress)
         _heed(made.get("Warnings") or [], config)
         container.start(image_id=image_id)
         container.note_start()

@@ -106,9 +106,7 @@ class ContainerRuntime(Runtime):
         with self._life:
             if self._sandbox is not None:
                 return
-            engine = connect()
-            engine.while_starting = self._prepare_while_starting
-            engine.on_reconnect = self.tell
+            engine = connect(while_starting=self._prepare_while_starting, on_reconnect=self.tell)
             try:
                 self.watch(*self.host_workspaces.values())
                 container = get(engine)
@@ -128,9 +126,10 @@ class ContainerRuntime(Runtime):
             self.state_dir = container.state_dir
             self._unchecked = container.config is not None
             self._take(container)
-            engine.while_starting = None
 
     def _prepare_while_starting(self) -> None:
+        if self._sandbox is not None:  # it starts again
+            return
         self._network.prepare()
         if self.while_starting is not None:
             self.while_starting()

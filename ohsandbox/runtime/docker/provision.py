@@ -26,6 +26,7 @@ from ohsandbox.runtime.docker.checkpoints.checkpoint_images import CONVERSATION_
 from ohsandbox.runtime.docker.config.container_config import MAPPED_HOME, PRIVATE_DIR
 from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
 from ohsandbox.runtime.docker.config.resolve import resolve
+from ohsandbox.runtime.docker.container import EgressRules
 from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, guard
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
@@ -141,13 +142,9 @@ def create(
     container: Container | None = None
     network = _JoinedNetwork(engine, held, networks)
     try:
-        owner = network.make(options)
+        owner, egress = network.make(options)
         config = _config(engine, options, facts, held, network_owner=owner)
-        container = containers.create(engine, config, image_id=facts.id)
-        if owner:
-            container.allow = options.allow if options.network == "open" else ()
-            container.ruled = "", container.allow
-            container.before_joining = None if networks is None else partial(networks.open, owner)
+        container = containers.create(engine, config, egress=egress, image_id=facts.id)
         made = Sandbox(container, options, config.user, config.workdir, held, config, facts)
         prepare(made, from_checkpoint=checkpoint is not None)
         if options.copy_of is not None and checkpoint is None:
@@ -253,21 +250,22 @@ class _JoinedNetwork:
     def __init__(self, engine: Engine, held: lease.Lease, networks: NetworkPool | None) -> None:
         self._engine, self._held, self._networks, self._owner = engine, held, networks, ""
 
-    def make(self, options: DockerOptions) -> str:
-        """Return the owner's id, connected if the network is open; "" if the sandbox joins no namespace."""
+    def make(self, options: DockerOptions) -> tuple[str, EgressRules]:
+        """Return the owner's id, connected if the network is open, and its rules; "" if it joins no namespace."""
         name = self._held.record.network_owner
+        allow = options.allow if options.network == "open" else ()
         if self._networks is not None:
             self._owner = self._networks.take(self._engine)
         elif name is not None:
-            allow = options.allow if options.network == "open" else ()
             self._owner = open_network.make_owner(
                 self._engine, name=name, lease_id=self._held.id, allow=allow, hosts=self._held.record.services
             )
+        before_joining = None if self._networks is None else partial(self._networks.open, self._owner)
         if options.network == "open":
-            if self._networks is not None:
-                self._networks.open(self._owner)
-            open_network.connect(self._engine, self._owner, options.allow)
-        return self._owner
+            if before_joining is not None:
+                before_joining()
+            open_network.connect(self._engine, self._owner, allow)
+        return self._owner, EgressRules(allow, "" if self._owner else None, before_joining)
 
     def undo(self) -> None:
         """Return the owner to its pool, or remove it."""
@@ -415,9 +413,8 @@ def restore(sandbox: Sandbox, checkpoint: str) -> Sandbox:
     anew = sandbox._replace(config=config)
 
     def prepare_again(container: Container) -> None:
-        container.allow = before.allow
         if config.network == "open" and not config.network_owner:
-            container.join_open_network()
+            container.join_open_network(before.egress.allow)
         prepare(anew._replace(container=container), from_checkpoint=True)
 
     def restored() -> Container:

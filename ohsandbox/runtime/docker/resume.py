@@ -12,7 +12,7 @@ from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.config.container_config import ALL_GPUS, CAPABILITIES
 from ohsandbox.runtime.docker.config.options import BINDS_LABEL, LABELS_LABEL, workdir_of
 from ohsandbox.runtime.docker.config.resolve import resolve
-from ohsandbox.runtime.docker.container import Container, how_it_ended
+from ohsandbox.runtime.docker.container import Container, EgressRules, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.own_container import as_we_name
 from ohsandbox.runtime.docker.images import engine_images
@@ -107,8 +107,8 @@ def _first_existing(engine: Engine, checkpoint_ids: Sequence[str]) -> str | None
 
 def _adopt(engine: Engine, options: DockerOptions, found: dict[str, Any], held: Lease) -> tuple[Sandbox, list[str]]:
     """Make the container run; return it with notes on what was done and how it differs from the requested options."""
-    container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"))
-    container.allow = options.allow if options.network == "open" else ()
+    egress = EgressRules(options.allow if options.network == "open" else ())
+    container = Container(engine, str(found["Id"]), name=str(found["Name"]).lstrip("/"), egress=egress)
     owner = open_network.owner_of(found)
     labels = dict(found["Config"].get("Labels") or {})
     with engine_errors("asking the engine for its OCI runtime"):

@@ -259,8 +259,7 @@ class DockerRuntime(ContainerRuntime):
             from ohsandbox.runtime.docker import resume  # noqa: PLC0415 - most sandboxes are new
 
             begun, self.resumed = resume.resume(engine, self._options, checkpoints, progress=self._progress)
-            self._monitors.is_new = False
-            return begun
+            return begun._replace(is_resumed=True)
 
         self._begin(find_or_make)
         self._expose_ports()
@@ -422,9 +421,8 @@ class DockerRuntime(ContainerRuntime):
                 return
             self.snippet(b":")  # the check of a new sandbox expects the network with which it was created
             if "open" in {network, before}:
-                target.container.allow = rules if network == "open" else ()
                 container_network.change(
-                    target.container, network, lambda: self.snippet(container_network.LIST_INTERFACES).stdout
+                    target.container, network, rules, lambda: self.snippet(container_network.LIST_INTERFACES).stdout
                 )
             self._network.close()
             changed = self._options.model_copy(update={"network": network, "allow": rules})

@@ -63,6 +63,8 @@ class Sandbox(NamedTuple):
     """Files of the copied directory that were left out, with the reason."""
     pod: Pod | None = None
     """The sandbox's services."""
+    is_resumed: bool = False
+    """Whether it serves a conversation that had a sandbox before."""
     setup: Setup | None = None
     """The setup of a sandbox that was created with a `setup_key`."""
 

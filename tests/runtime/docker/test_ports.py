@@ -195,8 +195,8 @@ def test_each_connection_is_told_with_its_bytes(sandbox: Callable[..., DockerRun
         told.append(one)
         both.release()
 
+    runtime._on_connection = hear
     forward = runtime.forward(8000)
-    runtime._ports.on_connection = hear
     with pytest.raises((OSError, http.client.HTTPException)):
         get(forward.port)
     runtime.execute(SERVER)

@@ -130,7 +130,8 @@ def restore(
         engine.api.rename(container.id, f"{container.name[:100]}-{secrets.token_hex(4)}")
     new_container: Container | None = None
     try:
-        new_container = containers.create(engine, config.model_copy(update={"image": image, "name": container.name}))
+        new_config = config.model_copy(update={"image": image, "name": container.name})
+        new_container = containers.create(engine, new_config, egress=container.egress)
         prepare(new_container)
     except BaseException:
         if new_container is not None:

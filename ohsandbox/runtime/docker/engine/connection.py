@@ -58,18 +58,23 @@ class Engine:
     A failed call then raises SandboxUnavailable.
     """
 
-    def __init__(self, api: Any, address: EngineAddress) -> None:
+    def __init__(
+        self,
+        api: Any,
+        address: EngineAddress,
+        *,
+        is_podman: bool = False,
+        while_starting: Callable[[], object] | None = None,
+    ) -> None:
         self.api = api
         self.address = address
-        self.is_podman = False
+        self.is_podman = is_podman
         """Whether the engine is Podman, according to its answer to a ping."""
         self.own_mounts: tuple[OwnMount, ...] | None = None
         """Mounts of the container in which this process runs, once they have been queried."""
         self._info: dict[str, Any] | None = None
-        self.while_starting: Callable[[], None] | None = None
+        self.while_starting = while_starting
         """Called before the engine is asked to start a container, for which it takes 0.2 s."""
-        self.on_reconnect: Callable[[str], None] | None = None
-        """Called with a sentence after the connection to an engine on another machine was lost and restored."""
 
     @property
     def api_version(self) -> str:
@@ -128,8 +133,18 @@ class Engine:
         self.api.close()
 
 
-def connect(environ: Mapping[str, str] | None = None) -> Engine:
+def connect(
+    environ: Mapping[str, str] | None = None,
+    *,
+    while_starting: Callable[[], object] | None = None,
+    on_reconnect: Callable[[str], object] | None = None,
+) -> Engine:
     """Connect to the engine that DOCKER_HOST, the Docker context, or the default socket names.
+
+    Args:
+        environ: the variables; None takes those of this process.
+        while_starting: called before the engine is asked to start a container.
+        on_reconnect: called with a sentence after the connection to an engine on another machine was lost and restored.
 
     Raises:
         EngineUnavailable: nothing answers within 8 s, after up to 30 s to connect over ssh; or the engine is too old.
@@ -138,13 +153,14 @@ def connect(environ: Mapping[str, str] | None = None) -> Engine:
     """
     address = find(os.environ if environ is None else environ)
     try:
-        engine = _engine(address)
+        api = _client(address, on_reconnect)
+        is_podman = _negotiate(api, address)
     except OhsandboxError:
         raise
     except foreign_errors() as error:
         raise _unavailable(error, address) from error
-    engine.api.timeout = _CALL_TIMEOUT_S
-    return engine
+    api.timeout = _CALL_TIMEOUT_S
+    return Engine(api, address, is_podman=is_podman, while_starting=while_starting)
 
 
 def find(environ: Mapping[str, str]) -> EngineAddress:
@@ -184,64 +200,57 @@ def _usage_errors() -> Iterator[None]:
         ) from error
 
 
-def _engine(address: EngineAddress) -> Engine:
+def _client(address: EngineAddress, on_reconnect: Callable[[str], object] | None) -> Any:
+    """Return docker-py's client of an address; a request with the engine's API version needs `_negotiate` first."""
+    import docker  # noqa: PLC0415
+    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
     from docker.utils import parse_host  # noqa: PLC0415
 
     with _usage_errors():
         url = parse_host(address.url, tls=bool(address.tls))
+    tunnel: SshTunnel | None = None
     if url.startswith("ssh://"):
         from ohsandbox.runtime.docker.engine.ssh_tunnel import tunnel_to  # noqa: PLC0415 - most engines are local
 
-        return _negotiated(address, tunnel_to(address.url))
-    if url.startswith("http+unix://"):
+        tunnel = tunnel_to(address.url)
+        url = f"unix://{tunnel.open()}"
+    elif url.startswith("http+unix://"):
         # a plain OSError says more than docker-py's, which also leaks the failed socket
         with socket.socket(socket.AF_UNIX) as knock:
             knock.settimeout(CONNECT_TIMEOUT_S)
             knock.connect("/" + url.removeprefix("http+unix://").lstrip("/"))
-    return _negotiated(address)
+    api = docker.APIClient(base_url=url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
+    api.trust_env = False
+    if "unix://" in url:
+        from ohsandbox.runtime.docker.engine.unix_transport import OnePoolAdapter  # noqa: PLC0415 - imports docker
+
+        def tell() -> None:
+            if on_reconnect is not None:
+                on_reconnect(f"The connection to {address.url} was lost and restored")
+
+        adapter = OnePoolAdapter(url, CONNECT_TIMEOUT_S, MAX_IDLE_CONNECTIONS, tunnel=tunnel, on_reconnect=tell)
+        api.mount("http+docker://", adapter)
+    return api
 
 
-def _negotiated(address: EngineAddress, tunnel: SshTunnel | None = None) -> Engine:
-    """Return the engine with a client that uses the engine's own API version.
+def _negotiate(api: Any, address: EngineAddress) -> bool:
+    """Have a client use the engine's own API version; return whether the engine is Podman.
 
     requests lets REQUESTS_CA_BUNDLE and a proxy of the environment override a client's own CA, and docker-py's
     constructor would connect that way. Neither setting is meant for the engine, so the version is requested afterwards,
     without them.
     """
-    import docker  # noqa: PLC0415
-    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
-
-    url = address.url if tunnel is None else f"unix://{tunnel.open()}"
-    api = docker.APIClient(base_url=url, tls=address.tls or False, version=MINIMUM, timeout=CONNECT_TIMEOUT_S)
     try:
-        engine = Engine(api, address)
-        _use_one_pool(engine, url, tunnel)
-        api.trust_env = False
         # the ping's header has the version in 1 ms; GET /version takes 10 ms, as engine 20.10 asks all its components
         pinged = api.get(f"{api.base_url}/_ping", timeout=api.timeout)
         api_version = pinged.headers.get("Api-Version") if pinged.ok else None
-        version = _checked_version(
+        api._version = _checked_version(  # noqa: SLF001 - docker-py sets it in its constructor only
             {"ApiVersion": api_version} if api_version else api.version(api_version=False), address
         )
-        api._version = version  # noqa: SLF001 - docker-py sets it in its constructor only
     except BaseException:
         api.close()
         raise
-    engine.is_podman = "Libpod-API-Version" in pinged.headers
-    return engine
-
-
-def _use_one_pool(engine: Engine, url: str, tunnel: SshTunnel | None) -> None:
-    if "unix://" not in url:
-        return
-    from ohsandbox.runtime.docker.engine.unix_transport import OnePoolAdapter  # noqa: PLC0415 - imports docker
-
-    def tell() -> None:
-        if engine.on_reconnect is not None:
-            engine.on_reconnect(f"The connection to {engine.address.url} was lost and restored")
-
-    adapter = OnePoolAdapter(url, CONNECT_TIMEOUT_S, MAX_IDLE_CONNECTIONS, tunnel=tunnel, on_reconnect=tell)
-    engine.api.mount("http+docker://", adapter)
+    return "Libpod-API-Version" in pinged.headers
 
 
 def _checked_version(answer: Any, address: EngineAddress) -> str:

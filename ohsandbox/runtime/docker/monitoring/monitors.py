@@ -28,11 +28,10 @@ log = logging.getLogger(__name__)
 class SandboxMonitors:
     """The monitors of one runtime, started once its sandbox has been checked; the next result reports what they did."""
 
-    is_new = True
-    """Whether no process has run in the sandbox yet; it is then refused if a disk is already short of space."""
-
     def __init__(self, runtime: DockerRuntime) -> None:
         self._runtime = runtime
+        self._has_run = False
+        """Whether processes have run in the sandbox; one in which none has is refused if a disk is short of space."""
         self._disk: disk.DiskMonitor | None = None
         self._services: ServiceWatch | None = None
         self._watchdog: OwnerWatchdog | None = None
@@ -59,12 +58,13 @@ class SandboxMonitors:
             return
         container, writable = sandbox.container, sandbox.options.writable
         file_systems = disk.writable_file_systems(container.engine, container.found, facts, writable, self._runtime)
-        if self.is_new and (short := disk.first_shortage(file_systems, least)) is not None:
+        has_run = self._has_run or sandbox.is_resumed
+        if not has_run and (short := disk.first_shortage(file_systems, least)) is not None:
             raise SandboxRefused(
                 f"{short}. Remedy: free some (`docker system df` shows what the engine holds), "
                 "or say what must stay free with SandboxLimits(free_bytes=...)."
             )
-        self.is_new = False
+        self._has_run = True
         self._disk = disk.DiskMonitor(file_systems, self._runtime, least=least)
         self._disk.start()
 

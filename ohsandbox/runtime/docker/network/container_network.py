@@ -375,10 +375,11 @@ class ContainerNetwork:
         return () if self._credentials_now is None else self._credentials_now.hosts
 
 
-def change(container: Container, network: NetworkMode, interfaces: Callable[[], bytes]) -> None:
+def change(container: Container, network: NetworkMode, allow: tuple[str, ...], interfaces: Callable[[], bytes]) -> None:
     """Connect a container to the bridge for network "open", or else disconnect it from all networks; idempotent.
 
-    interfaces runs `LIST_INTERFACES` in the sandbox.
+    allow are addresses that "open" reaches in addition to the public ones. interfaces runs `LIST_INTERFACES` in the
+    sandbox.
 
     Raises:
         SandboxRefused: the sandbox's interfaces do not show the change, or the rules cannot be set.
@@ -386,7 +387,7 @@ def change(container: Container, network: NetworkMode, interfaces: Callable[[], 
     """
     with engine_errors(f"changing the network of sandbox {container.name!r} to {network!r}"):
         if network == "open":
-            container.join_open_network()
+            container.join_open_network(allow)
         else:
             container.leave_open_network()
     found = outside_interfaces(interfaces().decode(errors="replace").split())

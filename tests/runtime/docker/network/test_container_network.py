@@ -124,9 +124,9 @@ def test_changes_of_several_threads_come_one_after_another(sandbox: Callable[...
 def test_an_interface_that_does_not_come_or_go_is_told(sandbox: Callable[..., Any]) -> None:
     container = sandbox()._sandbox.container
     with pytest.raises(SandboxRefused, match="should be 'open', but it has no interface"):
-        container_network.change(container, "open", lambda: b"lo\ntunl0\n")
+        container_network.change(container, "open", (), lambda: b"lo\ntunl0\n")
     with pytest.raises(SandboxRefused, match="should be 'none', but it still has the interface 'eth0'"):
-        container_network.change(container, "none", lambda: b"lo\neth0\n")
+        container_network.change(container, "none", (), lambda: b"lo\neth0\n")
 
 
 @pytest.mark.docker
