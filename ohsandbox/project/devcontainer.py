@@ -18,6 +18,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.private_files import open_regular
 from ohsandbox.project.features import MAX_FEATURES, Feature, feature_of, in_order, read_feature
 from ohsandbox.project.registry import fetch_feature, parse_reference
+from ohsandbox.runtime.build_options import Build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +78,8 @@ class DevContainer(NamedTuple):
 
     path: Path
     image: str | None
-    build: dict[str, Any] | None
-    """`context` relative to the file's directory, `dockerfile` relative to the context, `args` and `target`."""
+    build: Build | None
+    """As in the file, its context relative to the file's directory; of a `Project`, the paths are absolute."""
     env: dict[str, str]
     local: dict[str, tuple[str, str]]
     """Variables of the sandbox with the value of one of this machine: that one's name, and the default."""
@@ -250,7 +251,7 @@ class _Reader:
 
     # --- parts of the file ---
 
-    def _build(self) -> dict[str, Any] | None:
+    def _build(self) -> Build | None:
         said = self._said
         build = said.get("build")
         if build is None:
@@ -270,10 +271,7 @@ class _Reader:
         context = self._plain("build.context", self._text("build.context", build.get("context", ".")))
         file = self._plain("build.dockerfile", self._text("build.dockerfile", build.get("dockerfile", "Dockerfile")))
         target = build.get("target")
-        return {
-            "context": context, "dockerfile": file, "args": args,
-            "target": None if target is None else self._text("build.target", target),
-        }  # fmt: skip
+        return Build(context, file, args, None if target is None else self._text("build.target", target))
 
     def _with_features(self, dev: DevContainer, user: str | None) -> DevContainer:
         """Return dev with the project's installable features, and those of registries by name; note the others."""

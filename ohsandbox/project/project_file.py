@@ -23,7 +23,8 @@ from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.project.devcontainer import DevContainer, find_devcontainer
 from ohsandbox.project.devcontainer import fault as devcontainer_fault
 from ohsandbox.project.features import staged
-from ohsandbox.runtime.factory import build_digest, check_mount, default_limits, project_services
+from ohsandbox.runtime.build_options import Build
+from ohsandbox.runtime.factory import build_digest, check_mount, default_limits
 from ohsandbox.runtime.mount_text import Mount
 from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW, RESOURCE_LIMITS
 from ohsandbox.settings import Settings, SettingsLayer
@@ -31,6 +32,8 @@ from ohsandbox.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ohsandbox.runtime.service_options import Service
 
 FILE_NAME = ".ohsandbox.toml"
 _PYPROJECT = "pyproject.toml"
@@ -85,7 +88,7 @@ class ProjectSandbox(ConfigModel):
     """Commands for the sandbox's shell, one after another, when a sandbox starts."""
     setup_inputs: tuple[str, ...] | None = None
     """Files and patterns below the file's directory that affect the result of the commands; None: the usual ones."""
-    services: str | dict[str, Any] | tuple[dict[str, Any], ...] | None = None
+    services: str | dict[str, Any] | list[Any] | None = None
     """Services beside the sandbox: tables by name, as `Service` takes them, or a Compose file below the project."""
     services_only: tuple[str, ...] = ()
     """The services of a Compose file to start, with their dependencies."""
@@ -110,10 +113,8 @@ class Project(NamedTuple):
     devcontainer: DevContainer | None = None
     """The parts of its devcontainer.json that are used; the project's file overrides them."""
 
-    @property
-    def services(self) -> tuple[dict[str, Any], ...]:
-        """The services beside the sandbox, each as the fields of `Service`."""
-        return self.options.services if isinstance(self.options.services, tuple) else ()
+    services: tuple[Service, ...] = ()
+    """The services beside the sandbox."""
 
     @property
     def directory(self) -> Path:
@@ -121,22 +122,22 @@ class Project(NamedTuple):
         return self.top or self.path.parent
 
     @property
-    def build(self) -> Mapping[str, Any] | None:
-        """The build of the image: `context`, and for a devcontainer's `dockerfile`, `args`, `target`."""
+    def build(self) -> Build | None:
+        """The build of the image, without a devcontainer's features."""
         if self.options.build is not None:
-            return {"context": self.options.build}
+            return Build(self.options.build)
         return None if self.devcontainer is None else self.devcontainer.build
 
-    def image_build(self) -> dict[str, Any] | None:
-        """Return the arguments of `Build` for the image, with a devcontainer's features; None if none is built.
+    def image_build(self) -> Build | None:
+        """Return the build of the image, with a devcontainer's features; None if none is built.
 
         Raises:
             UsageError: the files of the features cannot be written to the state directory.
         """
         if (dev := self.devcontainer) is None or not dev.features:
-            return None if self.build is None else dict(self.build)
+            return self.build
         try:
-            return {"context": str(staged(dev.features)), "base": dev.image or self.build}
+            return Build(staged(dev.features), base=dev.image or self.build)
         except OSError as error:
             raise UsageError(f"{error.filename!r} cannot be written: {error.strerror}. Make it writable.") from None
 
@@ -163,11 +164,11 @@ class Project(NamedTuple):
         """Return, by name, what the file requests beyond the user's settings; empty if it only narrows them."""
         typed = _typed(self.values, self.path)
         wide = {name: value for name, value in self.values.items() if not _is_narrower(name, typed, base)}
-        wide |= {name: value for name, value in self.options.model_dump(exclude_defaults=True).items() if value}
+        wide |= {name: value for name, value in self._besides(exclude_defaults=True).items() if value}
         if (dev := self.devcontainer) is None or not dev.is_used:
             return wide
         asked: dict[str, Any] = {
-            "image": dev.image, "build": self.build, "features": dev.shown_features(),
+            "image": dev.image, "build": _build_told(self.build), "features": dev.shown_features(),
             "setup": dev.setup,
             "start": dev.start, "forward": dev.forward, "remote user": dev.user,
             "local": {name: variable for name, (variable, _) in dev.local.items()},
@@ -198,8 +199,10 @@ class Project(NamedTuple):
         Raises:
             UsageError: a file cannot be read.
         """
-        dev = None if self.devcontainer is None else self.devcontainer._replace(left_out=())
-        said = json.dumps([self.values, self.options.model_dump(), dev], sort_keys=True, default=str)
+        dev = self.devcontainer and [*self.devcontainer._replace(left_out=())]
+        if dev is not None:
+            dev = [_build_told(value) if isinstance(value, Build) else value for value in dev]
+        said = json.dumps([self.values, self._besides(), dev], sort_keys=True, default=str)
         digest = hashlib.sha256(said.encode())
         try:
             for name in _FILES:
@@ -208,11 +211,18 @@ class Project(NamedTuple):
             if self.build is not None:
                 digest.update(build_digest(self.build).encode())
             for service in self.services:
-                if "build" in service:
-                    digest.update(build_digest(service["build"]).encode())
+                if service.build is not None:
+                    digest.update(build_digest(service.build).encode())
         except OSError as error:
             raise _fault(self.path, f"{error.filename!r} cannot be read: {error.strerror}. Correct it.") from None
         return digest.hexdigest()
+
+    def _besides(self, *, exclude_defaults: bool = False) -> dict[str, Any]:
+        """Return what the file contains besides settings, by name, with the services as it describes them."""
+        besides = self.options.model_dump(exclude_defaults=exclude_defaults)
+        if self.services:
+            besides["services"] = [one.model_dump(mode="json", exclude_defaults=True) for one in self.services]
+        return besides
 
     def _copy(self, name: str) -> str:
         """Write a setting's file, as it was read, where no sandbox can reach it; return the path."""
@@ -294,13 +304,18 @@ def _mounts_of(dev: DevContainer) -> tuple[list[str], list[str]]:
     return passed, refused
 
 
-def _build_of(build: Mapping[str, Any], path: Path, root: Path) -> dict[str, Any]:
-    """Return the arguments of `Build` for a devcontainer.json, whose paths are relative to its directory."""
-    context = Path(_below(build["context"], "build.context", path, root))
-    file = Path(_below(build["dockerfile"], "build.dockerfile", path, root))
+def _build_of(build: Build, path: Path, root: Path) -> Build:
+    """Return the build of a devcontainer.json, whose paths are relative to its directory, with absolute paths."""
+    context = Path(_below(str(build.context), "build.context", path, root))
+    file = Path(_below(build.dockerfile, "build.dockerfile", path, root))
     if not file.is_relative_to(context):
-        raise devcontainer_fault(path, f"the Dockerfile {build['dockerfile']!r} is outside of its context. Move it.")
-    return dict(build) | {"context": str(context), "dockerfile": str(file.relative_to(context))}
+        raise devcontainer_fault(path, f"the Dockerfile {build.dockerfile!r} is outside of its context. Move it.")
+    return build._replace(context=str(context), dockerfile=str(file.relative_to(context)))
+
+
+def _build_told(build: Build | None) -> dict[str, Any] | None:
+    """Return what a devcontainer.json says of a build, by name: for the question whether to trust it, and its hash."""
+    return build and {name: getattr(build, name) for name in ("context", "dockerfile", "args", "target")}
 
 
 def _table(path: Path) -> dict[str, Any] | None:
@@ -354,25 +369,29 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
     if options.build is not None:
         options = options.model_copy(update={"build": _below(options.build, "build", path, root)})
     values |= {name: [_absolute(one, path) for one in values[name]] for name in ("mounts",) if name in values}
-    options, notes = _with_services(options, path, root)
+    options, services, notes = _with_services(options, path, root)
     contents = {name: _content(values[name], name, path) for name in _FILES if name in values}
-    return Project(path, root, values, options, notes, contents)
+    return Project(path, root, values, options, notes, contents, services=services)
 
 
-def _with_services(options: ProjectSandbox, path: Path, root: Path) -> tuple[ProjectSandbox, tuple[str, ...]]:
-    """Return the options with the services that the file or its Compose file describes, and notes on the latter."""
+def _with_services(
+    options: ProjectSandbox, path: Path, root: Path
+) -> tuple[ProjectSandbox, tuple[Service, ...], tuple[str, ...]]:
+    """Return the options without services, the services of the file or its Compose file, and notes on the latter."""
     told = options.services
-    if isinstance(told, tuple) or (options.services_only and not isinstance(told, str)):
+    if isinstance(told, list) or (options.services_only and not isinstance(told, str)):
         raise _fault(path, "'services' is a table or the name of a Compose file, and services_only is for the latter.")
     if not told:
-        return options, ()
+        return options, (), ()
+    from ohsandbox.project.compose_file import project_services  # noqa: PLC0415 - few projects have services
+
     if isinstance(told, str):
         told = os.path.relpath(_below(told, "services", path, root), path.parent)
     try:
-        found, notes = project_services(told, directory=path.parent, root=root, only=options.services_only)
+        found, notes = project_services(told, path.parent, root, only=options.services_only)
     except UsageError as error:
         raise _fault(path, str(error)) from None
-    return options.model_copy(update={"services": found, "services_only": ()}), notes
+    return options.model_copy(update={"services": [], "services_only": ()}), found, notes
 
 
 def _content(named: str, key: str, path: Path) -> bytes:

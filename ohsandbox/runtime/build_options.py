@@ -26,8 +26,8 @@ class Build(NamedTuple):
     """Secrets for `RUN --mount=type=secret,id=...`: `env:NAME` or `file:PATH` by id. They need BuildKit and are stored
     in no layer. They do not enter the image's tag, so the built files must not depend on their values.
     """
-    base: str | Mapping[str, Any] | None = None
-    """An image, or the fields of another `Build`, which is pulled or built first. The Dockerfile's ARG `BASE` is then
+    base: str | Build | Mapping[str, Any] | None = None
+    """An image, or another `Build` or its fields, which is pulled or built first. The Dockerfile's ARG `BASE` is then
     its name, `BASE_ID` its id and `BASE_USER` its user.
     """
 
@@ -64,10 +64,21 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
         raise UsageError(
             f"Dockerfile {name!r} is missing in {str(root)!r}. Remedy: name the file, or another directory."
         )
-    if isinstance(checked_options.base, Mapping):
-        checked(Build(**checked_options.base))
-    else:
-        expect("Build(base=...)", checked_options.base, str)
     return checked_options._replace(
-        context=str(root), dockerfile=name, args=dict(checked_options.args), secrets=dict(checked_options.secrets)
-    )
+        context=str(root), dockerfile=name, args=dict(checked_options.args), secrets=dict(checked_options.secrets),
+        base=checked_base(checked_options.base),
+    )  # fmt: skip
+
+
+def checked_base(base: str | Build | Mapping[str, Any] | None) -> str | Build | None:
+    """Return the base of a build, an image's name or a checked build.
+
+    Raises:
+        UsageError: as `checked`.
+    """
+    if isinstance(base, Mapping):
+        base = Build(**base)
+    if isinstance(base, Build):
+        return checked(base)
+    expect("Build(base=...)", base, str)
+    return base

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
+from ohsandbox.runtime.build_options import checked
 from ohsandbox.runtime.mount_text import Mount, parse_path
 from ohsandbox.runtime.results import PullProgress
 from ohsandbox.runtime.runtime_settings import (
@@ -18,14 +19,14 @@ from ohsandbox.runtime.runtime_settings import (
     HOST_BACKEND,
     NETWORK_OPTIONS,
     RESOURCE_LIMITS,
+    ContainerOptions,
     RuntimeSettings,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.build_options import Build
+    from ohsandbox.runtime.docker import SandboxLimits
     from ohsandbox.runtime.inventory import Inventory
 
 Progress = Callable[[PullProgress], None]
@@ -42,7 +43,7 @@ class BackendInfo(NamedTuple):
     machine: str = ""
     """If not isolated: what commands run on, for a person, before there is a runtime to ask (`Backend.machine`)."""
     options: frozenset[str] = frozenset()
-    """The fields of `RuntimeSettings` that it supports in addition to `workspace`."""
+    """The fields of `RuntimeSettings` and `ContainerOptions` that a flag names and it supports."""
     users: bool = True
     """Whether commands can run as another user."""
     engine_elsewhere: Callable[[], str | None] = lambda: None
@@ -51,25 +52,10 @@ class BackendInfo(NamedTuple):
     context."""
 
 
-def _build(settings: RuntimeSettings) -> Any:
-    from ohsandbox.runtime.build_options import Build  # noqa: PLC0415 - only who uses docker imports it
-
-    options = settings.build_options
-    return Build(settings.build, **options) if settings.build is not None and options else settings.build
-
-
 def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runtime:
-    from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits, Service  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - only who uses docker imports it
 
-    limits_of_settings = {limit: getattr(settings, name) for name, limit in RESOURCE_LIMITS.items()}
-    limits: dict[str, Any] = {limit: value for limit, value in limits_of_settings.items() if value is not None}
-    options = {name: getattr(settings, name) for name in CONTAINER_OPTIONS}
-    if options.pop("accept_unenforced"):
-        limits["enforced"] = False
-    options["runtime"] = options.pop("oci_runtime")
-    if options["cache"] == "none":
-        options["cache"] = None
-    joins = settings.attach is not None
+    container, joins = settings.container, settings.attach is not None
     return DockerRuntime(
         None if joins or settings.build else settings.image,
         workspace=settings.workspaces or settings.workspace,
@@ -85,15 +71,30 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
         ca_bundle=settings.ca_bundle,
         conversation=settings.conversation,
         checkpoint=settings.checkpoint,
-        limits=SandboxLimits(**limits) if limits else None,
-        build=_build(settings),
-        services=() if joins else [Service(**service) for service in settings.services],
+        limits=_limits(container),
+        build=settings.build,
+        services=() if joins else settings.services,
         env=settings.env,
         user=settings.user,
         setup_key=settings.setup_key,
         progress=progress,
-        **options,
+        cache=None if container.cache == "none" else container.cache,
+        platform=container.platform,
+        gpus="all" if container.gpus == "all" else None if container.gpus is None else int(container.gpus),
+        profile=container.profile,
+        runtime=container.oci_runtime or "",
     )
+
+
+def _limits(container: ContainerOptions) -> SandboxLimits | None:
+    """Return the limits that the options name; None if they name none."""
+    from ohsandbox.runtime.docker import SandboxLimits  # noqa: PLC0415 - only who uses docker imports it
+
+    named = {field: getattr(container, name) for name, field in RESOURCE_LIMITS.items()}
+    given = {field: value for field, value in named.items() if value is not None}
+    if container.accept_unenforced:
+        given["enforced"] = False
+    return SandboxLimits(**given) if given else None
 
 
 def _docker_elsewhere() -> str | None:
@@ -132,8 +133,7 @@ BACKENDS: dict[str, BackendInfo] = {
         engine_elsewhere=_docker_elsewhere,
         options=frozenset(
             {
-                *("image", "build", "build_options", "git", "keep", "attach", "ca_bundle", "copy"),
-                *("env", "user", "services", "same_path", "mount"),
+                *("image", "build", "git", "keep", "attach", "ca_bundle", "copy", "env", "user", "same_path", "mount"),
                 *NETWORK_OPTIONS,
                 *RESOURCE_LIMITS,
                 *CONTAINER_OPTIONS,
@@ -165,27 +165,6 @@ def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None)
     return backend_info(settings.runtime).create(settings, progress)
 
 
-def project_services(
-    told: str | Mapping[str, Any], *, directory: Path, root: Path, only: Sequence[str] = ()
-) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
-    """Return a project's services by the fields of `Service`, and notes about ignored parts of a Compose file.
-
-    told: tables by name, or the path of a Compose file below root; only: services of a Compose file to take, with
-    those that they need.
-
-    Raises:
-        UsageError: a service is invalid, or the Compose file has what is not supported.
-    """
-    from ohsandbox.runtime.docker.services import compose_file  # noqa: PLC0415 - only who has services imports it
-
-    if isinstance(told, str):
-        found = compose_file.services_of_compose(directory / told, root, only=only)
-    else:
-        found = compose_file.services_of_tables(told, directory, root)
-    dumped = (service.model_dump(mode="json", exclude_defaults=True) for service in found.services)
-    return tuple(dumped), found.notes
-
-
 def default_limits() -> dict[str, Any]:
     """Return the default values of `RESOURCE_LIMITS`, by name; None means no limit."""
     from ohsandbox.runtime.docker.config.container_config import DEFAULT_CPUS, SandboxLimits  # noqa: PLC0415 - as above
@@ -194,20 +173,15 @@ def default_limits() -> dict[str, Any]:
     return defaults | {"cpus": DEFAULT_CPUS}
 
 
-def build_digest(directory: Any) -> str:
-    """Return the hash of all files that a build of the directory's Dockerfile, or of a `Build`, sends to the engine.
+def build_digest(build: Build) -> str:
+    """Return the hash of all files that a build sends to the engine, and accept no other content from now on.
 
     Raises:
         UsageError: there is no Dockerfile, or the files cannot be sent.
         OSError: a file cannot be read.
     """
-    from ohsandbox.runtime.build_options import Build, checked  # noqa: PLC0415 - as above
     from ohsandbox.runtime.docker.images.build import digest_to_trust  # noqa: PLC0415 - only who uses docker imports it
 
-    if isinstance(directory, list):
-        build = Build(*directory)
-    else:
-        build = Build(**directory) if isinstance(directory, dict) else directory
     return digest_to_trust(checked(build))
 
 

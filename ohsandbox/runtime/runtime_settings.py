@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from ohsandbox.runtime.build_options import Build
+    from ohsandbox.runtime.service_options import Service
 
 DEFAULT_BACKEND = "docker"
 HOST_BACKEND: Final = "cli"
@@ -28,12 +31,15 @@ RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "di
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerOptions:
-    """Options of a new container, besides its limits.
+    """Options of a new container, its limits among them: fields of `SandboxOptions` (flags) and `Settings` by name."""
 
-    A field is passed to the argument of `DockerRuntime` of the same name, from the fields of `SandboxOptions` (its
-    flag) and `Settings` of the same name.
-    """
-
+    memory: int | None = None
+    """Limit of memory and swap together, in bytes. Of this and the next three, None is the backend's default."""
+    cpus: float | None = None
+    pids: int | None = None
+    """Limit of processes and threads."""
+    disk: int | None = None
+    """Limit of the growth of the root file system, in bytes."""
     cache: str | None = None
     """`project` or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
     platform: str | None = None
@@ -47,21 +53,25 @@ class ContainerOptions:
     accept_unenforced: bool = False
     """Whether to accept an engine or OCI runtime that does not enforce the limits; `Runtime.describe` names them."""
 
+    @classmethod
+    def of(cls, source: object) -> ContainerOptions:
+        """Return the options that a source, `SandboxOptions` or `Settings`, has in fields of the same names."""
+        given = vars(source)
+        return cls(**{one.name: given[one.name] for one in fields(cls) if given.get(one.name) is not None})
 
-CONTAINER_OPTIONS = tuple(option.name for option in fields(ContainerOptions))
+
+CONTAINER_OPTIONS = tuple(option.name for option in fields(ContainerOptions) if option.name not in RESOURCE_LIMITS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RuntimeSettings(ContainerOptions):
+class RuntimeSettings:
     """The settings for a new sandbox of any backend, which must not ignore any: see `BackendInfo.options`."""
 
     runtime: str = DEFAULT_BACKEND
     """Name of a backend, as in `--runtime`."""
     image: str = DEFAULT_IMAGE
-    build: str | Path | None = None
-    """A directory with a Dockerfile; replaces image."""
-    build_options: Mapping[str, Any] | None = None
-    """Fields of `Build` other than its context."""
+    build: Build | Path | None = None
+    """A directory with a Dockerfile, or the whole build; replaces image."""
     workspace: str | Path | None = None
     """A directory of this machine to work in."""
     workspaces: tuple[str, ...] = ()
@@ -85,13 +95,7 @@ class RuntimeSettings(ContainerOptions):
     attach: str | None = None
     """The name of a running sandbox to join."""
     ca_bundle: str | Path | None = None
-    memory: int | None = None
-    """Limit of memory and swap together, in bytes. Of this and the next three, None is the backend's default."""
-    cpus: float | None = None
-    pids: int | None = None
-    """Limit of processes and threads."""
-    disk: int | None = None
-    """Limit of the growth of the root file system, in bytes."""
+    container: ContainerOptions = ContainerOptions()
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of all processes."""
     user: str | None = None
@@ -99,7 +103,7 @@ class RuntimeSettings(ContainerOptions):
     conversation: str | None = None
     checkpoint: str | None = None
     """Id of a checkpoint to start with."""
-    services: tuple[Mapping[str, Any], ...] = ()
-    """Services beside the sandbox, each by the fields of `Service`."""
+    services: tuple[Service, ...] = ()
+    """Services beside the sandbox."""
     setup_key: str | None = None
     """Key of everything else on which a setup depends, for a backend that keeps checkpoints."""

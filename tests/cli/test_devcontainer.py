@@ -14,6 +14,7 @@ from ohsandbox.cli.commands.sandboxes import _unused_copies
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.settings.project import use_project
 from ohsandbox.project.trust import trusted
+from ohsandbox.runtime.build_options import Build
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def test_a_build_of_it_is_one_with_its_file_arguments_and_stage(
     assert invoke("trust", str(project), "--yes").code == 0
     found = used(workspace=project)
     assert found.build == project / ".devcontainer"
-    assert found.build_options == {"dockerfile": "D", "args": {"A": "1"}, "target": "dev"}
+    assert found.from_project.build == Build(str(found.build), "D", {"A": "1"}, "dev")
     capfd.readouterr()
     assert used(workspace=project, image="b:1").build is None
     told = f"ohsandbox: --image b:1 is used in the place of the project's build of {found.build}.\n"

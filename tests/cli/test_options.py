@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,25 +11,26 @@ import pytest
 from annotated_types import Ge
 from typer import BadParameter
 
-from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.options.shared import ProjectParts, SandboxOptions
 from ohsandbox.cli.options.typer_options import command, new_app
 from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images, place_of
 from ohsandbox.conversation.environment.conversation_environment import default_runtime
 from ohsandbox.errors import UsageError
 from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
+from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.config.container_config import ContainerConfig, create_payload
 from ohsandbox.runtime.docker.config.resolve import resolve
 from ohsandbox.runtime.docker.images.engine_images import ImageFacts
 from ohsandbox.runtime.factory import BACKENDS
 from ohsandbox.runtime.local import CLIRuntime
-from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, RuntimeSettings
+from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, ContainerOptions, RuntimeSettings
+from ohsandbox.runtime.service_options import Service
 from ohsandbox.runtime.ssh import SshRuntime
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ohsandbox.runtime.base import Runtime
     from ohsandbox.runtime.docker.config.options import DockerOptions
@@ -84,15 +86,33 @@ def test_resource_limits_reach_the_create_call() -> None:
     assert sent["StorageOpt"] == {"size": str(10 * 1024**3)}
 
 
-def test_no_option_of_the_sandbox_is_lost_on_the_way() -> None:
+def test_no_option_of_the_sandbox_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     used_before = {"copy_all", "branch", "no_project", "no_setup_cache", "project", "allowed", "no_cache"}
     used_before |= {"no_services"}
-    declared = {field.name for field in fields(SandboxOptions)} - used_before - PORTS
-    assert declared <= {field.name for field in fields(RuntimeSettings)}
+    declared = {field.name for field in fields(SandboxOptions)} - used_before - PORTS - {"from_project", "workspaces"}
     assert BACKENDS["docker"].isolated  # what ports need
     supported = {name for backend in BACKENDS.values() for name in backend.options}
-    assert declared - {"runtime", "workspace", "workspaces", "host_workdir"} == supported
+    assert declared - {"runtime", "workspace", "host_workdir"} == supported
     assert set(RESOURCE_LIMITS.values()) <= SandboxLimits.model_fields.keys()
+    seen: list[RuntimeSettings] = []
+    monkeypatch.setattr("ohsandbox.cli.sandbox.runtime.runtime_from", lambda asked, **_: seen.append(asked))
+    make_runtime(SandboxOptions(allowed=("a.example",)))  # which `--allow` is a part of
+    assert seen[-1].allow == ("a.example",)
+    of_kind = {"network": "open", "git": "rw", "runtime": "cli", "env": ["A=b"], "build": Path("/b")}
+    for name in declared - {"allow"}:
+        before = SandboxOptions(runtime="cli" if name in {"workspace", "host_workdir"} else None)
+        is_switch = getattr(before, name) is False
+        make_runtime(before)
+        make_runtime(replace(before, **{name: of_kind.get(name, True if is_switch else "given")}))
+        assert seen[-1] != seen[-2], name
+
+
+def test_what_a_project_is_made_of_reaches_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[RuntimeSettings] = []
+    monkeypatch.setattr("ohsandbox.cli.sandbox.runtime.runtime_from", lambda asked, **_: seen.append(asked))
+    parts = ProjectParts(build=Build("/b", target="t"), services=(Service("db", image="a:1"),))
+    make_runtime(SandboxOptions(build=Path("/b"), from_project=parts))
+    assert (seen[0].build, seen[0].services) == (parts.build, parts.services)
 
 
 _OPTIONS: dict[str, tuple[Any, Callable[[DockerOptions, dict[str, Any]], object], object]] = {
@@ -137,9 +157,9 @@ def test_a_limit_of_a_container_arrives_from_flag_settings_and_conversation(name
 
 
 def test_a_limit_of_containers_need_not_be_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ContainerOptions.of(SimpleNamespace(pids=99, more=1)) == ContainerOptions(pids=99)
     monkeypatch.setitem(RESOURCE_LIMITS, "keep", "enforced")
     assert "keep" not in Settings.model_fields
-    assert default_runtime(Settings(image="alpine:3"), conversation_id="c").describe()["image"] == "alpine:3"
     assert SandboxOptions(memory=1 << 30).with_settings(Settings(pids=99)).pids == 99
 
 

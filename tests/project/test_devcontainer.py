@@ -11,6 +11,7 @@ import pytest
 from ohsandbox.errors import UsageError
 from ohsandbox.project.devcontainer import MAX_FILE_BYTES, DevContainer, find_devcontainer
 from ohsandbox.project.project_file import Project, find_project
+from ohsandbox.runtime.build_options import Build
 from ohsandbox.settings import Settings
 
 if TYPE_CHECKING:
@@ -178,9 +179,7 @@ def test_the_project_s_file_wins_where_both_say_a_thing(project: Path) -> None:
         "postCreateCommand": "make", "remoteUser": "vscode",
     })  # fmt: skip
     alone = found(project)
-    assert alone.build == {
-        "context": str(project / ".devcontainer"), "dockerfile": "D", "args": {"A": "1"}, "target": None,
-    }  # fmt: skip
+    assert alone.build == Build(str(project / ".devcontainer"), "D", {"A": "1"})
     assert (alone.directory, alone.has_file, alone.values) == (project, False, {"env": {"A": "dev", "B": "dev"}})
     before = alone.digest()
     (project / ".devcontainer" / "D").write_text("FROM scratch\nRUN evil")

@@ -167,7 +167,7 @@ def test_what_is_built_is_what_was_trusted(project: Path) -> None:
     (here / "install.sh").write_text("evil")
     where = used.applied_to(asked)
     assert where.build is not None
-    assert where.build_options == {"base": "a:1"}
+    assert where.from_project.build == Build(where.build, base="a:1")
     assert "evil" not in (where.build / "0" / "feature" / "install.sh").read_text()
     assert used.applied_to(SandboxOptions(workspace=project, image="b:1")).build is None
     again = use_project(asked, None, person=False)
@@ -198,9 +198,9 @@ def test_scripts_run_as_root_once_with_their_options_on_the_image_or_its_build(
     asked = found(project, features, image=None, build={"dockerfile": "D"}).image_build()
     assert asked is not None
     try:
-        built = build_image(Build(**asked))
-        assert build_image(Build(**asked)) == built
-        with DockerRuntime(build=Build(**asked), network="none") as sandbox:
+        built = build_image(asked)
+        assert build_image(asked) == built
+        with DockerRuntime(build=asked, network="none") as sandbox:
             assert sandbox.execute("cat /text").output.rstrip("\n") == NASTY
             told = sandbox.execute("cat /made; id -un; ls -d /second; ls -d /owned; ls -d /var/tmp/ohsandbox*").output
     finally:

@@ -20,6 +20,7 @@ from ohsandbox.errors import UsageError
 from ohsandbox.project.project_file import find_project
 from ohsandbox.project.registry import MAX_LAYER_BYTES, fetch_feature, parse_reference
 from ohsandbox.project.trust import trust
+from ohsandbox.runtime.build_options import Build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -219,8 +220,8 @@ def test_nothing_is_asked_before_trust_and_what_cannot_be_had_is_told(
     used = use_project(where, None, person=False)
     assert used is not None
     placed = used.applied_to(where)
-    assert placed.build_options == {"base": "a:1"}
     assert placed.build is not None
+    assert placed.from_project.build == Build(placed.build, base="a:1")
     assert "WHO=you" in (placed.build / "0/run").read_text()
     assert "me/gone:1 (localhost answers 404. Correct its name or version.)" in capfd.readouterr().err
     assert used.applied_to(SandboxOptions(workspace=project, image="b:1")).build is None

@@ -29,8 +29,10 @@ from ohsandbox.errors import UsageError
 from ohsandbox.limit_ranges import DISK_BYTES, MEMORY_BYTES, PIDS
 
 if TYPE_CHECKING:
+    from ohsandbox.runtime.build_options import Build
     from ohsandbox.runtime.factory import BackendInfo
     from ohsandbox.runtime.runtime_settings import NetworkMode
+    from ohsandbox.runtime.service_options import Service
     from ohsandbox.settings import Settings
 
 # --- options of more than one command ---------------------------------------------------------------
@@ -94,6 +96,16 @@ class ProjectCommands:
     """Directory where a devcontainer's commands expect the workspace."""
     forward: tuple[str, ...] = ()
     """Ports that a devcontainer names, as --forward takes them; a port that is taken here is replaced by another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectParts:
+    """What a project's sandboxes are made of besides its settings. It is stored for a resumed conversation."""
+
+    build: Build | None = None
+    """The whole build, of whose directory `SandboxOptions.build` is the path."""
+    services: tuple[Service, ...] = ()
+    """Services that run beside the sandbox."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +234,8 @@ class SandboxOptions:
     no_services: bool = _sandbox_switch("Start without the project's services.")
     any_port: bool = False
     """True if the forwarded ports come from the settings: if one is taken, another is used."""
-    build_options: dict[str, Any] | None = None
-    """Build options of a devcontainer: `dockerfile`, `args`, `target`."""
+    from_project: ProjectParts = ProjectParts()
     project: ProjectCommands = ProjectCommands()
-    services: tuple[dict[str, Any], ...] = ()
-    """Services that the project file runs beside the sandbox, each as `Service` takes it."""
     host_workdir: Path | None = None
     """Working directory of `--runtime cli` without a workspace; None is the current directory."""
     workspace: Path | None = None

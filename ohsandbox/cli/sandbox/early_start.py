@@ -102,7 +102,7 @@ def begin_early(what: RunOptions, settings: Settings, where: SandboxOptions) -> 
     """
     full = where.with_settings(settings)
     given = (
-        full.attach, full.keep, full.copies, full.branch, full.build, full.services,
+        full.attach, full.keep, full.copies, full.branch, full.build, full.from_project.services,
         settings.secrets, settings.instructions, settings.mcp_config, settings.max_cost_usd,
     )  # fmt: skip
     if what.task is None or any(given) or settings.tools != ToolFlags() or is_offline(settings.model or ""):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import fields, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.sandbox.network_words import network_words
@@ -16,7 +16,7 @@ from ohsandbox.cli.settings.model import read_settings
 from ohsandbox.cli.settings.project import use_project
 from ohsandbox.errors import EngineUnavailable, ImageUnavailable, OhsandboxError, UsageError
 from ohsandbox.runtime.factory import open_inventory, runtime_from
-from ohsandbox.runtime.runtime_settings import RuntimeSettings
+from ohsandbox.runtime.runtime_settings import DEFAULT_BACKEND, DEFAULT_IMAGE, ContainerOptions, RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.results import PullProgress
     from ohsandbox.settings import Settings
 
-_OTHERWISE = {"workspace", "allow", "copy", "env"}
-"""Options that `RuntimeSettings` has in another form."""
 _MAX_LEFT_OUT_NAMED = 12
 """Number of files left out of a copy that are named, those that look like secrets first."""
 MAX_IMAGES_NAMED = 5
@@ -72,18 +70,30 @@ def make_runtime(
     progress: Callable[[PullProgress], None] | None = None,
 ) -> Runtime:
     """Make the runtime that the complete options name, without starting it or contacting an engine."""
-    names = {field.name for field in fields(options)} & {field.name for field in fields(RuntimeSettings)} - _OTHERWISE
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if not options.backend.isolated:
-        given["workspace"] = options.workspace
-    copy: bool | Literal["all"] = "all" if options.copy_all else options.copy
+    isolated = options.backend.isolated
     asked = RuntimeSettings(
-        **given,
+        runtime=options.runtime or DEFAULT_BACKEND,
+        image=options.image or DEFAULT_IMAGE,
+        build=options.from_project.build or options.build,
+        workspace=None if isolated else options.workspace,
+        workspaces=tuple(options.workspaces or ()),
+        same_path=options.same_path,
+        mount=tuple(options.mount or ()),
+        host_workdir=options.host_workdir,
+        git=options.git or "guarded",
+        copy="all" if options.copy_all else options.copy,
+        network=options.network or "none",
         allow=options.allowed or (),
-        copy=copy,
-        conversation=conversation_id,
+        credential=tuple(options.credential or ()),
+        keep=options.keep,
+        attach=options.attach,
+        ca_bundle=options.ca_bundle,
+        container=ContainerOptions.of(options),
         env=dict(pair.split("=", 1) for pair in options.env or ()),
-        setup_key=setup_key(options) if options.backend.isolated and not options.attach else None,
+        user=options.user,
+        conversation=conversation_id,
+        services=options.from_project.services,
+        setup_key=setup_key(options) if isolated and not options.attach else None,
     )
     return runtime_from(asked, progress=progress)
 

@@ -51,7 +51,7 @@ def setup_key(options: SandboxOptions) -> str | None:
     file below the directory that is a word of a command.
     """
     project, directory = options.project, options.project.directory
-    if not project.setup or options.no_setup_cache or directory is None or options.services:
+    if not project.setup or options.no_setup_cache or directory is None or options.from_project.services:
         return None
     digest = hashlib.sha256(json.dumps([str(directory), project.setup, project.inputs]).encode())
     left = MAX_INPUT_BYTES

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ohsandbox.cli.options.shared import SandboxOptions
+from ohsandbox.cli.options.shared import ProjectParts, SandboxOptions
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.private_files import write_atomically
+from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
 from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, DEFAULT_BACKEND, RESOURCE_LIMITS
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 
     from ohsandbox.cli.session.presenter import Presenter
     from ohsandbox.runtime.base import Runtime
+    from ohsandbox.runtime.service_options import Service
 
 SANDBOX_NAME = "sandbox.json"
 """Name of the file beside the log with the options of the sandbox."""
 _PATHS = ("workspace", "ca_bundle", "host_workdir", "build")
+_OF_PROJECT = ("project", "from_project")
 _UNFINISHED = {"RUNNING", "ERROR", "CANCELED", "WAITING_FOR_CONFIRMATION"}
 """Values of `ConversationStatus` for a conversation that was cut off."""
 
@@ -57,9 +60,10 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
     where = asked
     if (before := _load_options(root / conversation_id)) is not None:
         _check_place(asked, before, conversation_id)
-        given = {name: value for name, value in _stored(asked).items() if value}
+        given = {name: value for name, value in vars(asked).items() if value and name not in _OF_PROJECT}
         if asked.attach or asked.image or asked.build:
-            before = replace(before, image=None, build=None, build_options=None)
+            parts = replace(before.from_project, build=None)
+            before = replace(before, image=None, build=None, from_project=parts)
         if asked.no_cache:
             before = replace(before, cache=None)
         if asked.attach:
@@ -82,7 +86,7 @@ def save_options(directory: Path, full: SandboxOptions, runtime: Runtime) -> Non
         fields[name] = str(Path(fields[name]).resolve()) if fields[name] else None
     fields["workspaces"] = [_resolved(one) for one in full.workspaces or ()] or None
     with contextlib.suppress(OSError):
-        write_atomically(directory / SANDBOX_NAME, json.dumps(fields, indent=2).encode() + b"\n")
+        write_atomically(directory / SANDBOX_NAME, json.dumps(fields, indent=2, default=str).encode() + b"\n")
 
 
 def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None:
@@ -93,12 +97,27 @@ def copy_options(directory: Path, fork: Path, *, workspace: Path | None) -> None
     fields = _stored(replace(in_directory(known, workspace), attach=None))
     texts = {name: str(fields[name]) if fields[name] else None for name in _PATHS}
     with contextlib.suppress(OSError):
-        write_atomically(fork / SANDBOX_NAME, json.dumps(fields | texts, indent=2).encode() + b"\n")
+        write_atomically(fork / SANDBOX_NAME, json.dumps(fields | texts, indent=2, default=str).encode() + b"\n")
 
 
 def _stored(options: SandboxOptions) -> dict[str, Any]:
-    """Return the options by name, without those that are read again from the project file."""
-    return {name: value for name, value in asdict(options).items() if name != "project"}
+    """Return the options by name, as JSON has them, without those that are read again from the project file.
+
+    A build's context is its `build`, and the rest its `build_options`.
+    """
+    parts = options.from_project
+    build_options = {} if parts.build is None else _fields_of(parts.build)
+    build_options.pop("context", None)
+    return {name: value for name, value in vars(options).items() if name not in _OF_PROJECT} | {
+        "build_options": build_options or None,
+        "services": [one.model_dump(mode="json", exclude_defaults=True) for one in parts.services],
+    }
+
+
+def _fields_of(build: Build) -> dict[str, Any]:
+    """Return what differs from the defaults in a build, and in its base."""
+    fields = {name: value for name, value in build._asdict().items() if value != Build._field_defaults.get(name)}
+    return fields | ({"base": _fields_of(build.base)} if isinstance(build.base, Build) else {})
 
 
 def _resolved(named: str) -> str:
@@ -127,9 +146,18 @@ def _load_options(directory: Path) -> SandboxOptions | None:
         fields = json.loads((directory / SANDBOX_NAME).read_bytes())
         for name in _PATHS:
             fields[name] = Path(fields[name]) if fields.get(name) else None
-        return SandboxOptions(**fields)
+        build_options = fields.pop("build_options", None)
+        build = Build(fields["build"], **build_options) if build_options else None
+        services = tuple(_service(one) for one in fields.pop("services", ()))
+        return SandboxOptions(**fields, from_project=ProjectParts(build=build, services=services))
     except (OSError, ValueError, TypeError, LookupError):
         return None
+
+
+def _service(fields: object) -> Service:
+    from ohsandbox.runtime.service_options import Service  # noqa: PLC0415 - few projects have services
+
+    return Service.model_validate(fields)
 
 
 def leave_on_exit(

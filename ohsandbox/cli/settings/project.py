@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ohsandbox.cli.options.shared import ProjectCommands
+from ohsandbox.cli.options.shared import ProjectCommands, ProjectParts
 from ohsandbox.cli.prompts.prompt import answer_yes_no, person_present
 from ohsandbox.cli.prompts.remembered import forget, remember, remembered
 from ohsandbox.cli.rendering.text import safe_line, say
@@ -102,7 +102,7 @@ class UsedProject(NamedTuple):
         where = replace(where, project=commands)
         if is_resumed:
             return where
-        where = replace(where, services=() if where.no_services else self.project.services)
+        where = replace(where, from_project=ProjectParts(services=() if where.no_services else project.services))
         if chosen := _image_chosen(where):
             _tell_replaced(project, chosen)
         else:
@@ -121,7 +121,8 @@ def _with_image(where: SandboxOptions, project: Project) -> SandboxOptions:
         project = project.with_registry_features()
         _tell_left_out(project)
     if (build := project.image_build()) is not None:
-        return replace(where, build=Path(build.pop("context")), build_options=build or None)
+        parts = replace(where.from_project, build=build)
+        return replace(where, build=Path(build.context), from_project=parts)
     dev = project.devcontainer
     return where if dev is None or dev.image is None else replace(where, image=dev.image)
 
@@ -141,7 +142,7 @@ def _tell_replaced(project: Project, chosen: str) -> None:
     named = image or (dev.image if dev is not None and features else None)
     if build is None and (named is None or chosen.partition("=" if "=" in chosen else " ")[2] == named):
         return
-    what = f"build of {build['context']}" if build is not None else f"image {named!r}"
+    what = f"build of {build.context}" if build is not None else f"image {named!r}"
     say(f"{chosen} is used in the place of the project's {what}{' with its features' if features else ''}.")
 
 

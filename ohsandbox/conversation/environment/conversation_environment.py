@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import fields
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox import events
@@ -14,8 +14,7 @@ from ohsandbox.errors import OhsandboxError
 from ohsandbox.paths import check_apart
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.factory import runtime_from
-from ohsandbox.runtime.runtime_settings import RuntimeSettings
-from ohsandbox.settings import Settings
+from ohsandbox.runtime.runtime_settings import ContainerOptions, RuntimeSettings
 from ohsandbox.timetravel import FORKED, REDONE
 from ohsandbox.tool import list_registered_tools
 from ohsandbox.tools import hint_of
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.mcp import MCPServers
     from ohsandbox.runtime.results import ResumeReport
+    from ohsandbox.settings import Settings
     from ohsandbox.state import ConversationState
     from ohsandbox.tool import ToolDefinition
 
@@ -331,12 +331,12 @@ def default_runtime(settings: Settings, *, conversation_id: str) -> Runtime:
     Raises:
         UsageError: a setting is invalid, or two exclude each other.
     """
-    same = {field.name for field in fields(RuntimeSettings)} & Settings.model_fields.keys()
-    asked: dict[str, Any] = {name: getattr(settings, name) for name in same}
-    asked |= {
-        "network": settings.network or ("none" if settings.allow is None else "allowlist"),
-        "allow": settings.allow or (),
-        "mount": settings.mounts,
-        "cache": None if settings.cache == "project" else settings.cache,  # of a workspace
-    }
-    return runtime_from(RuntimeSettings(**asked, conversation=conversation_id))
+    container = ContainerOptions.of(settings)
+    if container.cache == "project":  # of a workspace
+        container = replace(container, cache=None)
+    asked = RuntimeSettings(
+        image=settings.image, git=settings.git, mount=settings.mounts, env=settings.env, user=settings.user,
+        network=settings.network or ("none" if settings.allow is None else "allowlist"), allow=settings.allow or (),
+        ca_bundle=settings.ca_bundle, container=container, conversation=conversation_id,
+    )  # fmt: skip
+    return runtime_from(asked)

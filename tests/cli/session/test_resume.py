@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ohsandbox.cli.options.shared import ProjectParts, SandboxOptions
+from ohsandbox.cli.session.resume import SANDBOX_NAME, _load_options, _stored
+from ohsandbox.runtime.build_options import Build, checked
 from ohsandbox.runtime.docker.checkpoints import checkpoint_images
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory
+from ohsandbox.runtime.service_options import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -242,3 +246,22 @@ def test_a_second_ctrl_c_leaves_at_once(start: Start, write_script: WriteScript,
     assert process.wait(60) == 130
     (left,) = [one for one in _sandboxes() if one.ours]
     assert (left.resumable, left.owner_alive) == (True, False)
+
+
+def test_the_build_and_the_services_of_a_project_are_stored_and_found_again(tmp_path: Path) -> None:
+    base = Build(str(tmp_path), "D", {"A": "1"})
+    parts = ProjectParts(
+        build=Build(tmp_path, base=base), services=(Service("db", image="a:1"), Service("b", image="c:1"))
+    )  # fmt: skip
+    stored = _stored(SandboxOptions(build=tmp_path, from_project=parts))
+    assert stored["build_options"] == {"base": {"context": str(tmp_path), "dockerfile": "D", "args": {"A": "1"}}}
+    (tmp_path / "Dockerfile").write_text("FROM a")
+    (tmp_path / "D").write_text("FROM a")
+    (tmp_path / SANDBOX_NAME).write_text(json.dumps(stored, default=str))
+    found = _load_options(tmp_path)
+    assert found is not None
+    assert found.from_project.services[0] == parts.services[0]
+    assert found.from_project.build is not None
+    assert checked(found.from_project.build).base == base
+    (tmp_path / SANDBOX_NAME).write_text(json.dumps(stored | {"build_options": None, "services": []}, default=str))
+    assert _load_options(tmp_path) == SandboxOptions(build=tmp_path)

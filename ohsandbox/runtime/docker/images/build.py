@@ -21,7 +21,7 @@ from ohsandbox.errors import ImageUnavailable, SandboxUnavailable, UsageError
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import locked, write_atomically
 from ohsandbox.runtime.aio import awaited
-from ohsandbox.runtime.build_options import Build, checked
+from ohsandbox.runtime.build_options import Build, checked, checked_base
 from ohsandbox.runtime.docker.engine.connection import connect
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import builders, engine_images
@@ -123,11 +123,10 @@ def _on_base(
     engine: Engine, build: Build, progress: Callable[[PullProgress], None] | None, cancel: threading.Event | None
 ) -> Build:
     """Return the build with its base, which is obtained first, added to its arguments."""
-    if build.base is None:
+    base = checked_base(build.base)
+    if base is None:
         return build
-    name = build.base
-    if not isinstance(name, str):
-        name = ensure(engine, checked(Build(**name)), progress=progress, cancel=cancel)
+    name = base if isinstance(base, str) else ensure(engine, base, progress=progress, cancel=cancel)
     base_facts = engine_images.ensure(engine, name, progress=progress, cancel=cancel)
     more = {"BASE": name, "BASE_ID": base_facts.id, "BASE_USER": base_facts.user or "root"}
     return build._replace(args={**build.args, **more}, base=None)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.errors import UsageError
+from ohsandbox.project.compose_file import ProjectServices, services_of_compose
 from ohsandbox.project.project_file import find_project
 from ohsandbox.runtime.build_options import Build
-from ohsandbox.runtime.docker.services.compose_file import ProjectServices, services_of_compose
+from ohsandbox.runtime.service_options import Service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,14 +143,13 @@ def test_a_project_file_names_services_in_tables_or_a_compose_file(tmp_path: Pat
     file.write_text('[services.db]\nimage = "postgres:17"\nenv = {A = "b"}\nsecrets = {K = "env:K"}\n')
     project = find_project(tmp_path)
     assert project is not None
-    expected = {"name": "db", "image": "postgres:17", "env": {"A": "b"}, "secrets": {"K": "env:K"}}
-    assert project.services == (expected,)
+    assert project.services == (Service("db", image="postgres:17", env={"A": "b"}, secrets={"K": "env:K"}),)
     before = project.digest()
     (tmp_path / "compose.yaml").write_text("services: {a: {image: b}, c: {image: d, restart: always}}")
     file.write_text('services = "compose.yaml"\nservices_only = ["c"]\n')
     project = find_project(tmp_path)
     assert project is not None
-    assert project.services == ({"name": "c", "image": "d"},)
+    assert project.services == (Service("c", image="d"),)
     assert (project.notes, project.digest() != before) == (("services.c.restart has no meaning here",), True)
     trusted = project.digest()
     (tmp_path / "compose.yaml").write_text("services: {c: {image: other}}")

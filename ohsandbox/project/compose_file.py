@@ -57,6 +57,22 @@ class ProjectServices(NamedTuple):
     """One line for each part of the file that has no meaning here."""
 
 
+def project_services(
+    told: str | Mapping[str, Any], directory: Path, root: Path, *, only: Sequence[str] = ()
+) -> ProjectServices:
+    """Return the services that a project's file in a directory describes.
+
+    told: tables by name, or the path of a Compose file below root, relative to the directory; only: services of a
+    Compose file to take, with those that they need.
+
+    Raises:
+        UsageError: a service is invalid, or the Compose file has what is not supported.
+    """
+    if isinstance(told, str):
+        return services_of_compose(directory / told, root, only=only)
+    return services_of_tables(told, directory, root)
+
+
 def services_of_tables(tables: Mapping[str, Any], directory: Path, root: Path) -> ProjectServices:
     """Return the services of a project's file, given as a table from name to the other fields of `Service`.
 
