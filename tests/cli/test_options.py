@@ -98,7 +98,7 @@ def test_no_option_of_the_sandbox_is_lost_on_the_way(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("ohsandbox.cli.sandbox.runtime.runtime_from", lambda asked, **_: seen.append(asked))
     make_runtime(SandboxOptions(allowed=("a.example",)))  # which `--allow` is a part of
     assert seen[-1].allow == ("a.example",)
-    of_kind = {"network": "open", "git": "rw", "runtime": "cli", "env": ["A=b"], "build": Path("/b")}
+    of_kind: dict[str, Any] = {"network": "open", "git": "rw", "runtime": "cli", "env": ["A=b"], "build": Path("/b")}
     for name in declared - {"allow"}:
         before = SandboxOptions(runtime="cli" if name in {"workspace", "host_workdir"} else None)
         is_switch = getattr(before, name) is False
