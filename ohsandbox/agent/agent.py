@@ -237,6 +237,7 @@ class Agent:
         tool_choice: str | Mapping[str, Any] = "auto",
         on_event: OnEvent | None = None,
         screen: Screen | None = None,
+        limits: OutputLimits = DEFAULT_LIMITS,
     ) -> Step:
         """Ask the model once and run its calls; yield each event before the next action, and return the outcome.
 
@@ -244,6 +245,7 @@ class Agent:
         before its tool runs. If `screen`, or a tool that requires confirmation, wants a person to be asked about one of
         the calls, all are yielded, none is run, and the outcome is WAITING. Calls that a person has allowed meanwhile
         run first, without a request. After the user's `/exit` there is no request either, and the outcome is FINISHED.
+        `limits` say how much is shown of a refusal; a tool has its own.
 
         Raises:
             ModelError: the model gave no answer.
@@ -253,7 +255,7 @@ class Agent:
         if self.llm is None:
             raise UsageError("The agent has no model. Give it one: Agent(llm=open_model(LLMConfig(model=...))).")
         if pending := history.pending_actions:
-            return (yield from run_calls(ready(pending, tools_map), limits=_limits(tools_map)))
+            return (yield from run_calls(ready(pending, tools_map), limits=limits))
         if history.last_user_message.strip() == events.EXIT:
             return StepOutcome.FINISHED
         messages = history.messages()
@@ -277,27 +279,30 @@ class Agent:
             if any(verdict.asks for verdict in verdicts):
                 yield from held_events(planned, verdicts)
                 return StepOutcome.WAITING
-        return (yield from run_calls(planned, limits=_limits(tools_map)))
+        return (yield from run_calls(planned, limits=limits))
 
-    def resume_calls(self, tools_map: ToolsMap, history: History, *, stopped: Callable[[], str | None]) -> Step:
+    def resume_calls(
+        self,
+        tools_map: ToolsMap,
+        history: History,
+        *,
+        stopped: Callable[[], str | None],
+        limits: OutputLimits = DEFAULT_LIMITS,
+    ) -> Step:
         """Run the approved calls, and answer the rejected ones; yield the results, as `step` does.
 
         Args:
             tools_map: the tools by name.
             history: has the calls with the user's decisions.
             stopped: returns why no further call may start, once the run is being stopped, else None.
+            limits: how much is shown of a refusal.
         """
         calls = ready(history.pending_actions, tools_map)
-        return run_calls(calls, limits=_limits(tools_map), stopped=stopped)
+        return run_calls(calls, limits=limits, stopped=stopped)
 
 
 Entry = str | Tool | AnyTool | Agent
 """The form in which an agent stores each of its tools."""
-
-
-def _limits(tools_map: ToolsMap) -> OutputLimits:
-    """Return the conversation's limits, which `Agent.initialize` gives to every tool."""
-    return next((tool.limits for tool in tools_map.values()), DEFAULT_LIMITS)
 
 
 def _check_name(name: str) -> None:

@@ -226,14 +226,21 @@ def only_reads(tool: AnyTool, action: Action | None) -> bool:
 
 def runs_beside(tool: AnyTool, action: Action | None) -> bool:
     """Whether the call may run concurrently with adjacent calls: it changes nothing, and does not end the run."""
-    return only_reads(tool, action) and not isinstance(action, AskHumanAction) and not ends_task(tool, action)
+    return only_reads(tool, action) and not asks_user(tool, action) and not ends_task(tool, action)
 
 
 def ends_task(tool: AnyTool | None, action: Action | None) -> bool:
     """Whether a successful call ends the task: by its action, or by the tool's hint."""
-    if isinstance(action, AgentFinishAction):
-        return True
-    return tool is not None and action is not None and tool.call_hint(action.to_arguments()).ends_task
+    return isinstance(action, AgentFinishAction) or _hint(tool, action).ends_task
+
+
+def asks_user(tool: AnyTool | None, action: Action | None) -> bool:
+    """Whether the user is next after a successful call: by its action, or by the tool's hint."""
+    return isinstance(action, AskHumanAction) or _hint(tool, action).asks_user
+
+
+def _hint(tool: AnyTool | None, action: Action | None) -> CallHint:
+    return CallHint() if tool is None or action is None else tool.call_hint(action.to_arguments())
 
 
 def find_tool(tools_map: Mapping[str, AnyTool], name: str) -> AnyTool:

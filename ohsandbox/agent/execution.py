@@ -9,14 +9,13 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox import events
-from ohsandbox.agent.calls import ends_task, runs_beside
+from ohsandbox.agent.calls import asks_user, ends_task, runs_beside
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.errors import OhsandboxError, SandboxFileError, ToolError, UsageError
 from ohsandbox.events import EventBody, ToolResult
 from ohsandbox.events.event import short_fields
 from ohsandbox.schema import ErrorObservation, Observation
 from ohsandbox.text import cut_middle
-from ohsandbox.tools.ask_human import AskHumanAction
 
 if TYPE_CHECKING:
     from ohsandbox.agent.calls import ActionEvent
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
 MAX_SIDE_BY_SIDE = 4
 """Maximum number of concurrent read-only calls; more would only wait for the sandbox's cores."""
 
-_FINISHED_BEFORE = "Not executed: `finish` came before it in the same reply."
-_ASKED_BEFORE = "Not executed: `ask_human` came before it in the same reply. Wait for the answer."
-
 
 class StepOutcome(Enum):
     """The outcome of a step."""
@@ -37,7 +33,7 @@ class StepOutcome(Enum):
     CONTINUE = "continue"
     """The model is asked next."""
     IDLE = "idle"
-    """The user is next: the model answered with a message, or called `ask_human`."""
+    """The user is next: the model answered with a message, or asked a question."""
     FINISHED = "finished"
     """The model called `finish`, or the user sent `/exit`."""
     WAITING = "waiting"
@@ -46,7 +42,10 @@ class StepOutcome(Enum):
 
 Step = Generator[EventBody, None, StepOutcome]
 
-_TOO_LATE = {StepOutcome.FINISHED: _FINISHED_BEFORE, StepOutcome.IDLE: _ASKED_BEFORE}
+_TOO_LATE = {
+    StepOutcome.FINISHED: "Not executed: `{}` came before it in the same reply.",
+    StepOutcome.IDLE: "Not executed: `{}` came before it in the same reply. Wait for the answer.",
+}
 
 
 class ObservationEvent(NamedTuple):
@@ -102,7 +101,7 @@ def run_calls(
 ) -> Step:
     """Run the calls in their order; adjacent read-only calls run concurrently.
 
-    Nothing runs after `finish` and `ask_human`. All `tool_call` events of a group are yielded before any of it runs;
+    Nothing runs after a call that ends the task or asks the user. All `tool_call` events of a group are yielded before any of it runs;
     then its results, in the order of the calls, each as soon as it and those before it are available.
 
     Args:
@@ -110,12 +109,12 @@ def run_calls(
         limits: how much is shown of the message about a call that does not run.
         stopped: returns the reason not to start further calls, or None.
     """
-    outcome = StepOutcome.CONTINUE
+    outcome, too_late = StepOutcome.CONTINUE, None
     for group in _groups(planned):
         for call in group:
             if call.event is not None:
                 yield call.event
-        refusal = _TOO_LATE.get(outcome) or stopped()
+        refusal = too_late or stopped()
         if refusal is None and len(group) > 1:
             results = _side_by_side(group)
         else:
@@ -124,10 +123,16 @@ def run_calls(
         for call, result in results:
             yield result.event
             if outcome is StepOutcome.CONTINUE and not result.is_error:
-                asks = isinstance(call.action, AskHumanAction)
-                ended = StepOutcome.IDLE if asks else StepOutcome.CONTINUE
-                outcome = StepOutcome.FINISHED if ends_task(call.tool, call.action) else ended
+                outcome = _outcome(call)
+                too_late = _TOO_LATE.get(outcome, "").format(call.name)
     return outcome
+
+
+def _outcome(call: AnyCall) -> StepOutcome:
+    """Return what follows a successful call."""
+    if ends_task(call.tool, call.action):
+        return StepOutcome.FINISHED
+    return StepOutcome.IDLE if asks_user(call.tool, call.action) else StepOutcome.CONTINUE
 
 
 def _groups(planned: Sequence[AnyCall]) -> list[list[AnyCall]]:

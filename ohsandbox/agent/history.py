@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ohsandbox.agent.condenser import CondensationAction
 from ohsandbox.agent.held import HeldCall, HeldCalls
 from ohsandbox.events import ToolResult
-from ohsandbox.tools.ask_human import TOOL_NAME as ASK_HUMAN
+from ohsandbox.tools import hint_of
 from ohsandbox.tools.request_condensation import TOOL_NAME as REQUEST_CONDENSATION
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class History:
         self._response: tuple[str, dict[str, Any]] | None = None
         """The response whose calls are being answered, and its message."""
         self._unanswered: dict[str, str] = {}
+        self._questions: set[str] = set()
+        """Ids of the calls after whose success the user is next. A log without hints has the built-in tools' names."""
         self.held = HeldCalls()
         """The calls of that response that wait or waited for approval."""
         self._shown: list[dict[str, Any]] = []
@@ -63,7 +65,7 @@ class History:
         self.last_user_message = ""
         """The user's last message."""
         self._waits_for_user = False
-        """Whether the model has called `ask_human` and the user has not answered."""
+        """Whether the model has asked the user, who has not answered."""
         self.call_ids: set[str] = set()
         """All tool call ids so far; a new one must differ."""
         self.response_ids: set[str] = set()
@@ -99,7 +101,7 @@ class History:
 
     @property
     def needs_answer(self) -> bool:
-        """Whether the model must answer: the last message is the user's, or a result, except that of `ask_human`."""
+        """Whether the model must answer: the last message is the user's, or a result, except that of a question."""
         if self._waits_for_user:
             return False
         last = self._messages[-1]["role"] if self._messages else None
@@ -190,6 +192,8 @@ class History:
         call = {"id": data["tool_call_id"], "type": "function", "function": function}
         self._response[1]["tool_calls"].append(call)
         self._unanswered[data["tool_call_id"]] = data["name"]
+        if hint_of(data["name"], data).asks_user:
+            self._questions.add(data["tool_call_id"])
         self.call_ids.add(data["tool_call_id"])
 
     def _add_result(self, data: dict[str, Any]) -> None:
@@ -202,7 +206,7 @@ class History:
             self._shown.append({"role": "user", "content": [label, *images]})
         if data["result"]["status"] == "ok":
             self.condensation_requested |= data["name"] == REQUEST_CONDENSATION
-            self._waits_for_user |= data["name"] == ASK_HUMAN and not self._said_meanwhile
+            self._waits_for_user |= data["tool_call_id"] in self._questions and not self._said_meanwhile
 
     def _answer(self, tool_call_id: str, result: dict[str, Any]) -> None:
         del self._unanswered[tool_call_id]

@@ -38,9 +38,6 @@ MAX_DEPTH = 2
 MAX_SUB_AGENTS = 50
 """Maximum number in one conversation; a model that wants more delegates instead of working."""
 
-_MAX_ANSWER_CHARS = 30_000
-"""Maximum length of an answer, about 8,000 tokens, as for a command's output. The log has the whole answer."""
-
 _MAX_LAST_WORDS_CHARS = 2_000
 
 MAX_STEP_CHARS = 200
@@ -132,7 +129,7 @@ class SubagentManager:
             child.close()
             runtime.close()
             self._log.emit(account.ended(child.id))
-        return account.answer_of(child, status)
+        return account.answer_of(child, status, limit_chars=self._config.output.max_chars)
 
     def interrupt(self) -> None:
         """Cancel the sub-agents and the request to the model, without waiting. Thread-safe.
@@ -205,8 +202,8 @@ class _Account:
             cost_usd=self._cost_usd,
         )
 
-    def answer_of(self, child: Conversation, status: ConversationStatus) -> str:
-        """Return the answer, with the path of the log.
+    def answer_of(self, child: Conversation, status: ConversationStatus, *, limit_chars: int) -> str:
+        """Return the answer, cut in its middle to the limit, with the path of the log, which has all of it.
 
         Raises:
             ToolError: there is no answer.
@@ -216,7 +213,7 @@ class _Account:
             raise child.error
         done = status in {ConversationStatus.FINISHED, ConversationStatus.IDLE}
         if done and self._answer is not None and self._answer.strip():
-            answer = cut_middle(self._answer, limit_chars=_MAX_ANSWER_CHARS)
+            answer = cut_middle(self._answer, limit_chars=limit_chars)
             return f"{answer}\n[Sub-agent {child.id!r}, {counted(self._requests, 'request')}; its log: {self.log_path}]"
         if child.error is not None:
             reason = " ".join(str(child.error).split()) or type(child.error).__name__

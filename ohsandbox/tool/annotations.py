@@ -57,7 +57,8 @@ _CallKind = Literal[
 - `delegation`: a task of another agent, whose own calls are rated one by one.
 - `tasks`: the agent's list of tasks, in the argument `task_list` where the call changes it. It is kept outside of the
   sandbox; the result has a line for each task.
-- `thought`, `question`: words without an effect, the second for the user.
+- `thought`: words without an effect.
+- `question`: words for the user; after a successful call the run waits for the answer.
 - `answer`: the agent's result for the user; a successful call ends the task.
 """
 
@@ -88,6 +89,11 @@ class CallHint(BaseModel):
     def ends_task(self) -> bool:
         """Whether a successful call ends the task, so that no request follows it."""
         return self.kind == "answer"
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether the user is next after a successful call."""
+        return self.kind == "question"
 
 
 Hint = CallHint | Callable[[Mapping[str, Any]], CallHint]

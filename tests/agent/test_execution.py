@@ -128,6 +128,14 @@ def test_nothing_runs_after_a_question_and_the_user_has_the_next_word() -> None:
     assert "`ask_human` came before it" in bodies[-1].data["result"]["error"]
 
 
+def test_question_of_ones_own_stops_as_the_built_in_one_does() -> None:
+    calls = [call("poll", {"name": "Tea?"}, call_id="q"), call("poll", {"name": "Milk?"}, call_id="r")]
+    asking = replace(tool("poll", lambda _: TextObservation(text="asked"), reads=True), hint=CallHint(kind="question"))
+    bodies, outcome = drained(Agent(FakeModel(answer("", *calls)), tools=[]).step({"poll": asking}, History()))
+    assert (kinds(bodies), outcome) == ("cq rq cr rr", StepOutcome.IDLE)
+    assert "`poll` came before it" in bodies[-1].data["result"]["error"]
+
+
 def test_call_without_a_tool_is_an_error_of_the_agent_and_a_tools_failure_is_observed() -> None:
     [_, unknown] = step_of([], "nope")
     assert unknown.data["result"]["status"] == "error"

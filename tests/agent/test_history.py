@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from ohsandbox import events
 from ohsandbox.agent import CondensationAction, History, messages_from_events
 from ohsandbox.events import EventBody, ToolResult
@@ -12,12 +14,11 @@ from tests.fakes import stamp
 def calls(tool_call_id: str, index: int = 0, response: str = "r", **fields: Any) -> EventBody:
     return events.tool_call(
         tool_call_id=tool_call_id,
-        name="think",
         arguments="{}",
         response_id=response,
         call_index=index,
         total_calls=2,
-        **fields,
+        **{"name": "think", **fields},
     )
 
 
@@ -115,15 +116,19 @@ def test_model_has_the_next_word_after_user_and_tool_only() -> None:
     assert not History.from_events(stamp(events.assistant_message("a", response_id="r"))).needs_answer
 
 
-def test_user_has_the_next_word_after_a_question_until_they_speak() -> None:
-    asked = events.tool_result(tool_call_id="1", name="ask_human", result=ToolResult.ok("asked"))
-    failed = events.tool_result(tool_call_id="1", name="ask_human", result=ToolResult.failed("no"))
+@pytest.mark.parametrize(
+    ("name", "stored"), [("ask_human", {}), ("poll", {"hint": {"kind": "question"}})], ids=["older log", "by its hint"]
+)
+def test_user_has_the_next_word_after_a_question_until_they_speak(name: str, stored: dict[str, Any]) -> None:
+    question = calls("1", name=name, **stored)
+    asked = events.tool_result(tool_call_id="1", name=name, result=ToolResult.ok("asked"))
+    failed = events.tool_result(tool_call_id="1", name=name, result=ToolResult.failed("no"))
     said = events.user_message("u")
-    assert not History.from_events(stamp(calls("1"), asked)).needs_answer
-    assert History.from_events(stamp(calls("1"), failed)).needs_answer
-    assert History.from_events(stamp(calls("1"), asked, said)).needs_answer
-    assert History.from_events(stamp(calls("1"), said, asked)).needs_answer
-    assert History.from_events(stamp(calls("1"), asked, calls("2"))).needs_answer  # it went on without an answer
+    assert not History.from_events(stamp(question, asked)).needs_answer
+    assert History.from_events(stamp(question, failed)).needs_answer
+    assert History.from_events(stamp(question, asked, said)).needs_answer
+    assert History.from_events(stamp(question, said, asked)).needs_answer
+    assert History.from_events(stamp(question, asked, calls("2"))).needs_answer  # it went on without an answer
 
 
 def test_condensation_is_an_action_on_the_messages_and_done_by_its_event() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from ohsandbox import events
 from ohsandbox.agent import Agent
+from ohsandbox.content import OutputLimits
 from ohsandbox.conversation import Conversation, FileConversationStore, RunLimits
 from ohsandbox.conversation.environment.conversation_environment import default_runtime
 from ohsandbox.errors import (
@@ -74,6 +75,16 @@ def test_finish_ends_finished(tmp_path: Path) -> None:
     conversation = run(tmp_path, answer("", call("finish", {"message": "It is done."})))
     assert conversation.status() is Status.FINISHED
     assert results_of(conversation)[-1]["output"] == "It is done."
+
+
+def test_a_refusal_is_cut_to_the_limit_of_the_settings(tmp_path: Path) -> None:
+    tools = [replace(make_think_tool(), name=f"{'x' * 60}{number}") for number in range(40)]  # the refusal names all
+    agent = Agent(FakeModel(answer("", call("?")), answer("Sorry.")), tools=tools)
+    settings = Settings(output=OutputLimits(max_result_chars=1000))
+    with Conversation(agent, RecordingRuntime(), tmp_path, settings=settings) as conversation:
+        conversation.run("go", timeout_s=60)
+    [result] = results_of(conversation)
+    assert 500 < result["error"].count("x") < 1000
 
 
 def test_a_finish_of_ones_own_ends_the_task_too(tmp_path: Path) -> None:

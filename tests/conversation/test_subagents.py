@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.agent import Agent
+from ohsandbox.content import OutputLimits
 from ohsandbox.conversation import Conversation, RunLimits
 from ohsandbox.conversation.environment.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, SandboxGone
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.llm import ModelRateLimitedError
 from ohsandbox.persistence import read_events
+from ohsandbox.settings import Settings
 from ohsandbox.state import ConversationState
 from ohsandbox.testing import FakeRuntime
 from ohsandbox.tool import Tool
@@ -94,6 +96,13 @@ def test_a_child_knows_its_task_and_place_and_nothing_of_its_parents_conversatio
     assert results_of(conversation)[0]["output"].startswith("the answer\n[Sub-agent 'agent-1', 1 request;")
     offered = data_of(log(conversation, "agent-1"), "system_message")[0]["tools"]
     assert [tool["function"]["name"] for tool in offered] == ["execute_bash", "file_read", "think", "finish"]
+
+
+def test_an_answer_is_cut_to_the_limit_of_the_settings(tmp_path: Path, runtime: FakeRuntime) -> None:
+    settings = Settings(output=OutputLimits(max_chars=1000))
+    conversation = run(tmp_path, runtime, delegate(), finish("x" * 5000), finish("end"), settings=settings)
+    text, _, _ = results_of(conversation)[0]["output"].rpartition("\n[Sub-agent")
+    assert text.count("x") == 1000
 
 
 def test_a_blank_task_is_told_to_the_model_and_nobody_is_started(tmp_path: Path, runtime: FakeRuntime) -> None:

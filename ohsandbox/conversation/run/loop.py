@@ -98,7 +98,10 @@ class Loop:
         held_calls = self.log.history.held
         if held_calls.due:
             self.checkpoints.before_write()
-            outcome = self._follow(self._agent.resume_calls(self.tools, self.log.history, stopped=self._why_cut))
+            step = self._agent.resume_calls(
+                self.tools, self.log.history, stopped=self._why_cut, limits=self.config.output
+            )
+            outcome = self._follow(step)
         else:
             outcome = StepOutcome.CONTINUE
         if held_calls.waiting:
@@ -143,6 +146,7 @@ class Loop:
             tool_choice=tool_choice,
             on_event=self.on_event,
             screen=self.approval_filter,
+            limits=self.config.output,
         )
 
     def _follow(self, step: Step) -> StepOutcome:
