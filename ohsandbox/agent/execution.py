@@ -101,8 +101,8 @@ def run_calls(
 ) -> Step:
     """Run the calls in their order; adjacent read-only calls run concurrently.
 
-    Nothing runs after a call that ends the task or asks the user. All `tool_call` events of a group are yielded before any of it runs;
-    then its results, in the order of the calls, each as soon as it and those before it are available.
+    Nothing runs after a call that ends the task or asks the user. All `tool_call` events of a group are yielded before
+    any of it runs; then its results, in the order of the calls, each as soon as it and those before it are available.
 
     Args:
         planned: the calls.
