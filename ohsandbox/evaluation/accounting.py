@@ -35,8 +35,8 @@ class Accounting:
     def begin(self, runtime: DockerRuntime) -> None:
         """Start counting for a network namespace now: it may have served another sandbox before."""
         with contextlib.suppress(OhsandboxError):
-            before = runtime.resource_usage().no_route
-            self._used[runtime.id] = ResourceUsage(cpu_s=0.0, oom_kills=0, no_route=before)
+            no_route = runtime.resource_usage().no_route
+            self._used[runtime.id] = ResourceUsage(cpu_s=0.0, oom_kills=0, no_route=no_route)
 
     @contextlib.contextmanager
     def watched(self, runtime: DockerRuntime, worker: Worker, limit_s: float | None) -> Iterator[None]:
@@ -45,19 +45,19 @@ class Accounting:
         try:
             yield
         finally:
-            before = self._used.get(runtime.id, ResourceUsage(cpu_s=0.0, oom_kills=0, no_route=0))
-            now = ResourceUsage()
+            previous = self._used.get(runtime.id, ResourceUsage(cpu_s=0.0, oom_kills=0, no_route=0))
+            current = ResourceUsage()
             with contextlib.suppress(OhsandboxError):
-                now = runtime.resource_usage()
-            self._used[runtime.id] = now
-            if now.oom_kills is not None:
+                current = runtime.resource_usage()
+            self._used[runtime.id] = current
+            if current.oom_kills is not None:
                 # a sandbox that was restarted counts from zero again
-                new = now.oom_kills - (before.oom_kills or 0)
-                self._kills[worker] = (self._kills[worker] or 0) + (new if new >= 0 else now.oom_kills)
-            if now.no_route is not None and worker == "agent":
-                self._no_route = (self._no_route or 0) + max(now.no_route - (before.no_route or 0), 0)
-            own = None if now.cpu_s is None else max(now.cpu_s - (before.cpu_s or 0.0), 0.0)
-            share = meter.read(own)
+                new = current.oom_kills - (previous.oom_kills or 0)
+                self._kills[worker] = (self._kills[worker] or 0) + (new if new >= 0 else current.oom_kills)
+            if current.no_route is not None and worker == "agent":
+                self._no_route = (self._no_route or 0) + max(current.no_route - (previous.no_route or 0), 0)
+            own_cpu_s = None if current.cpu_s is None else max(current.cpu_s - (previous.cpu_s or 0.0), 0.0)
+            share = meter.read(own_cpu_s)
             self._shares.append(share)
             if limit_s is not None and share.cut_short(limit_s):
                 self.cut_short.add(worker)
@@ -71,9 +71,9 @@ class Accounting:
     def resources(self) -> Resources:
         """Return the resource use of all sandboxes together."""
         used = self._used.values()
-        peaks = [one.peak_memory_bytes for one in used if one.peak_memory_bytes is not None]
-        cpu = [one.cpu_s for one in used if one.cpu_s is not None]
-        throttled = [one.throttled_s for one in used if one.throttled_s is not None]
+        peaks = [usage.peak_memory_bytes for usage in used if usage.peak_memory_bytes is not None]
+        cpu = [usage.cpu_s for usage in used if usage.cpu_s is not None]
+        throttled = [usage.throttled_s for usage in used if usage.throttled_s is not None]
         return Resources(
             peak_memory_bytes=max(peaks, default=None), cpu_s=sum(cpu) if cpu else None,
             oom_kills=self._kills["agent"], verifier_oom_kills=self._kills["verifier"],

@@ -91,9 +91,9 @@ class PatchTooLarge(Exception):  # noqa: N818 - told in a note
 
 def find_baseline(runtime: Runtime) -> Baseline | None:
     """Return the repository that the working directory is in; None where there is none, or no git in the sandbox."""
-    found = runtime.run(["/bin/sh", "-c", _FIND], user="root", timeout_s=_GIT_S)
-    facts = found.stdout.decode("utf-8", "surrogateescape").split("\0")
-    return Baseline(*facts) if found.exit_code == 0 and len(facts) == len(Baseline._fields) else None
+    result = runtime.run(["/bin/sh", "-c", _FIND], user="root", timeout_s=_GIT_S)
+    fields = result.stdout.decode("utf-8", "surrogateescape").split("\0")
+    return Baseline(*fields) if result.exit_code == 0 and len(fields) == len(Baseline._fields) else None
 
 
 def write_patch(runtime: Runtime, baseline: Baseline, target: Path) -> str | None:
@@ -103,19 +103,19 @@ def write_patch(runtime: Runtime, baseline: Baseline, target: Path) -> str | Non
     """
     try:
         with target.open("wb") as file:
-            done = runtime.run(
+            result = runtime.run(
                 ["/bin/sh", "-c", _DIFF, "sh", *baseline[:3]], user="root", workdir="/", timeout_s=_GIT_S,
                 on_output=partial(_add, file), limit_bytes=4096,
             )  # fmt: skip
     except PatchTooLarge:
         target.unlink()
         return f"the patch is larger than {MAX_PATCH_BYTES} bytes"
-    if done.exit_code == _NESTED:
+    if result.exit_code == _NESTED:
         return "the patch lacks the files of repositories inside the repository"
-    if done.exit_code != 0:
+    if result.exit_code != 0:
         target.unlink()
-        said = last_words(done.stderr)
-        return f"git could not make a patch: {done.cause or said or f'exit code {done.exit_code}'}"
+        output = last_words(result.stderr)
+        return f"git could not make a patch: {result.cause or output or f'exit code {result.exit_code}'}"
     return None
 
 
@@ -134,11 +134,11 @@ def apply_patch(runtime: Runtime, baseline: Baseline, patch: Path) -> None:
     """
     name = posixpath.join("/tmp", "ohsandbox-work.diff")  # noqa: S108 - a sandbox in which nobody else is
     runtime.upload(patch, name, user="root")
-    done = runtime.run(
+    result = runtime.run(
         ["/bin/sh", "-c", _APPLY, "sh", baseline.top, baseline.commit, name], user=baseline.owner, workdir="/",
         timeout_s=_GIT_S,
     )  # fmt: skip
     runtime.run(["/bin/sh", "-c", 'rm -f -- "$1"', "sh", name], user="root", workdir="/")
-    if done.exit_code != 0:
-        said = last_words(done.stderr or done.stdout)
-        raise NoVerdict(f"the agent's patch cannot be applied: {done.cause or said}")
+    if result.exit_code != 0:
+        output = last_words(result.stderr or result.stdout)
+        raise NoVerdict(f"the agent's patch cannot be applied: {result.cause or output}")

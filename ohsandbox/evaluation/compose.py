@@ -118,9 +118,9 @@ class ServiceRuntime(DockerRuntime):
         return self
 
     def _up(self, engine: Engine) -> None:
-        with ExitStack() as held, tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as directory:
+        with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as directory:
             names = {
-                service: held.enter_context(self._images.held(self._of(service))).name
+                service: stack.enter_context(self._images.held(self._of(service))).name
                 for service in self._project.services
             }
             seccomp, file = Path(directory, "seccomp.json"), Path(directory, "compose.json")
@@ -133,16 +133,16 @@ class ServiceRuntime(DockerRuntime):
             deadline = time.monotonic() + self._environment.build_timeout_s
             # the file names its directories in full; the engine is the one that we use, however it was found
             try:
-                done = call(
+                result = call(
                     ["-p", self._asked.name, "-f", str(file), "up", "--detach", "--no-build", "--quiet-pull"],
                     env={} if engine.address.tls else {"DOCKER_HOST": _host(engine)},
                     limit_s=self._environment.build_timeout_s, cancel=self._asked.cancel,
                 )  # fmt: skip
             except TimeoutError as error:
                 raise SandboxUnavailable(f"The task's services did not start: {error}.{self._said(engine)}") from None
-            if done.exit_code != 0:
-                why = done.stderr.strip().rpartition("\n")[2]
-                raise SandboxUnavailable(f"The task's services did not start: {why[:500]}.{self._said(engine)}")
+            if result.exit_code != 0:
+                last_line = result.stderr.strip().rpartition("\n")[2]
+                raise SandboxUnavailable(f"The task's services did not start: {last_line[:500]}.{self._said(engine)}")
             self._await(engine, deadline)
 
     def _of(self, service: str) -> TaskEnvironment:
@@ -166,49 +166,50 @@ class ServiceRuntime(DockerRuntime):
         }
 
     def _service(self, engine: Engine, name: str, image: str, seccomp: Path) -> dict[str, Any]:
-        told, limits, own = self._project.services[name], self._asked.limits, self._of(name)
-        facts = engine_images.inspect(engine, image)
-        dropped = told.get("cap_drop") or []
-        kept = (
+        service_config, limits, service_environment = self._project.services[name], self._asked.limits, self._of(name)
+        image_facts = engine_images.inspect(engine, image)
+        dropped = service_config.get("cap_drop") or []
+        capabilities = (
             [] if isinstance(dropped, list) and "ALL" in dropped else sorted(CAPABILITIES.keys() - {*_texts(dropped)})
         )
         security = ["no-new-privileges:true"]
-        if facts is not None and facts.platform.rpartition("/")[2] in ARCHITECTURES:
+        if image_facts is not None and image_facts.platform.rpartition("/")[2] in ARCHITECTURES:
             security.append(f"seccomp:{seccomp}")
         is_main = name == self._project.main
-        memory = limits.memory_bytes if is_main else own.memory_bytes or SandboxLimits().memory_bytes
+        memory = limits.memory_bytes if is_main else service_environment.memory_bytes or SandboxLimits().memory_bytes
         labels = {
             "ohsandbox": "1", lease.LEASE_LABEL: self._leases[name].id, "ohsandbox.image": image,
             LABELS_LABEL: " ".join(self._asked.labels), **self._asked.labels,
         }  # fmt: skip
-        made: dict[str, Any] = {
-            **told, "image": image, "pull_policy": "never", "container_name": _container(self._asked.name, name),
-            "labels": labels, "cap_drop": ["ALL"], "cap_add": kept, "security_opt": security, "restart": "no",
+        resolved: dict[str, Any] = {
+            **service_config, "image": image, "pull_policy": "never",
+            "container_name": _container(self._asked.name, name),
+            "labels": labels, "cap_drop": ["ALL"], "cap_add": capabilities, "security_opt": security, "restart": "no",
             "pids_limit": limits.pids, "mem_limit": memory, "memswap_limit": memory, "oom_score_adj": 500,
-            "cpus": min(limits.cpus or 2.0, own.cpus or limits.cpus or 2.0),
+            "cpus": min(limits.cpus or 2.0, service_environment.cpus or limits.cpus or 2.0),
             "logging": {"driver": "json-file", "options": {"max-size": "1m"}},
-            "ulimits": {**_mapping(told.get("ulimits")), "core": 0},
+            "ulimits": {**_mapping(service_config.get("ulimits")), "core": 0},
         }  # fmt: skip
         if limits.cpuset is not None:
-            made["cpuset"] = limits.cpuset
-        if self._network_mode == "open" and "networks" in made:
-            made["networks"] = {**_mapping(made["networks"]), OUTSIDE: {}}
+            resolved["cpuset"] = limits.cpuset
+        if self._network_mode == "open" and "networks" in resolved:
+            resolved["networks"] = {**_mapping(resolved["networks"]), OUTSIDE: {}}
         if is_main:
-            user = str(told.get("user") or (facts.user if facts else ""))
-            made["labels"] = labels | {"ohsandbox.user": user}
+            user = str(service_config.get("user") or (image_facts.user if image_facts else ""))
+            resolved["labels"] = labels | {"ohsandbox.user": user}
             private = f"{PRIVATE_DIR}:rw,nosuid,nodev,noexec,size={limits.private_bytes},mode=1777"
-            made["tmpfs"] = [*_texts(told.get("tmpfs") or []), private]
-            made["shm_size"] = told.get("shm_size") or limits.shm
+            resolved["tmpfs"] = [*_texts(service_config.get("tmpfs") or []), private]
+            resolved["shm_size"] = service_config.get("shm_size") or limits.shm
             if self._is_idle:  # as in every sandbox; uid 0, else no process has a capability
-                made |= {"entrypoint": ["/bin/sh", "-c", PID_1.replace("$", "$$")], "command": [], "user": "0:0"}
-        return made
+                resolved |= {"entrypoint": ["/bin/sh", "-c", PID_1.replace("$", "$$")], "command": [], "user": "0:0"}
+        return resolved
 
     @property
     def _is_idle(self) -> bool:
         """Whether the sandbox's service only waits for commands."""
-        told = self._project.services[self._project.main]
-        words = " ".join(_texts(told.get("command") or []))
-        return not told.get("entrypoint") and (not words or bool(IDLE.fullmatch(words)))
+        service_config = self._project.services[self._project.main]
+        words = " ".join(_texts(service_config.get("command") or []))
+        return not service_config.get("entrypoint") and (not words or bool(IDLE.fullmatch(words)))
 
     @property
     def _outside(self) -> str:
@@ -236,13 +237,13 @@ class ServiceRuntime(DockerRuntime):
         if health == "unhealthy" or state["Status"] in {"exited", "dead"}:
             if state["Status"] == "exited" and state["ExitCode"] == 0 and service != self._project.main:
                 return True  # it prepared something for the others
-            how = "is unhealthy" if health == "unhealthy" else f"ended with exit code {state['ExitCode']}"
-            raise SandboxUnavailable(f"The task's service {service!r} {how}.{self._said(engine)}")
+            state_text = "is unhealthy" if health == "unhealthy" else f"ended with exit code {state['ExitCode']}"
+            raise SandboxUnavailable(f"The task's service {service!r} {state_text}.{self._said(engine)}")
         return state["Status"] == "running" and health in {"none", "healthy"}
 
     def _said(self, engine: Engine) -> str:
         """Return the last output of each service, for a message."""
-        said = ""
+        report = ""
         for service in self._project.services:
             try:
                 with engine_errors(f"reading the log of service {service!r}"):
@@ -250,15 +251,15 @@ class ServiceRuntime(DockerRuntime):
             except SandboxUnavailable:
                 continue
             if words := " ".join(text.decode(errors="replace").split())[-300:]:
-                said += f" {service} said: {words}"
-        return said
+                report += f" {service} said: {words}"
+        return report
 
     def save_services(self, directory: Path) -> list[ServiceResult]:
         """Write what each service beside the sandbox has printed into directory; returns how each is.
 
         The engine keeps up to 1 MB of what a service prints. One that cannot be asked is left out.
         """
-        engine, found = self._the_sandbox().container.engine, list[ServiceResult]()
+        engine, results = self._the_sandbox().container.engine, list[ServiceResult]()
         for service in self._project.services.keys() - {self._project.main}:
             name = _container(self._asked.name, service)
             try:
@@ -270,12 +271,12 @@ class ServiceRuntime(DockerRuntime):
             (directory / f"{file_name(service)}.log").write_bytes(printed)
             runs = bool(state.get("Running"))
             used = read_stats(engine, name, until=math.inf) if runs else None
-            found.append(ServiceResult(
+            results.append(ServiceResult(
                 name=service, status=str(state["Status"]), exit_code=None if runs else state.get("ExitCode"),
                 oom_killed=bool(state.get("OOMKilled")), cpu_s=used.cpu_s if used else None,
                 memory_bytes=used.memory_bytes if used else None,
             ))  # fmt: skip
-        return sorted(found, key=lambda one: one.name)
+        return sorted(results, key=lambda result: result.name)
 
     def joined(self, service: str) -> DockerRuntime:
         """Return a runtime for another service of the project, not started; closing it leaves the service as it is."""
@@ -299,11 +300,11 @@ class ServiceRuntime(DockerRuntime):
             if network == "open" and not api.networks(names=[self._outside]):
                 labels = {lease.LEASE_LABEL: self._leases[self._project.main].id}
                 api.create_network(self._outside, driver="bridge", labels=labels)
-            for service, told in self._project.services.items():
+            for service, service_config in self._project.services.items():
                 name = _container(self._asked.name, service)
-                found = api.inspect_container(name)
-                is_in = self._outside in (found["NetworkSettings"].get("Networks") or {})
-                if is_in == (network == "open") or "network_mode" in told or not found["State"]["Running"]:
+                details = api.inspect_container(name)
+                is_in = self._outside in (details["NetworkSettings"].get("Networks") or {})
+                if is_in == (network == "open") or "network_mode" in service_config or not details["State"]["Running"]:
                     continue
                 (api.disconnect_container_from_network if is_in else api.connect_container_to_network)(
                     name, self._outside
@@ -337,17 +338,17 @@ class ServiceRuntime(DockerRuntime):
         if not leases:
             return
         is_whole = True
-        for held in leases.values():
+        for service_lease in leases.values():
             try:
-                remove(engine, held.record.container)
+                remove(engine, service_lease.record.container)
             except SandboxGone:
                 pass
             except OhsandboxError:
                 is_whole = False
         shared = remove_shared(engine, {leases[self._project.main].id})
-        is_whole &= all(one.outcome != "failed" for one in shared)
-        for held in leases.values():
-            held.release() if is_whole else held.abandon()
+        is_whole &= all(removal.outcome != "failed" for removal in shared)
+        for service_lease in leases.values():
+            service_lease.release() if is_whole else service_lease.abandon()
 
 
 def _container(project: str, service: str) -> str:
@@ -358,9 +359,9 @@ def _host(engine: Engine) -> str:
     return engine.address.url.replace("http+unix://", "unix://")
 
 
-def _texts(told: object) -> list[str]:
-    return [str(one) for one in told] if isinstance(told, list) else [str(told)]
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
-def _mapping(told: object) -> dict[str, Any]:
-    return dict(told) if isinstance(told, dict) else {}
+def _mapping(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}

@@ -54,12 +54,12 @@ def call(
 
 @functools.cache
 def _client() -> str:
-    if (found := shutil.which("docker")) is None:
+    if (program := shutil.which("docker")) is None:
         raise UsageError(f"This task needs Docker Compose, and the docker client is missing on PATH. {_REMEDY}")
-    told = _run([found, "compose", "version", "--short"], {}, 30.0, None)
-    if told.exit_code != 0:
-        raise UsageError(f"This task needs Docker Compose, and {found} has no such plugin. {_REMEDY}")
-    return found
+    result = _run([program, "compose", "version", "--short"], {}, 30.0, None)
+    if result.exit_code != 0:
+        raise UsageError(f"This task needs Docker Compose, and {program} has no such plugin. {_REMEDY}")
+    return program
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], limit_s: float, cancel: threading.Event | None) -> Called:

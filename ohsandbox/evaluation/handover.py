@@ -31,10 +31,10 @@ def hand_over_patch(fresh: Runtime, baseline: Baseline, patch: Path) -> None:
     Raises:
         NoVerdict: the repository is another one, or the patch does not apply.
     """
-    found = find_baseline(fresh)
-    if found != baseline:
-        now = None if found is None else found.commit
-        raise NoVerdict(f"the fresh sandbox is at commit {now}, the agent began with {baseline.commit}")
+    fresh_baseline = find_baseline(fresh)
+    if fresh_baseline != baseline:
+        commit = None if fresh_baseline is None else fresh_baseline.commit
+        raise NoVerdict(f"the fresh sandbox is at commit {commit}, the agent began with {baseline.commit}")
     apply_patch(fresh, baseline, patch)
 
 
@@ -48,26 +48,26 @@ def hand_over_tree(agent: Runtime, fresh: Runtime, directory: str) -> list[str]:
     if directory == "/":
         raise NoVerdict("the working directory is /, so what the agent changed cannot be told from the image")
     with tempfile.TemporaryDirectory(prefix="ohsandbox-work-") as name:
-        here = Path(name, "work")
+        staging = Path(name, "work")
         _as_root(agent, _HIDE, directory, _ASIDE)
         try:
-            left_out = agent.download(directory, here, user="root", limits=FETCH_LIMITS)
+            left_out = agent.download(directory, staging, user="root", limits=FETCH_LIMITS)
         except (OSError, ToolError) as error:
             raise NoVerdict(f"the agent's files cannot be brought to the verifier: {error}") from error
         finally:
             _as_root(agent, _SHOW, directory, _ASIDE)
-        _drop(here / ".git")  # where the agent's shell has not moved it
+        _drop(staging / ".git")  # where the agent's shell has not moved it
         owner = _as_root(fresh, _EMPTY, directory)
-        fresh.upload(here, directory, user=owner)
-    return [f"{one.path}: {one.reason}" for one in left_out]
+        fresh.upload(staging, directory, user=owner)
+    return [f"{entry.path}: {entry.reason}" for entry in left_out]
 
 
 def hand_over_artifacts(fresh: Runtime, artifacts: tuple[Artifact, ...], collected: Path) -> None:
     """Copy artifacts that were collected on this machine to their paths in the agent's sandbox."""
     for artifact in artifacts:
-        here = collected / artifact.name
-        if here.exists():
-            fresh.upload(here, posixpath.join("/", artifact.source), user="root")
+        source = collected / artifact.name
+        if source.exists():
+            fresh.upload(source, posixpath.join("/", artifact.source), user="root")
 
 
 def _drop(path: Path) -> None:
@@ -78,8 +78,8 @@ def _drop(path: Path) -> None:
 
 
 def _as_root(runtime: Runtime, script: str, *arguments: str) -> str:
-    done = runtime.run(["/bin/sh", "-c", script, "sh", *arguments], user="root", workdir="/", timeout_s=_MAX_S)
-    if done.exit_code != 0:
-        said = last_words(done.stderr)
-        raise NoVerdict(f"the agent's files cannot be brought to the verifier: {done.cause or said}")
-    return done.stdout.decode().strip()
+    result = runtime.run(["/bin/sh", "-c", script, "sh", *arguments], user="root", workdir="/", timeout_s=_MAX_S)
+    if result.exit_code != 0:
+        output = last_words(result.stderr)
+        raise NoVerdict(f"the agent's files cannot be brought to the verifier: {result.cause or output}")
+    return result.stdout.decode().strip()

@@ -54,9 +54,9 @@ def check_options(**asked: object) -> None:
         UsageError: one of them would be refused.
     """
     limits = {name: asked.pop(name) for name in asked.keys() & SandboxLimits.model_fields.keys()}
-    given = {name: value for name, value in limits.items() if value is not None}
+    checked = {name: value for name, value in limits.items() if value is not None}
     try:
-        SandboxLimits.model_validate(given)
+        SandboxLimits.model_validate(checked)
     except ValidationError as error:
         raise UsageError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
     options.checked(**{"image": "scratch", **asked})
@@ -89,9 +89,9 @@ class Images:
             EngineUnavailable: no engine answers.
         """
         with contextlib.closing(connect()) as engine, engine_errors("asking the engine for its processors"):
-            told = engine.api.info()
-        is_here = (told.get("KernelVersion"), told.get("NCPU")) == (os.uname().release, os.cpu_count())
-        can_pin = is_here and engine.address.is_local and told.get("CPUSet", True)  # a rootless engine may be denied it
+            info = engine.api.info()
+        is_here = (info.get("KernelVersion"), info.get("NCPU")) == (os.uname().release, os.cpu_count())
+        can_pin = is_here and engine.address.is_local and info.get("CPUSet", True)  # a rootless engine may be denied it
         return of_this_machine() if can_pin else ()
 
     def absent(self, environments: Iterable[TaskEnvironment]) -> dict[str, str]:
@@ -100,7 +100,7 @@ class Images:
         Raises:
             EngineUnavailable: no engine answers.
         """
-        names = sorted({one.image for one in environments if one.image is not None})
+        names = sorted({environment.image for environment in environments if environment.image is not None})
         with contextlib.closing(connect()) as engine:
             engine.api.timeout = ASK_S
             return engine_images.find_absent(engine, names)
@@ -156,35 +156,37 @@ class Images:
         timer.start()
         engine = connect()
         try:
-            told = list[str]()
+            statuses = list[str]()
             if (name := environment.image) is None:
-                asked = build_options.checked(
+                checked_options = build_options.checked(
                     build_options.Build(
                         str(environment.build), environment.dockerfile, environment.build_args, environment.build_target
                     )
                 )
-                name = build.ensure(engine, asked, progress=partial(self._hear, told), cancel=cancel)
+                name = build.ensure(engine, checked_options, progress=partial(self._hear, statuses), cancel=cancel)
             elif engine_images.inspect(engine, name) is None:
                 build.note_pulled(engine, name)
-            facts = engine_images.ensure(engine, name, progress=partial(self._hear, told), cancel=cancel)
+            image_facts = engine_images.ensure(engine, name, progress=partial(self._hear, statuses), cancel=cancel)
             build.note_used(engine, name)
-            if "done" in told:  # it is new here
+            if "done" in statuses:  # it is new here
                 self._trim(engine, name)
         except CallCancelledError:
             if timer.is_alive():
                 raise
-            where = environment.image or environment.build
-            raise ImageUnavailable(f"{where} was not there after the {limit_s:g} s that its task gives it.") from None
+            source = environment.image or environment.build
+            raise ImageUnavailable(f"{source} was not there after the {limit_s:g} s that its task gives it.") from None
         finally:
             timer.cancel()
             engine.close()
             with self._lock:
                 self._making.discard(cancel)
         # `COPY file .` of a Dockerfile without WORKDIR puts the file into the root directory
-        return Image(name, facts.digest or facts.id, None if environment.image else facts.workdir or "/")
+        return Image(
+            name, image_facts.digest or image_facts.id, None if environment.image else image_facts.workdir or "/"
+        )
 
-    def _hear(self, told: list[str], progress: PullProgress) -> None:
-        told.append(progress.status)
+    def _hear(self, statuses: list[str], progress: PullProgress) -> None:
+        statuses.append(progress.status)
         if self._tell is not None:
             self._tell(progress)
 
@@ -192,10 +194,10 @@ class Images:
         """Remove our images, the least recently used first, until the rest fit in the budget."""
         with self._lock:
             busy = {newest, *(name for name, count in self._users.items() if count)}
-            gone = build.trim(engine, self._budget_bytes, keep=busy)
+            removed = build.trim(engine, self._budget_bytes, keep=busy)
             self._known = {
                 key: future for key, future in self._known.items()
-                if not (future.done() and not future.exception() and future.result().name in gone)
+                if not (future.done() and not future.exception() and future.result().name in removed)
             }  # fmt: skip
 
 
@@ -206,18 +208,18 @@ def engine_facts() -> dict[str, str]:
         EngineUnavailable: no engine answers.
     """
     with contextlib.closing(connect()) as engine, engine_errors("asking the engine for its version"):
-        told, info = dict(engine.api.version()), dict(engine.api.info())
-    parts = [f"{one.get('Name')} {one.get('Version')}" for one in told.get("Components") or ()]
-    found = {
-        "engine": ", ".join(parts) or told.get("Version"), "kernel": told.get("KernelVersion"),
-        "architecture": told.get("Arch"), "storage": info.get("Driver"), "cgroup": info.get("CgroupVersion"),
+        version, info = dict(engine.api.version()), dict(engine.api.info())
+    parts = [f"{component.get('Name')} {component.get('Version')}" for component in version.get("Components") or ()]
+    facts = {
+        "engine": ", ".join(parts) or version.get("Version"), "kernel": version.get("KernelVersion"),
+        "architecture": version.get("Arch"), "storage": info.get("Driver"), "cgroup": info.get("CgroupVersion"),
         "oci_runtime": info.get("DefaultRuntime"),
     }  # fmt: skip
-    return {name: str(value) for name, value in found.items() if value}
+    return {name: str(value) for name, value in facts.items() if value}
 
 
 def _key(environment: TaskEnvironment) -> tuple[str, str]:
     if environment.image:
         return "image", environment.image
-    how = environment.dockerfile, sorted(environment.build_args.items()), environment.build_target
-    return "build", f"{environment.build}\0{how}"
+    details = environment.dockerfile, sorted(environment.build_args.items()), environment.build_target
+    return "build", f"{environment.build}\0{details}"

@@ -28,8 +28,8 @@ def mask_tree(root: Path, masker: Masker) -> None:
     """
     if not masker:
         return
-    for directory, below, names in os.walk(root, topdown=False):
-        for name in (*names, *below):
+    for directory, subdirectories, names in os.walk(root, topdown=False):
+        for name in (*names, *subdirectories):
             path = Path(directory, name)
             if path.is_symlink():
                 if _masked(os.fsencode(path.readlink()), masker) is not None:
@@ -37,8 +37,8 @@ def mask_tree(root: Path, masker: Masker) -> None:
                     continue
             elif path.is_file():
                 _mask_file(path, masker)
-            if (other := _masked(os.fsencode(name), masker)) is not None:
-                _rename(path, os.fsdecode(other))
+            if (new_name := _masked(os.fsencode(name), masker)) is not None:
+                _rename(path, os.fsdecode(new_name))
 
 
 def _rename(path: Path, name: str) -> None:
@@ -61,36 +61,36 @@ def _mask_file(path: Path, masker: Masker) -> None:
             return
         source.seek(0)
         target = path.with_name(f"{secrets.token_hex(8)}{_SUFFIX}")  # its own name may be as long as one can be
-        with target.open("wb") as written:
+        with target.open("wb") as output:
             for piece, _ in _pieces(source, masker):
-                written.write(piece)
+                output.write(piece)
     target.chmod(mode)
     target.replace(path)
 
 
 def _pieces(source: BinaryIO, masker: Masker) -> Iterator[tuple[bytes, bool]]:
     """Yield the file's masked content piece by piece, with whether a piece is a mask."""
-    held, is_over = b"", False
+    buffer, is_over = b"", False
     while not is_over:
         data = source.read(_CHUNK_BYTES)
-        held, is_over = held + data, not data
-        spans = masker.spans(held)
-        upto = len(held) if is_over else masker.whole_prefix(held)  # what follows may be the beginning of a value
+        buffer, is_over = buffer + data, not data
+        spans = masker.spans(buffer)
+        upto = len(buffer) if is_over else masker.whole_prefix(buffer)  # what follows may be the beginning of a value
         upto = min([upto, *(span.start for span in spans if span.start < upto < span.end)])
-        done = 0
+        position = 0
         for span in spans:
             if span.end <= upto:
-                yield held[done : span.start], False
+                yield buffer[position : span.start], False
                 yield placeholder(span.name).encode(), True
-                done = span.end
-        yield held[done:upto], False
-        held = held[upto:]
+                position = span.end
+        yield buffer[position:upto], False
+        buffer = buffer[upto:]
 
 
 def _masked(data: bytes, masker: Masker) -> bytes | None:
     """Return the data with every value replaced; None where it has none."""
-    parts, done = list[bytes](), 0
+    parts, position = list[bytes](), 0
     for span in masker.spans(data):
-        parts += [data[done : span.start], placeholder(span.name).encode()]
-        done = span.end
-    return b"".join([*parts, data[done:]]) if parts else None
+        parts += [data[position : span.start], placeholder(span.name).encode()]
+        position = span.end
+    return b"".join([*parts, data[position:]]) if parts else None

@@ -44,7 +44,7 @@ exit {NOT_APPLIED}
 
 def changed_paths(patch: str) -> list[str]:
     """Return the files that a patch of git changes, makes or removes, by both names where it renames."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     in_header = False
     for line in patch.split("\n"):
         if line.startswith("diff --git "):
@@ -56,8 +56,8 @@ def changed_paths(patch: str) -> list[str]:
             name = _unquoted(header[1].split("\t")[0])
             is_path = line.startswith(("---", "+++"))
             if not is_path or name.startswith(("a/", "b/")):
-                found.setdefault(name[2:] if is_path else name)
-    return list(found)
+                paths.setdefault(name[2:] if is_path else name)
+    return list(paths)
 
 
 def _unquoted(name: str) -> str:
@@ -65,8 +65,8 @@ def _unquoted(name: str) -> str:
     if not (name.startswith('"') and name.endswith('"')):
         return name
 
-    def character(found: re.Match[bytes]) -> bytes:
-        escaped = found[1].decode()
+    def character(match: re.Match[bytes]) -> bytes:
+        escaped = match[1].decode()
         return bytes([int(escaped, 8)]) if len(escaped) > 1 else _ESCAPED.get(escaped, escaped.encode())
 
     raw = name[1:-1].encode("utf-8", "surrogateescape")

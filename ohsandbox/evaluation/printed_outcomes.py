@@ -53,14 +53,14 @@ def outcomes(printed: str) -> dict[str, _TestOutcome]:
     summed up, only its summaries and its progress count, no other line. Names are pytest's node ids, or what unittest
     prints before ` ... `: `test_x (module.Class)`, or the first line of the test's docstring.
     """
-    found: dict[str, _TestOutcome] = {}
+    by_name: dict[str, _TestOutcome] = {}
     begin, end = printed.find(_BEGIN), printed.rfind(_END)
     if 0 <= begin < end:
         printed = printed[begin:end]
     for name, outcome in _named(_ESCAPE.sub("", printed)):
-        known = found.get(name, outcome)
-        found[name] = max(known, outcome, key=_FROM_GOOD_TO_BAD.index)
-    return found
+        previous = by_name.get(name, outcome)
+        by_name[name] = max(previous, outcome, key=_FROM_GOOD_TO_BAD.index)
+    return by_name
 
 
 def failures(
@@ -75,16 +75,16 @@ def failures(
     """
     if not must_pass and not must_not_fail:
         return [name for name, outcome in found.items() if outcome not in HARMLESS]
-    asked = [(name, GOOD) for name in must_pass] + [(name, HARMLESS) for name in must_not_fail]
-    return [name for name, good in asked if not (met := _meant(found, name)) or not good.issuperset(met)]
+    required = [(name, GOOD) for name in must_pass] + [(name, HARMLESS) for name in must_not_fail]
+    return [name for name, good in required if not (met := _meant(found, name)) or not good.issuperset(met)]
 
 
-def _meant(found: dict[str, _TestOutcome], name: str) -> list[_TestOutcome]:
-    if name in found:
-        return [found[name]]
+def _meant(by_name: dict[str, _TestOutcome], name: str) -> list[_TestOutcome]:
+    if name in by_name:
+        return [by_name[name]]
     if name.count("[") <= name.count("]"):
         return []
-    return [outcome for one, outcome in found.items() if one.startswith(name)]
+    return [outcome for test, outcome in by_name.items() if test.startswith(name)]
 
 
 def _named(printed: str) -> Iterator[tuple[str, _TestOutcome]]:
@@ -95,8 +95,8 @@ def _named(printed: str) -> Iterator[tuple[str, _TestOutcome]]:
     for line in lines:
         if has_summary and line.startswith("="):
             in_summary = bool(_SUMMARY_HEADER.fullmatch(line))
-        elif in_summary and (told := _SUMMARY.fullmatch(line)):
-            yield from _of_summary(told[1], told[2])
+        elif in_summary and (match := _SUMMARY.fullmatch(line)):
+            yield from _of_summary(match[1], match[2])
         elif progress := _PROGRESS.fullmatch(line):
             yield progress[1], _PYTEST[progress[2]]
         elif begins := _SUMMED_UP.fullmatch(line):
@@ -124,11 +124,11 @@ class _Unittest:
         if heading := _UNITTEST_HEADING.fullmatch(line):
             yield heading[2], _UNITTEST[heading[1]]
         elif " ... " in line:
-            name, _, rest = line.rpartition(" ... ")
+            name, _, status_text = line.rpartition(" ... ")
             # with a docstring, the name stands on a line of its own before the docstring's first line
             has_docstring = not name.startswith("test") and self._before.startswith("test")
             self._begun = [name, self._before] if has_docstring else [name]
-            ended = _UNITTEST_END.fullmatch(rest)
+            ended = _UNITTEST_END.fullmatch(status_text)
         elif self._begun:
             ended = _UNITTEST_END.fullmatch(line)
         if ended:
@@ -137,19 +137,19 @@ class _Unittest:
         self._before = line
 
 
-def _of_summary(status: str, rest: str) -> Iterator[tuple[str, _TestOutcome]]:
+def _of_summary(status: str, text: str) -> Iterator[tuple[str, _TestOutcome]]:
     """Parse a line of pytest's summary. PASSED lines have no ` - reason`, and parameters may contain that text."""
-    if status == "SKIPPED" and _COUNT.match(rest):
+    if status == "SKIPPED" and _COUNT.match(text):
         return  # [2] path:line: reason, which names no test
-    is_name = status == "PASSED" and rest.endswith("]")
-    yield rest if is_name else _without_reason(rest), _PYTEST[status]
+    is_name = status == "PASSED" and text.endswith("]")
+    yield text if is_name else _without_reason(text), _PYTEST[status]
 
 
-def _without_reason(rest: str) -> str:
+def _without_reason(text: str) -> str:
     """Return the node id: the text up to the first ` - ` outside the brackets of its parameters."""
-    bracket = rest.find("[")
-    first = rest.find(" - ")
+    bracket = text.find("[")
+    first = text.find(" - ")
     if first < 0 or not 0 <= bracket < first:
-        return rest if first < 0 else rest[:first]
-    end = rest.find("] - ", bracket)
-    return rest[: end + 1] if end >= 0 else rest if rest.endswith("]") else rest[:first]
+        return text if first < 0 else text[:first]
+    end = text.find("] - ", bracket)
+    return text[: end + 1] if end >= 0 else text if text.endswith("]") else text[:first]

@@ -88,9 +88,11 @@ class LoadMeter:
         pressure = None if waiting is None or self._pressure is None else (waiting - self._pressure) / seconds
         if busy is None or self._busy is None or own_s is None:
             return CpuShare(seconds, None, None, pressure)
-        whole = seconds * len(self._numbers)
-        own = min(own_s / whole, 1.0)
-        return CpuShare(seconds, own, min(max((busy - self._busy) / whole - own, 0.0), 1.0 - own), pressure)
+        capacity_s = seconds * len(self._numbers)
+        own_share = min(own_s / capacity_s, 1.0)
+        return CpuShare(
+            seconds, own_share, min(max((busy - self._busy) / capacity_s - own_share, 0.0), 1.0 - own_share), pressure
+        )
 
 
 class CpuShare(NamedTuple):
@@ -112,24 +114,24 @@ class CpuShare(NamedTuple):
         if self.own is None or self.others is None:
             return False
         idle = 1.0 - self.own - self.others
-        wanted = self.own >= max(LEAST_OWN, idle, LEAST_OWN_S / self.seconds)
-        return wanted and self.seconds * (1.0 - self.others) < _SHORT_OF_TIME * limit_s
+        is_busy_enough = self.own >= max(LEAST_OWN, idle, LEAST_OWN_S / self.seconds)
+        return is_busy_enough and self.seconds * (1.0 - self.others) < _SHORT_OF_TIME * limit_s
 
 
 def _busy_s(numbers: tuple[int, ...]) -> float | None:
     """Return the seconds that these processors have worked since the machine was started; proc(5)."""
-    wanted, busy = {f"cpu{number}" for number in numbers}, 0
+    remaining, busy = {f"cpu{number}" for number in numbers}, 0
     try:
         lines = _STAT.read_text().splitlines()
     except OSError:
         return None
     for line in lines:
         name, *ticks = line.split()
-        if name in wanted:
+        if name in remaining:
             user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
             busy += user + nice + system + irq + softirq + steal
-            wanted.discard(name)
-    return None if wanted or not numbers else busy / os.sysconf("SC_CLK_TCK")
+            remaining.discard(name)
+    return None if remaining or not numbers else busy / os.sysconf("SC_CLK_TCK")
 
 
 def _waiting_s() -> float | None:

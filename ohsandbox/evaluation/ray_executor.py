@@ -64,8 +64,8 @@ def pack(spec: TrialSpec) -> _PackedTask:
     Raises:
         UsageError: they are over MAX_TASK_BYTES.
     """
-    named = {str(path) for path in _paths(spec.task.model_dump(exclude={"path"}))}
-    paths = tuple(sorted(named | ({spec.options.ca_bundle} if spec.options.ca_bundle else set())))
+    named_paths = {str(path) for path in _paths(spec.task.model_dump(exclude={"path"}))}
+    paths = tuple(sorted(named_paths | ({spec.options.ca_bundle} if spec.options.ca_bundle else set())))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
         for number, path in enumerate(paths):
@@ -82,20 +82,20 @@ def _paths(value: object) -> Iterator[Path]:
     if isinstance(value, Path):
         yield value
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _paths(one)
+        for item in value.values():
+            yield from _paths(item)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _paths(one)
+        for item in value:
+            yield from _paths(item)
 
 
 def _relocated(value: Any, places: Mapping[str, Path]) -> Any:
     if isinstance(value, Path):
         return places.get(str(value), value)
     if isinstance(value, dict):
-        return {name: _relocated(one, places) for name, one in value.items()}
+        return {name: _relocated(item, places) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_relocated(one, places) for one in value]
+        return [_relocated(item, places) for item in value]
     return value
 
 
@@ -138,15 +138,15 @@ class NodeWorker:
 
     @staticmethod
     def _unpacked(packed: _PackedTask, root: Path) -> dict[str, Path]:
-        place = root / hashlib.sha256(packed.digest.encode()).hexdigest()[:32]
-        if not place.exists():
+        directory = root / hashlib.sha256(packed.digest.encode()).hexdigest()[:32]
+        if not directory.exists():
             with tempfile.TemporaryDirectory(dir=root) as temporary:
                 inner = Path(temporary, "files")
                 with tarfile.open(fileobj=io.BytesIO(packed.data)) as archive:
                     archive.extractall(inner, filter="tar")  # our own archive: modes and links are to stay
                 inner.mkdir(exist_ok=True)
-                inner.rename(place)
-        return {path: place / str(number) for number, path in enumerate(packed.paths)}
+                inner.rename(directory)
+        return {path: directory / str(number) for number, path in enumerate(packed.paths)}
 
     def close(self) -> None:
         """Stop the running trials, and remove the files."""
@@ -196,9 +196,9 @@ class RayExecutor:
             try:
                 ray.init(address, log_to_driver=False, include_dashboard=False, logging_level="error")
             except (ConnectionError, ValueError, RuntimeError) as error:
-                where = address or os.environ.get("RAY_ADDRESS")
+                cluster_address = address or os.environ.get("RAY_ADDRESS")
                 raise UsageError(
-                    f"No Ray cluster answers at {where}: {str(error).splitlines()[0]} "
+                    f"No Ray cluster answers at {cluster_address}: {str(error).splitlines()[0]} "
                     "Start one with `ray start --head`."
                 ) from None
 
@@ -212,42 +212,50 @@ class RayExecutor:
         """See `TrialExecutor.check`: at least one node must have an engine and our version."""
         self._look()
         if not self._nodes:
-            reasons = "; ".join(one.reason for one in self._refused.values()) or "it has no node"
+            reasons = "; ".join(refusal.reason for refusal in self._refused.values()) or "it has no node"
             raise EngineUnavailable(f"No node of the Ray cluster can run trials: {reasons}")
 
     def submit(self, spec: TrialSpec, directory: Path) -> Future[TrialResult]:
         """See `TrialExecutor.submit`."""
-        ours: Future[TrialResult] = Future()
+        outcome: Future[TrialResult] = Future()
         with self._lock:
             if not self._nodes:
-                ours.set_result(_lost(spec, "NodeLost", "no node of the Ray cluster is alive"))
-                return ours
+                outcome.set_result(_lost(spec, "NodeLost", "no node of the Ray cluster is alive"))
+                return outcome
             node_id, node = min(self._nodes.items(), key=lambda item: item[1].running)
             node.running += 1
             packed = self._packed.get(spec.task_digest)
             if packed is None:
                 packed = self._packed[spec.task_digest] = self._ray.put(pack(spec))
-        theirs = node.actor.run.remote(spec, packed).future()
-        theirs.add_done_callback(partial(self._ended, spec=spec, directory=directory, node_id=node_id, ours=ours))
-        return ours
+        remote_outcome = node.actor.run.remote(spec, packed).future()
+        remote_outcome.add_done_callback(
+            partial(self._ended, spec=spec, directory=directory, node_id=node_id, outcome=outcome)
+        )
+        return outcome
 
     def _ended(
-        self, theirs: Future[Any], *, spec: TrialSpec, directory: Path, node_id: str, ours: Future[TrialResult]
+        self,
+        remote_outcome: Future[Any],
+        *,
+        spec: TrialSpec,
+        directory: Path,
+        node_id: str,
+        outcome: Future[TrialResult],
     ) -> None:
         """Handle the end of a trial; called in a thread of Ray."""
         try:
-            text, data = theirs.result()
+            text, data = remote_outcome.result()
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
                 archive.extractall(directory, filter="data")
-            ours.set_result(TrialResult.model_validate_json(text))
+            outcome.set_result(TrialResult.model_validate_json(text))
         except self._ray.exceptions.RayTaskError as error:  # our own code failed there
-            ours.set_exception(error.cause or error)
+            outcome.set_exception(error.cause or error)
         except self._ray.exceptions.RayError as error:
             with self._lock:
                 self._nodes.pop(node_id, None)
-            ours.set_result(_lost(spec, type(error).__name__, str(error).splitlines()[0]))
+            outcome.set_result(_lost(spec, type(error).__name__, str(error).splitlines()[0]))
         except BaseException as error:  # noqa: BLE001 - told to the run
-            ours.set_exception(error)
+            outcome.set_exception(error)
         finally:
             with self._lock:
                 if node_id in self._nodes:
@@ -259,17 +267,17 @@ class RayExecutor:
             if time.monotonic() - self._looked_at < LOOK_EVERY_S:
                 return
             self._looked_at = time.monotonic()
-            alive = {one["NodeID"] for one in self._ray.nodes() if one["Alive"]}
+            alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
             for node_id in self._nodes.keys() - alive:
                 del self._nodes[node_id]
-            again = {name for name, one in self._refused.items() if time.monotonic() >= one.not_before}
+            again = {name for name, refusal in self._refused.items() if time.monotonic() >= refusal.not_before}
             self._join(alive - self._nodes.keys() - (self._refused.keys() - again))
 
     def _join(self, node_ids: set[str]) -> None:
         """Start a worker on each node, all at once, and accept those whose worker reports that trials can run."""
         deadline = time.monotonic() + JOIN_S
-        begun = [(node_id, actor, actor.check.remote()) for node_id in node_ids for actor in [self._worker(node_id)]]
-        for node_id, actor, answer in begun:
+        checks = [(node_id, actor, actor.check.remote()) for node_id in node_ids for actor in [self._worker(node_id)]]
+        for node_id, actor, answer in checks:
             try:
                 version, fault = self._ray.get(answer, timeout=max(0.0, deadline - time.monotonic()))
             except self._ray.exceptions.RayError as error:
@@ -318,9 +326,9 @@ def _signal_handlers_kept() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in kept.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -188,18 +188,18 @@ class ResultsDirectory:
         Raises:
             UsageError: a result is not what this version writes.
         """
-        found = {}
+        results = {}
         for path in sorted(self.path.glob(f"trials/*/*/{_RESULT_NAME}")):
             try:
                 result = TrialResult.model_validate_json(path.read_bytes())
             except ValidationError as error:
                 first = error.errors()[0]
-                where = ".".join(map(str, first["loc"]))
+                location = ".".join(map(str, first["loc"]))
                 raise UsageError(
-                    f"{path} is not a result ({where}: {first['msg']}). Remedy: remove its directory, and run again."
+                    f"{path} is not a result ({location}: {first['msg']}). Remedy: remove its directory, and run again."
                 ) from None
-            found[TrialKey(result.task, result.attempt)] = result
-        return found
+            results[TrialKey(result.task, result.attempt)] = result
+        return results
 
     def write_json(self, name: str, text: str) -> None:
         """Write a file of the whole run."""

@@ -100,7 +100,7 @@ def select(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard 
                 f"No task matches {pattern!r}. Remedy: compare with the ids, as {ids[0] if ids else ''!r}."
             )
     chosen = sorted(
-        (one for one in tasks if not patterns or any(fnmatch.fnmatchcase(one.id, pattern) for pattern in patterns)),
+        (task for task in tasks if not patterns or any(fnmatch.fnmatchcase(task.id, pattern) for pattern in patterns)),
         key=lambda task: task.id,
     )
     return chosen if shard is None else chosen[shard.part - 1 :: shard.of]
@@ -144,7 +144,7 @@ class Run:
 
     def _recorded(self) -> RunRecord:
         plan = self.plan
-        made = RunRecord(
+        record = RunRecord(
             run_id=uuid.uuid4().hex[:12], agent=plan.agent.name, agent_settings=plan.agent.settings,
             attempts=plan.attempts, timeout_multiplier=plan.timeout_multiplier,
             shard=None if plan.shard is None else str(plan.shard), separate_verifier=plan.separate_verifier,
@@ -152,20 +152,20 @@ class Run:
         )  # fmt: skip
         path = self.results.path / RUN_NAME
         try:
-            before = RunRecord.model_validate_json(path.read_bytes())
+            previous = RunRecord.model_validate_json(path.read_bytes())
         except FileNotFoundError:
-            self.results.write_json(RUN_NAME, made.model_dump_json(indent=2) + "\n")
-            return made
+            self.results.write_json(RUN_NAME, record.model_dump_json(indent=2) + "\n")
+            return record
         except ValidationError:
             raise UsageError(f"{path} is not the record of a run. Remedy: name another directory.") from None
         compared = "agent", "agent_settings", "attempts", "timeout_multiplier", "shard", "separate_verifier", "tasks"
         for name in compared:
-            if (was := getattr(before, name)) != (now := getattr(made, name)):
+            if (was := getattr(previous, name)) != (value := getattr(record, name)):
                 raise UsageError(
-                    f"{path.parent} holds the results of another run: {_changed(name, was, now)}. "
+                    f"{path.parent} holds the results of another run: {_changed(name, was, value)}. "
                     "Remedy: name another directory (-o)."
                 )
-        return before
+        return previous
 
     def _tell(self, event: RunEvent) -> None:
         if self._listener is not None:
@@ -187,35 +187,39 @@ class Run:
         """
         background = ThreadPoolExecutor(1, thread_name_prefix="run")
         with self._alone(), contextlib.closing(self._executor), background:
-            done = {key: one for key, one in self.results.finished().items() if one.outcome not in INCONCLUSIVE}
-            self._make_networks(done)
+            results = {
+                key: result for key, result in self.results.finished().items() if result.outcome not in INCONCLUSIVE
+            }
+            self._make_networks(results)
             self._executor.check()
             noted = background.submit(self._note_machine)
             _remove_orphaned_sandboxes()
-            self._tell(RunBegan(len(self.keys()), dict(done)))
-            self._tell_absent_images(done)
+            self._tell(RunBegan(len(self.keys()), dict(results)))
+            self._tell_absent_images(results)
             self.plan.agent.begin(self._tell)
-            self._do((key for key in self.keys() if key not in done), done)
-            self._do((key for key in self._repeats(done) if key not in done), done)
+            self._do((key for key in self.keys() if key not in results), results)
+            self._do((key for key in self._repeats(results) if key not in results), results)
             noted.result()
-        return done
+        return results
 
-    def _make_networks(self, done: Mapping[TrialKey, TrialResult]) -> None:
+    def _make_networks(self, results: Mapping[TrialKey, TrialResult]) -> None:
         """Start to make the networks that the first trials need, so that they need not wait for them."""
         separate = self.plan.separate_verifier
-        tasks = [self._tasks[key.task] for key in self.keys() if key not in done]
+        tasks = [self._tasks[key.task] for key in self.keys() if key not in results]
         needed = [
-            one for one in tasks
-            if one.environment.compose is None and opens_network(one, self.plan.agent, separate_verifier=separate)
+            task for task in tasks
+            if task.environment.compose is None and opens_network(task, self.plan.agent, separate_verifier=separate)
         ]  # fmt: skip
         if self._is_local:
             self._images.networks.begin(min(len(needed), self._executor.slots))
 
-    def _tell_absent_images(self, done: Mapping[TrialKey, TrialResult]) -> None:
+    def _tell_absent_images(self, results: Mapping[TrialKey, TrialResult]) -> None:
         """Report trials that cannot begin for want of their image at once; the others are carried out."""
-        left = [self._tasks[name] for name in {key.task for key in self.keys() if key not in done}]
-        environments = [task.environment for task in left]
-        environments += [step.verifier.environment for task in left for step in task.steps if step.verifier.environment]
+        remaining = [self._tasks[name] for name in {key.task for key in self.keys() if key not in results}]
+        environments = [task.environment for task in remaining]
+        environments += [
+            step.verifier.environment for task in remaining for step in task.steps if step.verifier.environment
+        ]
         if self._is_local and environments:
             with contextlib.suppress(OhsandboxError):  # the trials tell it better
                 for name, reason in self._images.absent(environments).items():
@@ -223,12 +227,16 @@ class Run:
 
     def _note_machine(self) -> None:
         """Add this machine to the record where it is not known yet."""
-        here = {"python": platform.python_version(), "system": platform.platform(), "processors": str(os.cpu_count())}
-        here["concurrent trials"] = str(self._executor.slots)
+        machine = {
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "processors": str(os.cpu_count()),
+        }
+        machine["concurrent trials"] = str(self._executor.slots)
         with contextlib.suppress(OhsandboxError):  # with the sandboxes on other machines, none may be here
-            here |= engine_facts()
-        if here not in self.record.machines:
-            self.record = self.record.model_copy(update={"machines": [*self.record.machines, here]})
+            machine |= engine_facts()
+        if machine not in self.record.machines:
+            self.record = self.record.model_copy(update={"machines": [*self.record.machines, machine]})
             self.results.write_json(RUN_NAME, self.record.model_dump_json(indent=2) + "\n")
 
     @contextlib.contextmanager
@@ -243,20 +251,20 @@ class Run:
         finally:
             os.close(descriptor)
 
-    def _repeats(self, done: dict[TrialKey, TrialResult]) -> list[TrialKey]:
-        failed = dict.fromkeys(key.task for key in self.keys() if key in done and done[key].outcome in FAILED)
+    def _repeats(self, results: dict[TrialKey, TrialResult]) -> list[TrialKey]:
+        failed = dict.fromkeys(key.task for key in self.keys() if key in results and results[key].outcome in FAILED)
         first = self.plan.attempts + 1
         return [TrialKey(task, first + number) for number in range(self.plan.repeat_failed) for task in failed]
 
-    def _do(self, keys: Iterable[TrialKey], done: dict[TrialKey, TrialResult]) -> None:
+    def _do(self, keys: Iterable[TrialKey], results: dict[TrialKey, TrialResult]) -> None:
         """Run the trials; a try that is to be repeated waits in the queue and not in a slot."""
         queue = [_Attempt(0.0, order, key) for order, key in enumerate(keys)]
         running: dict[Future[TrialResult], _Attempt] = {}
         try:
             while queue or running:
                 while queue and len(running) < self._executor.slots and queue[0].not_before <= time.monotonic():
-                    one = heapq.heappop(queue)
-                    running[self._begin(one)] = one
+                    attempt = heapq.heappop(queue)
+                    running[self._begin(attempt)] = attempt
                 pause = max(0.0, queue[0].not_before - time.monotonic()) if queue else None
                 if not running:
                     time.sleep(pause or 0.0)
@@ -264,33 +272,33 @@ class Run:
                 timeout = LOOK_EVERY_S if pause is None else min(pause, LOOK_EVERY_S)
                 timeout = timeout if len(running) < self._executor.slots else LOOK_EVERY_S
                 for future in wait(running, timeout, FIRST_COMPLETED).done:
-                    one = running.pop(future)
-                    if (again := self._ended(one, future.result(), done)) is not None:
+                    attempt = running.pop(future)
+                    if (again := self._ended(attempt, future.result(), results)) is not None:
                         heapq.heappush(queue, again)
-                    elif self.plan.fail_fast and done[one.key].outcome != "pass":
+                    elif self.plan.fail_fast and results[attempt.key].outcome != "pass":
                         queue.clear()
         except BaseException:
-            for one in running.values():
-                self._tell(TrialCancelled(one.key))
+            for attempt in running.values():
+                self._tell(TrialCancelled(attempt.key))
             raise
 
-    def _begin(self, one: _Attempt) -> Future[TrialResult]:
-        self._tell(TrialBegan(one.key, one.tries))
-        task = self._tasks[one.key.task]
-        spec = TrialSpec(task, self._digests[task.id], one.key.attempt, self.plan.agent, self._options)
-        return self._executor.submit(spec, self.results.begin(one.key))
+    def _begin(self, attempt: _Attempt) -> Future[TrialResult]:
+        self._tell(TrialBegan(attempt.key, attempt.tries))
+        task = self._tasks[attempt.key.task]
+        spec = TrialSpec(task, self._digests[task.id], attempt.key.attempt, self.plan.agent, self._options)
+        return self._executor.submit(spec, self.results.begin(attempt.key))
 
-    def _ended(self, one: _Attempt, result: TrialResult, done: dict[TrialKey, TrialResult]) -> _Attempt | None:
-        if result.outcome == "infrastructure_error" and one.tries < self.plan.infrastructure_tries:
-            self._tell(TryFailed(one.key, result.fault))
-            pause = RETRY_PAUSES_S[min(one.tries, len(RETRY_PAUSES_S)) - 1]
-            return one._replace(not_before=time.monotonic() + pause, tries=one.tries + 1)
+    def _ended(self, attempt: _Attempt, result: TrialResult, results: dict[TrialKey, TrialResult]) -> _Attempt | None:
+        if result.outcome == "infrastructure_error" and attempt.tries < self.plan.infrastructure_tries:
+            self._tell(TryFailed(attempt.key, result.fault))
+            pause = RETRY_PAUSES_S[min(attempt.tries, len(RETRY_PAUSES_S)) - 1]
+            return attempt._replace(not_before=time.monotonic() + pause, tries=attempt.tries + 1)
         if result.outcome == "infrastructure_error" and _was_ended_by_agent(result.fault):
             result = result.model_copy(update={"outcome": "agent_error"})
-        is_repeat = one.key.attempt > self.plan.attempts
-        result = result.model_copy(update={"infrastructure_tries": one.tries, "is_repeat": is_repeat})
+        is_repeat = attempt.key.attempt > self.plan.attempts
+        result = result.model_copy(update={"infrastructure_tries": attempt.tries, "is_repeat": is_repeat})
         self.results.finish(result)
-        done[one.key] = result
+        results[attempt.key] = result
         self._tell(TrialEnded(result))
         return None
 
@@ -311,21 +319,21 @@ def _remove_orphaned_sandboxes() -> None:
         inventory.collect_garbage(keep_networks=True)
 
 
-def _changed(name: str, was: Any, now: Any) -> str:
+def _changed(name: str, was: Any, new: Any) -> str:
     """Describe, of several settings, the first that differs."""
     if name == "tasks":
-        return _changed_tasks(was, now)
+        return _changed_tasks(was, new)
     if name == "agent_settings":
-        name = next(one for one in (*now, *was) if was.get(one) != now.get(one))
-        was, now = was.get(name), now.get(name)
-    return f"{name} was {was} and is {now}"
+        name = next(name_in_both for name_in_both in (*new, *was) if was.get(name_in_both) != new.get(name_in_both))
+        was, new = was.get(name), new.get(name)
+    return f"{name} was {was} and is {new}"
 
 
-def _changed_tasks(before: dict[str, str], now: dict[str, str]) -> str:
+def _changed_tasks(old_digests: dict[str, str], new_digests: dict[str, str]) -> str:
     """Describe the changed tasks, with one example."""
-    if gone := sorted(before.keys() - now.keys()):
-        return f"task {gone[0]!r} is not among the {len(now)} tasks given"
-    if new := sorted(now.keys() - before.keys()):
+    if removed := sorted(old_digests.keys() - new_digests.keys()):
+        return f"task {removed[0]!r} is not among the {len(new_digests)} tasks given"
+    if new := sorted(new_digests.keys() - old_digests.keys()):
         return f"task {new[0]!r} is new"
-    changed = sorted(name for name in now if now[name] != before[name])
+    changed = sorted(name for name in new_digests if new_digests[name] != old_digests[name])
     return f"task {changed[0]!r} has changed"

@@ -67,48 +67,48 @@ def put_for_all(runtime: Runtime, files: Sequence[Files]) -> None:
     Raises:
         SandboxFileError, SandboxUnavailable: as `put`.
     """
-    for one in files:
-        if _put_texts(runtime, one, user="root", for_all=True):
+    for entry in files:
+        if _put_texts(runtime, entry, user="root", for_all=True):
             continue
-        put(runtime, one, user="root")
-        if one.source is not None:
-            place = _place(runtime, one)
-            runtime.run(["/bin/sh", "-c", _READABLE, "sh", place], user="root", workdir="/")
+        put(runtime, entry, user="root")
+        if entry.source is not None:
+            target = _place(runtime, entry)
+            runtime.run(["/bin/sh", "-c", _READABLE, "sh", target], user="root", workdir="/")
 
 
 def _put_texts(runtime: Runtime, files: Files, *, user: str | None, for_all: bool = False) -> bool:
     """Write a small tree of texts with one shell, where possible: three processes instead of four for each file."""
     small = _small_files(files)
-    if small is None or sum(len(one.data) for one in small) > MAX_TEXTS_BYTES:
+    if small is None or sum(len(file.data) for file in small) > MAX_TEXTS_BYTES:
         return False
-    if any(b"\0" in one.data or len(one.data) > MAX_TEXT_BYTES for one in small):
+    if any(b"\0" in file.data or len(file.data) > MAX_TEXT_BYTES for file in small):
         return False
     try:
-        texts = [one.data.decode() for one in small]
+        texts = [file.data.decode() for file in small]
     except UnicodeDecodeError:
         return False
     if not small:
         return files.source is None
-    place = _place(runtime, files)
+    target = _place(runtime, files)
     if for_all and files.source is not None:
-        small = [one.for_all() for one in small]
-    script = _script_of(place, small, is_readable=for_all and files.source is not None)
+        small = [file.for_all() for file in small]
+    script = _script_of(target, small, is_readable=for_all and files.source is not None)
     return runtime.run(["/bin/sh", "-c", script, "sh", *texts], user=user, workdir="/").exit_code == 0
 
 
-def _script_of(place: str, small: Sequence[_SmallFile], *, is_readable: bool) -> str:
+def _script_of(target: str, small: Sequence[_SmallFile], *, is_readable: bool) -> str:
     """Return a POSIX shell script that writes its arguments to the files, with their modes, replacing existing ones."""
-    paths = [posixpath.join(place, one.name) for one in small]
-    directories = shlex.join(sorted({place, *map(posixpath.dirname, paths)}))
-    lines = ["umask 022", f"[ ! -d {shlex.quote(place)} ] || was=1", f"mkdir -p -- {directories} || exit"]
+    paths = [posixpath.join(target, file.name) for file in small]
+    directories = shlex.join(sorted({target, *map(posixpath.dirname, paths)}))
+    lines = ["umask 022", f"[ ! -d {shlex.quote(target)} ] || was=1", f"mkdir -p -- {directories} || exit"]
     for number, path in enumerate(map(shlex.quote, paths), 1):
         lines.append(f"[ ! -e {path} ] && [ ! -h {path} ] || rm -f -- {path} || exit")
         lines.append(f'printf %s "${{{number}}}" >{path} || exit')
-    for mode in sorted({one.mode for one in small} - {0o644}):
-        of_mode = shlex.join(path for path, one in zip(paths, small, strict=True) if one.mode == mode)
+    for mode in sorted({file.mode for file in small} - {0o644}):
+        of_mode = shlex.join(path for path, file in zip(paths, small, strict=True) if file.mode == mode)
         lines.append(f"chmod {mode:o} -- {of_mode} || exit")
     if is_readable:
-        lines.append(f'[ -z "$was" ] || {{ set -- {shlex.quote(place)}; {_READABLE.strip()}; }}')
+        lines.append(f'[ -z "$was" ] || {{ set -- {shlex.quote(target)}; {_READABLE.strip()}; }}')
     return "\n".join(lines)
 
 
@@ -136,10 +136,10 @@ def put(runtime: Runtime, files: Files, *, user: str | None) -> None:
     if files.source is None:
         return
     if files.excluded:
-        with tempfile.TemporaryDirectory() as place:
-            here = Path(place, "files")
-            shutil.copytree(files.source, here, symlinks=True, ignore=partial(_left_out, files))
-            put(runtime, files.model_copy(update={"source": here, "excluded": (), "texts": {}}), user=user)
+        with tempfile.TemporaryDirectory() as temporary:
+            staging = Path(temporary, "files")
+            shutil.copytree(files.source, staging, symlinks=True, ignore=partial(_left_out, files))
+            put(runtime, files.model_copy(update={"source": staging, "excluded": (), "texts": {}}), user=user)
         return
     if (small := _small_tree(files.source)) is None:
         runtime.upload(files.source, files.target, user=user)
@@ -156,15 +156,15 @@ def _give(runtime: Runtime, files: Files, owner: str) -> None:
         while name:
             paths.add(posixpath.join(target, name))
             name = posixpath.dirname(name)  # noqa: PLW2901 - up to the target
-    given = runtime.run(["chown", "-h", owner, "--", *sorted(paths - {"/"})], user="root", workdir="/")
-    if given.exit_code != 0:
-        said = last_words(given.stderr)
-        raise UsageError(f"The files at {target} cannot be given to {owner!r}: {said}. Name a user of the image.")
+    result = runtime.run(["chown", "-h", owner, "--", *sorted(paths - {"/"})], user="root", workdir="/")
+    if result.exit_code != 0:
+        output = last_words(result.stderr)
+        raise UsageError(f"The files at {target} cannot be given to {owner!r}: {output}. Name a user of the image.")
 
 
-def _left_out(files: Files, place: str, names: list[str]) -> set[str]:
-    below = Path(place).relative_to(files.source or place)
-    return {name for name in names if (below / name).as_posix() in files.excluded}
+def _left_out(files: Files, directory: str, names: list[str]) -> set[str]:
+    relative = Path(directory).relative_to(files.source or directory)
+    return {name for name in names if (relative / name).as_posix() in files.excluded}
 
 
 def _small_files(files: Files) -> list[_SmallFile] | None:
@@ -179,7 +179,7 @@ def _small_files(files: Files) -> list[_SmallFile] | None:
 
 def _small_tree(root: Path) -> list[_SmallFile] | None:
     """The regular files of a small tree; None where it is large, or holds anything else."""
-    found, total = list[tuple[str, Path, int]](), 0
+    found_files, total = list[tuple[str, Path, int]](), 0
     for path in _walk(root):
         status = path.lstat()
         if stat.S_ISDIR(status.st_mode):
@@ -187,15 +187,15 @@ def _small_tree(root: Path) -> list[_SmallFile] | None:
                 return None  # an empty directory has to arrive, too
             continue
         total += status.st_size
-        if not stat.S_ISREG(status.st_mode) or len(found) == _MAX_SMALL_FILES or total > _MAX_SMALL_BYTES:
+        if not stat.S_ISREG(status.st_mode) or len(found_files) == _MAX_SMALL_FILES or total > _MAX_SMALL_BYTES:
             return None
-        found.append((path.relative_to(root).as_posix(), path, stat.S_IMODE(status.st_mode) & 0o777))
-    return [_SmallFile(name, path.read_bytes(), mode) for name, path, mode in found]
+        found_files.append((path.relative_to(root).as_posix(), path, stat.S_IMODE(status.st_mode) & 0o777))
+    return [_SmallFile(name, path.read_bytes(), mode) for name, path, mode in found_files]
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    for directory, below, names in os.walk(root):
-        for name in (*below, *names):
+    for directory, subdirectories, names in os.walk(root):
+        for name in (*subdirectories, *names):
             yield Path(directory, name)
 
 
@@ -234,7 +234,7 @@ def _fetch(runtime: Runtime, source: str, target: Path, budget: _FetchBudget) ->
         entries = runtime.list_dir(source, user="root")
         if not entries:
             return []
-        if len(entries) <= _MAX_SMALL_FILES and all(_is_small(one) for one in entries):
+        if len(entries) <= _MAX_SMALL_FILES and all(_is_small(entry) for entry in entries):
             target.mkdir(parents=True, exist_ok=True)
             for entry in entries:
                 (target / entry.name).write_bytes(
@@ -245,7 +245,7 @@ def _fetch(runtime: Runtime, source: str, target: Path, budget: _FetchBudget) ->
         target.parent.mkdir(parents=True, exist_ok=True)
         limits = FETCH_LIMITS._replace(total_bytes=budget.left_bytes, file_bytes=budget.left_bytes)
         left_out = runtime.download(source, target, user="root", limits=limits)
-        return [f"{one.path}: {one.reason}" for one in left_out]
+        return [f"{entry.path}: {entry.reason}" for entry in left_out]
     except FileNotFoundError:
         return []
     except SandboxFileError as error:
@@ -258,18 +258,20 @@ def _fetch_entries(runtime: Runtime, source: str, target: Path, budget: _FetchBu
     """Fetch the entries of a directory that is too large, as far as the budget allows, the smallest first."""
     try:
         entries = sorted(
-            runtime.list_dir(source, user="root"), key=lambda one: (one.kind == "directory", one.size_bytes)
+            runtime.list_dir(source, user="root"), key=lambda entry: (entry.kind == "directory", entry.size_bytes)
         )
     except OSError:
         return [f"{source}: {refusal}"]
-    told = list[str]()
+    refusals = list[str]()
     for number, entry in enumerate(entries):
-        here, there = target / entry.name, posixpath.join(source, entry.name)
-        if number >= MAX_ENTRIES or there.count("/") > MAX_DEPTH:
-            return [*told, f"{source}: {len(entries) - number} entries more: {refusal}"]
+        local_path, remote_path = target / entry.name, posixpath.join(source, entry.name)
+        if number >= MAX_ENTRIES or remote_path.count("/") > MAX_DEPTH:
+            return [*refusals, f"{source}: {len(entries) - number} entries more: {refusal}"]
         if not _is_plain(entry.name) or (entry.kind == "file" and entry.size_bytes > budget.left_bytes):
-            told.append(f"{there}: {refusal}")
+            refusals.append(f"{remote_path}: {refusal}")
             continue
-        told += _fetch(runtime, there, here, budget)
-        budget.left_bytes -= sum(path.lstat().st_size for path in (here, *here.rglob("*")) if path.is_file())
-    return told
+        refusals += _fetch(runtime, remote_path, local_path, budget)
+        budget.left_bytes -= sum(
+            path.lstat().st_size for path in (local_path, *local_path.rglob("*")) if path.is_file()
+        )
+    return refusals

@@ -107,12 +107,12 @@ def pass_at(k: int, tasks: Iterable[TaskCount]) -> float | None:
 
     Source: M. Chen et al., "Evaluating large language models trained on code" (2021), section 2.1.
     """
-    found = []
+    chances = []
     for passed, attempts in tasks:
         if attempts < k:
             return None
-        found.append(1 - Fraction(math.comb(attempts - passed, k), math.comb(attempts, k)))
-    return float(sum(found, Fraction()) / len(found)) if found else None
+        chances.append(1 - Fraction(math.comb(attempts - passed, k), math.comb(attempts, k)))
+    return float(sum(chances, Fraction()) / len(chances)) if chances else None
 
 
 def paired_test(differences: Sequence[Fraction]) -> _PairedTest:
@@ -124,10 +124,12 @@ def paired_test(differences: Sequence[Fraction]) -> _PairedTest:
     a fixed seed, and p = (hits + 1) / (draws + 1) (B. Phipson and G. K. Smyth, Stat. Appl. Genet. Mol. Biol. 9 (2010)
     article 39).
     """
-    sizes = Counter(abs(one) for one in differences if one)
+    sizes = Counter(abs(difference) for difference in differences if difference)
     if len(sizes) <= 1:
-        found = mcnemar(sum(one > 0 for one in differences), sum(one < 0 for one in differences))
-        return found if set(sizes) <= {1} else found._replace(method="sign test over tasks, exact")
+        result = mcnemar(
+            sum(difference > 0 for difference in differences), sum(difference < 0 for difference in differences)
+        )
+        return result if set(sizes) <= {1} else result._replace(method="sign test over tasks, exact")
     scale = math.lcm(*(size.denominator for size in sizes))
     groups = {int(size * scale): count for size, count in sizes.items()}
     observed = int(sum(differences, Fraction()) * scale)
@@ -155,10 +157,10 @@ def _exact_flips(groups: dict[int, int], span: int, observed: int) -> _PairedTes
     reach = 0
     for size in (size for size, count in groups.items() for _ in range(count)):
         after = [0.0] * len(chances)
-        for at in range(span - reach, span + reach + 1):
-            if half := chances[at] / 2:
-                after[at - size] += half
-                after[at + size] += half
+        for position in range(span - reach, span + reach + 1):
+            if half := chances[position] / 2:
+                after[position - size] += half
+                after[position + size] += half
         chances, reach = after, reach + size
     worse = math.fsum(chances[: span + observed + 1])
     far = abs(observed)
@@ -188,11 +190,11 @@ def mean_difference(differences: Sequence[Fraction], *, confidence: float = CONF
     """
     if not differences:
         return None
-    step = Fraction(1, math.lcm(*(one.denominator for one in differences)))
+    step = Fraction(1, math.lcm(*(difference.denominator for difference in differences)))
     adjusted = [*differences, step, -step]
     count = len(adjusted)
     middle = sum(adjusted, Fraction()) / count
-    variance = sum(((one - middle) ** 2 for one in adjusted), Fraction()) / count
+    variance = sum(((difference - middle) ** 2 for difference in adjusted), Fraction()) / count
     half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(variance / count)
     value = float(sum(differences, Fraction()) / len(differences))
     low, high = max(-1.0, float(middle) - half), min(1.0, float(middle) + half)

@@ -197,13 +197,13 @@ class Task(Model):
             # of a list, the line and the directory that its image is built from; where they lie does not matter
             task = self.model_copy(update={"environment": self.environment.model_copy(update={"build": None})})
             root = self.environment.build or root
-        told = task.model_dump_json(exclude={"path"})
-        told = told.replace(str(self.path.resolve()), ".").replace(str(self.path), ".")
-        found = hashlib.sha256(told.encode("utf-8", "surrogatepass"))
+        description = task.model_dump_json(exclude={"path"})
+        description = description.replace(str(self.path.resolve()), ".").replace(str(self.path), ".")
+        digest = hashlib.sha256(description.encode("utf-8", "surrogatepass"))
         for file in sorted(root.rglob("*")):
-            found.update(f"\0{file.relative_to(root)}\0{file.lstat().st_mode:o}\0".encode("utf-8", "surrogateescape"))
+            digest.update(f"\0{file.relative_to(root)}\0{file.lstat().st_mode:o}\0".encode("utf-8", "surrogateescape"))
             if file.is_symlink():
-                found.update(str(file.readlink()).encode("utf-8", "surrogateescape"))
+                digest.update(str(file.readlink()).encode("utf-8", "surrogateescape"))
             elif file.is_file():
-                found.update(hashlib.sha256(file.read_bytes()).digest())
-        return f"sha256:{found.hexdigest()}"
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+        return f"sha256:{digest.hexdigest()}"

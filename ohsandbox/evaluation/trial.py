@@ -67,9 +67,9 @@ class TrialSpec(NamedTuple):
 
 def opens_network(task: Task, agent: EvaluatedAgent, *, separate_verifier: bool) -> bool:
     """Whether the sandbox in which the agent works on a task has an open network at any time."""
-    verifiers = [] if separate_verifier else [one.verifier for one in task.steps]
-    phases = [one.network for one in verifiers if one.environment is None]
-    return "open" in {*phases, *(agent.network or one.agent.network for one in task.steps)}
+    verifiers = [] if separate_verifier else [step.verifier for step in task.steps]
+    phases = [verifier.network for verifier in verifiers if verifier.environment is None]
+    return "open" in {*phases, *(agent.network or step.agent.network for step in task.steps)}
 
 
 class _StepEnd(NamedTuple):
@@ -147,8 +147,8 @@ class Trial:
             self._images, self._options, lease, cancel=self._cancel,
             labels={"eval.task": task.id, "eval.attempt": str(self.attempt)},
         )  # fmt: skip
-        if (asked := task.environment.cpus or 0) > lease.cpus:
-            self._notes.append(f"the task asks for {asked:g} processors, and this machine has {lease.cpus:g}")
+        if (wanted_cpus := task.environment.cpus or 0) > lease.cpus:
+            self._notes.append(f"the task asks for {wanted_cpus:g} processors, and this machine has {lease.cpus:g}")
         with contextlib.ExitStack() as stack:
             with self._timed("image"):
                 image = stack.enter_context(self._images.held(task.environment))
@@ -195,7 +195,10 @@ class Trial:
             if is_first:
                 self._baseline = find_baseline(runtime)
             if step.verifier.environment is None:
-                users = [step.verifier.user, *(one.user for one in step.verifier.collect if one.service is None)]
+                users = [
+                    step.verifier.user,
+                    *(collect.user for collect in step.verifier.collect if collect.service is None),
+                ]
                 self._sandboxes.check_users(runtime, users)
         with self._timed("agent", step), self._accounting.watched(runtime, "agent", self._scaled(step.agent.timeout_s)):
             report = self.agent.work(
@@ -235,27 +238,31 @@ class Trial:
 
     def _collect_of_services(self, runtime: ServiceRuntime, step: Step, directory: Path) -> None:
         """Save the agent's work in each named service beside the sandbox; a service that has ended is noted."""
-        named = {one.service for one in step.verifier.collect} | {one.service for one in step.artifacts}
-        for service in sorted(filter(None, named)):
-            with self._of_service(service), runtime.joined(service) as other:
-                self._collect_of(other, step, directory, service)
+        services = {collect.service for collect in step.verifier.collect} | {
+            artifact.service for artifact in step.artifacts
+        }
+        for service in sorted(filter(None, services)):
+            with self._of_service(service), runtime.joined(service) as service_runtime:
+                self._collect_of(service_runtime, step, directory, service)
 
     def _collect_of(self, runtime: DockerRuntime, step: Step, directory: Path, service: str | None) -> None:
         """Run the commands, then copy the artifacts, of one service; None is the sandbox."""
-        for one in step.verifier.collect:
-            if one.service == service:
+        for collect in step.verifier.collect:
+            if collect.service == service:
                 with self._of_service(service):
-                    self._collect_by(runtime, one)
+                    self._collect_by(runtime, collect)
         for artifact in step.artifacts:
             if artifact.service == service:
                 target = directory / "artifacts" / artifact.name
                 with self._of_service(service):
                     self._notes += fetch(runtime, artifact.source, target, exclude=artifact.exclude)
 
-    def _collect_by(self, runtime: DockerRuntime, what: Collect) -> None:
-        ended = runtime.run(["/bin/sh", "-c", what.command], user=what.user, timeout_s=self._limit(what.timeout_s))
+    def _collect_by(self, runtime: DockerRuntime, collect: Collect) -> None:
+        ended = runtime.run(
+            ["/bin/sh", "-c", collect.command], user=collect.user, timeout_s=self._limit(collect.timeout_s)
+        )
         if ended.exit_code != 0:
-            self._notes.append(f"collect command ended with exit code {ended.exit_code}: {what.command[:80]}")
+            self._notes.append(f"collect command ended with exit code {ended.exit_code}: {collect.command[:80]}")
 
     @contextlib.contextmanager
     def _of_service(self, service: str | None) -> Iterator[None]:
@@ -273,12 +280,12 @@ class Trial:
         if verifier.environment is not None:
             with (
                 self._images.held(verifier.environment),
-                self._sandboxes.make(verifier.environment, verifier.network, verifier.allow) as other,
+                self._sandboxes.make(verifier.environment, verifier.network, verifier.allow) as fresh_runtime,
             ):
                 self._network = verifier.network
-                self._sandboxes.prepare(other, verifier.environment)
-                hand_over_artifacts(other, step.artifacts, directory / "artifacts")
-                return self._judge(other, step, directory)
+                self._sandboxes.prepare(fresh_runtime, verifier.environment)
+                hand_over_artifacts(fresh_runtime, step.artifacts, directory / "artifacts")
+                return self._judge(fresh_runtime, step, directory)
         if not self._options.separate_verifier:
             self._set_network(runtime, verifier.network, verifier.allow, credentials=False)
             with _as_the_agent_left_it():
@@ -286,22 +293,22 @@ class Trial:
         with self._sandboxes.make(self.task.environment, verifier.network, verifier.allow) as fresh:
             self._network = verifier.network
             self._sandboxes.prepare(fresh, self.task.environment)
-            for one in self.task.steps[: self.task.steps.index(step) + 1]:
-                self._sandboxes.set_up(fresh, one)
+            for earlier in self.task.steps[: self.task.steps.index(step) + 1]:
+                self._sandboxes.set_up(fresh, earlier)
             if self._baseline is not None and patch_fault is None:
                 hand_over_patch(fresh, self._baseline, directory / _PATCH_NAME)
             else:
-                place = self._baseline.top if self._baseline else fresh.workdir
-                self._notes += hand_over_tree(runtime, fresh, place)
+                directory_name = self._baseline.top if self._baseline else fresh.workdir
+                self._notes += hand_over_tree(runtime, fresh, directory_name)
             hand_over_artifacts(fresh, step.artifacts, directory / "artifacts")
             return self._judge(fresh, step, directory)
 
     def _judge(self, runtime: DockerRuntime, step: Step, directory: Path) -> Score:
-        asked, began = step.verifier.timeout_s, datetime.now(UTC)
+        timeout_s, began = step.verifier.timeout_s, datetime.now(UTC)
         try:
-            with self._accounting.watched(runtime, "verifier", self._scaled(asked)):
+            with self._accounting.watched(runtime, "verifier", self._scaled(timeout_s)):
                 return verify(
-                    runtime, step.verifier, directory / "verifier", timeout_s=self._limit(asked) or asked,
+                    runtime, step.verifier, directory / "verifier", timeout_s=self._limit(timeout_s) or timeout_s,
                     cancel=self._cancel,
                 )  # fmt: skip
         finally:
@@ -389,12 +396,12 @@ class Trial:
     def _timed(self, name: str, step: Step | None = None) -> Iterator[None]:
         self._phase = name if step is None or not step.name else f"{step.name}: {name}"
         self._tell(self._phase)
-        at, began, phase = datetime.now(UTC), time.monotonic(), self._phase
+        started_at, began, phase = datetime.now(UTC), time.monotonic(), self._phase
         try:
             yield
         finally:
             seconds = time.monotonic() - began
-            self._phases.append(Phase(name=phase, started_at=at, seconds=seconds, network=self._network))
+            self._phases.append(Phase(name=phase, started_at=started_at, seconds=seconds, network=self._network))
 
 
 @contextlib.contextmanager
@@ -408,9 +415,9 @@ def _as_the_agent_left_it() -> Iterator[None]:
 
 def _write_network(runtime: DockerRuntime, path: Path, *, since: datetime) -> list[NetworkDecision]:
     """Write the decisions of the allowlist, one per line, and return them; without any no file is written."""
-    decisions = [one for one in runtime.network_decisions() if one.time >= since.timestamp()]
+    decisions = [decision for decision in runtime.network_decisions() if decision.time >= since.timestamp()]
     if decisions:
-        path.write_text("".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in decisions))
+        path.write_text("".join(json.dumps(dataclasses.asdict(decision)) + "\n" for decision in decisions))
     return decisions
 
 
@@ -419,9 +426,11 @@ def _unreached(decisions: Sequence[NetworkDecision]) -> list[str]:
 
     They change no outcome: what an agent leaves behind may make a verifier ask for anything.
     """
-    refused = [one for one in decisions if not (one.allowed and one.rule)]
-    told = dict.fromkeys(f"the verifier could not reach {one.host}:{one.port}: it {one.reason}" for one in refused)
-    return [*told][:_MAX_UNREACHED]
+    refused = [decision for decision in decisions if not (decision.allowed and decision.rule)]
+    notes = dict.fromkeys(
+        f"the verifier could not reach {decision.host}:{decision.port}: it {decision.reason}" for decision in refused
+    )
+    return [*notes][:_MAX_UNREACHED]
 
 
 def _goes_on(step: Step, end: _StepEnd) -> bool:
@@ -432,16 +441,18 @@ def _goes_on(step: Step, end: _StepEnd) -> bool:
 
 def _outcome(reward: float, ends: list[tuple[Step, _StepEnd]]) -> tuple[Outcome, Fault | None]:
     reports = [end.report for _, end in ends]
-    stopped = next((one for one in reports if one.fault is not None), None)
+    stopped = next((report for report in reports if report.fault is not None), None)
     fault = next((end.fault for _, end in ends if end.fault is not None), None)
-    told = None if stopped is None else Fault(phase="agent", kind=stopped.fault or "", message=stopped.message)
+    fault_of_agent = (
+        None if stopped is None else Fault(phase="agent", kind=stopped.fault or "", message=stopped.message)
+    )
     if fault is None and reward >= _PASSING_REWARD:
-        return "pass", told
+        return "pass", fault_of_agent
     if stopped is not None and stopped.is_model_fault:
-        return "model_error", told
+        return "model_error", fault_of_agent
     if fault is not None:
         return "verifier_error", fault
-    return ("fail", None) if told is None else ("agent_error", told)
+    return ("fail", None) if fault_of_agent is None else ("agent_error", fault_of_agent)
 
 
 def _rewards(verdicts: Sequence[Score | None], *, final: bool) -> dict[str, float]:
@@ -451,6 +462,6 @@ def _rewards(verdicts: Sequence[Score | None], *, final: bool) -> dict[str, floa
     """
     if final:
         return verdicts[-1].rewards if verdicts and verdicts[-1] is not None else {}
-    given = [one.rewards for one in verdicts if one is not None]
-    names = dict.fromkeys(name for one in given for name in one)
-    return {name: sum(one.get(name, 0.0) for one in given) / len(given) for name in names}
+    rewards = [verdict.rewards for verdict in verdicts if verdict is not None]
+    names = dict.fromkeys(name for step_rewards in rewards for name in step_rewards)
+    return {name: sum(step_rewards.get(name, 0.0) for step_rewards in rewards) / len(rewards) for name in names}

@@ -135,7 +135,7 @@ class TrialSandboxes:
                 environment, self._images, project, env=env, workdir=environment.workdir or image.workdir,
                 ca_bundle=self._options.ca_bundle,
             )  # fmt: skip
-        made = DockerRuntime(
+        runtime = DockerRuntime(
             image.name,
             env=env,
             workdir=environment.workdir or image.workdir,
@@ -149,8 +149,8 @@ class TrialSandboxes:
         )
         has_rules_of_its_own = network == "open" and bool(allow)
         if (opens or network == "open") and not has_rules_of_its_own and not self._options.oci_runtime:
-            made.share_networks(self._images.networks)
-        return made
+            runtime.share_networks(self._images.networks)
+        return runtime
 
     def prepare(self, runtime: DockerRuntime, environment: TaskEnvironment) -> None:
         """Prepare what every task expects: /logs, the files of its environment, a service that is healthy.
@@ -159,10 +159,12 @@ class TrialSandboxes:
             UsageError: the image does not allow it.
             HealthcheckFailed: the service is not.
         """
-        made = runtime.run(["/bin/sh", "-c", _MAKE_LOGS], user="root", workdir="/")
-        if made.exit_code != 0:
-            said = made.stderr.decode(errors="replace").strip()
-            raise UsageError(f"/logs cannot be made in the sandbox: {said}. Use an image in which root can write to /.")
+        result = runtime.run(["/bin/sh", "-c", _MAKE_LOGS], user="root", workdir="/")
+        if result.exit_code != 0:
+            output = result.stderr.decode(errors="replace").strip()
+            raise UsageError(
+                f"/logs cannot be made in the sandbox: {output}. Use an image in which root can write to /."
+            )
         name = self._images.get(environment).name
         if name not in self._images.lacks_utf8:  # once for each image: 3 ms
             lacks = runtime.run(["/bin/sh", "-c", _LACKS_LANGUAGE], workdir="/").exit_code == 0
@@ -187,8 +189,8 @@ class TrialSandboxes:
             lines = runtime.read_bytes("/etc/passwd", user="root", limit_bytes=_MAX_PASSWD_BYTES).splitlines()
         except FileNotFoundError:
             lines = []
-        known = {line.partition(b":")[0].decode(errors="replace") for line in lines}
-        if missing := sorted(names - known):
+        existing = {line.partition(b":")[0].decode(errors="replace") for line in lines}
+        if missing := sorted(names - existing):
             raise UsageError(
                 f"The task's verifier runs as user {missing[0]!r}, whom its image does not have. Remedy: name one of "
                 "/etc/passwd, or a number."
@@ -208,9 +210,11 @@ class TrialSandboxes:
                 ["/bin/sh", "-c", step.setup], user=step.agent.user, cancel=self._cancel, timeout_s=_SETUP_S
             )
             if ended.exit_code != 0:
-                how = f"was stopped after {_SETUP_S:g} s" if ended.timed_out else f"ended with code {ended.exit_code}"
+                ending = (
+                    f"was stopped after {_SETUP_S:g} s" if ended.timed_out else f"ended with code {ended.exit_code}"
+                )
                 printed = last_words(ended.stdout + ended.stderr, 500)
-                raise UsageError(f"The set-up of step {step.name!r} {how}. Correct it. Its last output: {printed}")
+                raise UsageError(f"The set-up of step {step.name!r} {ending}. Correct it. Its last output: {printed}")
         if step.healthcheck is not None:
             self.await_health(runtime, step.healthcheck)
 

@@ -132,8 +132,8 @@ def _prepare(runtime: Runtime, verifier: Verifier) -> None:
     as_root = partial(runtime.run, user="root", workdir="/", timeout_s=_CLEAR_S)
     cleared = as_root(["/bin/sh", "-c", _CLEAR_PLACES, "sh", LOGS, *_replaced(runtime, verifier)])
     if cleared.exit_code != 0:
-        said = last_words(cleared.stderr)
-        raise NoVerdict(f"what lies at {LOGS} or at the place of the tests cannot be removed: {said}")
+        output = last_words(cleared.stderr)
+        raise NoVerdict(f"what lies at {LOGS} or at the place of the tests cannot be removed: {output}")
     put_for_all(runtime, verifier.files)
 
 
@@ -162,14 +162,14 @@ def _by_tests(ended: ExecResult, printed: str, verifier: Verifier) -> Score:
     """
     if ended.exit_code == SETUP_FAILED:
         raise NoVerdict(f"the tests could not be set up: {printed.strip()[-500:]}")
-    found, named = outcomes(printed), (*verifier.must_pass, *verifier.must_not_fail)
-    if not found:
+    by_test, required = outcomes(printed), (*verifier.must_pass, *verifier.must_not_fail)
+    if not by_test:
         raise NoVerdict(
             f"the tests ended with exit code {ended.exit_code} and printed no test's outcome in a form that is known "
             "(pytest, unittest, Django, SymPy)"
         )
-    failed = failures(found, verifier.must_pass, verifier.must_not_fail)
-    passed = len(named or found) - len(failed)
+    failed = failures(by_test, verifier.must_pass, verifier.must_not_fail)
+    passed = len(required or by_test) - len(failed)
     return Score({"reward": float(not failed), "passed": float(passed), "failed": float(len(failed))})
 
 
@@ -198,20 +198,20 @@ def _read(path: Path) -> bytes | None:
 
 def _rewards(data: bytes) -> dict[str, float]:
     try:
-        told = json.loads(data)
+        rewards = json.loads(data)
     except ValueError:
         raise NoVerdict(f"{REWARD_JSON} is not JSON: {data[:80]!r}") from None
-    told = told if isinstance(told, dict) else {"reward": told}
-    if not told:
+    rewards = rewards if isinstance(rewards, dict) else {"reward": rewards}
+    if not rewards:
         raise NoVerdict(f"{REWARD_JSON} holds no reward")
-    return {str(name): _number(value, REWARD_JSON) for name, value in told.items()}
+    return {str(name): _number(value, REWARD_JSON) for name, value in rewards.items()}
 
 
-def _number(value: object, where: str) -> float:
+def _number(value: object, source: str) -> float:
     try:
         number = float(value) if isinstance(value, int | float | str) else math.nan
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise NoVerdict(f"{where} holds {str(value)[:80]!r}: expected a finite number")
+        raise NoVerdict(f"{source} holds {str(value)[:80]!r}: expected a finite number")
     return number

@@ -88,8 +88,8 @@ class EvaluatedAgent(ABC):
 
         A run can be continued only with the same ones.
         """
-        told = {"network": self.network, "allow": list(self.allow), "credentials": list(self.credentials)}
-        return {name: value for name, value in told.items() if value}
+        settings = {"network": self.network, "allow": list(self.allow), "credentials": list(self.credentials)}
+        return {name: value for name, value in settings.items() if value}
 
     def begin(self, tell: Tell) -> None:  # noqa: B027 - most have nothing to do
         """Prepare for the start of a run; tell receives events for the run's user."""
@@ -127,8 +127,8 @@ def program_report(ended: ExecResult, timeout_s: float | None) -> AgentReport:
         return AgentReport(fault="Timeout", message=f"it took longer than {timeout_s:g} s")
     if ended.exit_code != 0:
         cause = ended.cause or _CAUSES.get(ended.exit_code or 0)
-        told = f" ({cause})" if cause else ""
-        return AgentReport(fault="ExitCode", message=f"it ended with exit code {ended.exit_code}{told}")
+        suffix = f" ({cause})" if cause else ""
+        return AgentReport(fault="ExitCode", message=f"it ended with exit code {ended.exit_code}{suffix}")
     return AgentReport()
 
 
@@ -156,8 +156,8 @@ class _MaskedLog:
 
     def _write(self, text: str) -> None:
         data = text.encode("utf-8", "replace")
-        kept = data[: self._left]
-        self._left -= len(kept)
-        self._left_out += len(data) - len(kept)
-        self._file.write(kept)
+        head = data[: self._left]
+        self._left -= len(head)
+        self._left_out += len(data) - len(head)
+        self._file.write(head)
         self._file.flush()

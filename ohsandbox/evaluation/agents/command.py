@@ -45,8 +45,10 @@ class CommandAgent(EvaluatedAgent):
     @property
     def settings(self) -> dict[str, Any]:
         """See `EvaluatedAgent.settings`; only the names of variables are included."""
-        told = {"command": self._command, "setup": self._setup, "env": sorted(self.secrets.names)}
-        masked: dict[str, Any] = self.secrets.masker.mask_json({name: value for name, value in told.items() if value})
+        settings = {"command": self._command, "setup": self._setup, "env": sorted(self.secrets.names)}
+        masked: dict[str, Any] = self.secrets.masker.mask_json(
+            {name: value for name, value in settings.items() if value}
+        )
         return {**masked, **super().settings}
 
     def work(self, runtime: Runtime, assignment: Assignment) -> AgentReport:
@@ -65,9 +67,9 @@ class CommandAgent(EvaluatedAgent):
             self._set_up(runtime, self._setup, assignment)
         file = f"{runtime.scratch_dir}/ohsandbox-instruction-{secrets.token_hex(4)}.md"
         runtime.write_bytes(file, instruction, user=assignment.step.agent.user)
-        told = {INSTRUCTION: assignment.step.instruction, INSTRUCTION_FILE: file}
+        variables = {INSTRUCTION: assignment.step.instruction, INSTRUCTION_FILE: file}
         ended = self.run_logged(
-            runtime, assignment, self._command, _OUTPUT_NAME, env={**self.secrets.environment(), **told},
+            runtime, assignment, self._command, _OUTPUT_NAME, env={**self.secrets.environment(), **variables},
             user=assignment.step.agent.user, stdin=instruction, timeout_s=assignment.timeout_s,
         )  # fmt: skip
         return program_report(ended, assignment.timeout_s)

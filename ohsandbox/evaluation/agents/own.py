@@ -68,8 +68,8 @@ class OhsandboxAgent(EvaluatedAgent):
         self._config = self._settings.llm_config()
         self._open_shared()
         check_price(limits_of(self._settings), self._model)
-        own = keys_of(self._model)
-        self.secrets = self.secrets.hiding(own, never=own.values())
+        keys = keys_of(self._model)
+        self.secrets = self.secrets.hiding(keys, never=keys.values())
 
     def _open_shared(self) -> None:
         self._model = open_model(self._config)
@@ -87,17 +87,17 @@ class OhsandboxAgent(EvaluatedAgent):
     @property
     def settings(self) -> dict[str, Any]:
         """See `EvaluatedAgent.settings`."""
-        told = {name: value for name in _TOLD if (value := getattr(self._config, name)) is not None}
-        told["model"] = self._name
+        settings = {name: value for name in _TOLD if (value := getattr(self._config, name)) is not None}
+        settings["model"] = self._name
         if self._config.price is not None:
-            told["price"] = list(self._config.price)  # as it is read back
+            settings["price"] = list(self._config.price)  # as it is read back
         if self._config.base_url is not None:
             address = urlsplit(self._config.base_url)
-            told["base_url"] = address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
+            settings["base_url"] = address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
         extensions = {"extensions_digest": hashlib.sha256("\0".join(self._extensions).encode()).hexdigest()}
         servers = {"mcp_servers": sorted(self._settings.mcpServers)}
         return {
-            **told,
+            **settings,
             "tools": list(self._settings.tools.names()),
             "limits": limits_of(self._settings).model_dump(exclude_none=True),
             **(servers if servers["mcp_servers"] else {}),
@@ -192,15 +192,15 @@ class ReplayAgent(OhsandboxAgent):
             UsageError: there are none.
         """
         trial = self._recorded.trial(TrialKey(assignment.task.id, assignment.attempt))
-        place = trial / "steps" / assignment.step.name if assignment.step.name else trial
-        directory = place / "agent" / CONVERSATION_NAME
-        found = sorted(directory.glob("*/sdk_events.jsonl"))
-        if len(found) != 1:
+        step_directory = trial / "steps" / assignment.step.name if assignment.step.name else trial
+        directory = step_directory / "agent" / CONVERSATION_NAME
+        recordings = sorted(directory.glob("*/sdk_events.jsonl"))
+        if len(recordings) != 1:
             raise UsageError(
-                f"{directory} holds {len(found)} conversations: expected the recorded one. Remedy: replay a run of our "
-                "own agent on the same tasks, with as many attempts."
+                f"{directory} holds {len(recordings)} conversations: expected the recorded one. Remedy: replay a "
+                "run of our own agent on the same tasks, with as many attempts."
             )
-        return ReplayLLM.load(found[0])
+        return ReplayLLM.load(recordings[0])
 
     def _fault(self, error: BaseException | None) -> AgentReport:
         """Report the end of the recording: that of an agent that was stopped ends without a last answer."""

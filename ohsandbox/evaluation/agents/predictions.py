@@ -42,26 +42,32 @@ class PredictionsAgent(EvaluatedAgent):
         super().__init__()
         self._path = path
         self._places: dict[str, _Place] = {}
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         try:
             for line in read_lines(path, limit_bytes=_MAX_PREDICTION_BYTES):
                 if line.problem is not None:
                     raise UsageError(f"{line.problem}. Remedy: fix the file of predictions.")
                 self._add(line.value, line.number, line.offset)
-                found.update(json.dumps(line.value, sort_keys=True).encode())
+                digest.update(json.dumps(line.value, sort_keys=True).encode())
         except InvalidTask as error:
             raise UsageError(f"{error}. Remedy: fix the file of predictions.") from None
-        self._digest = f"sha256:{found.hexdigest()}"
+        self._digest = f"sha256:{digest.hexdigest()}"
 
-    def _add(self, told: dict[str, Any], number: int, offset: int) -> None:
-        name, patch, model = told.get("instance_id"), told.get("model_patch"), told.get("model_name_or_path")
-        where = f"{self._path}:{number}"
-        if not isinstance(name, str) or "model_patch" not in told:
-            raise UsageError(f"{where}: expected 'instance_id' and 'model_patch'. Remedy: fix the file of predictions.")
+    def _add(self, prediction: dict[str, Any], number: int, offset: int) -> None:
+        name, patch, model = (
+            prediction.get("instance_id"),
+            prediction.get("model_patch"),
+            prediction.get("model_name_or_path"),
+        )
+        location = f"{self._path}:{number}"
+        if not isinstance(name, str) or "model_patch" not in prediction:
+            raise UsageError(
+                f"{location}: expected 'instance_id' and 'model_patch'. Remedy: fix the file of predictions."
+            )
         if not isinstance(patch, str | None) or not isinstance(model, str | None):
-            raise UsageError(f"{where}: 'model_patch' and 'model_name_or_path' are texts. Remedy: fix the file.")
+            raise UsageError(f"{location}: 'model_patch' and 'model_name_or_path' are texts. Remedy: fix the file.")
         if name in self._places:
-            raise UsageError(f"{where}: a second prediction for {name!r}. Remedy: leave one out.")
+            raise UsageError(f"{location}: a second prediction for {name!r}. Remedy: leave one out.")
         self._places[name] = _Place(offset, model)
 
     @property
@@ -75,11 +81,11 @@ class PredictionsAgent(EvaluatedAgent):
         Raises:
             UsageError: the task's image has neither git nor patch.
         """
-        place = self._places.get(assignment.task.id)
-        if place is None:
+        prediction = self._places.get(assignment.task.id)
+        if prediction is None:
             return AgentReport(notes=(f"no prediction in {self._path.name}",))
-        if not (patch := self._patch(place)):
-            return AgentReport(model=place.model, notes=("the prediction's patch is empty",))
+        if not (patch := self._patch(prediction)):
+            return AgentReport(model=prediction.model, notes=("the prediction's patch is empty",))
         runtime.write_bytes(_PATCH, complete(patch).encode(), user="root", mode=0o644)
         ended = self.run_logged(
             runtime, assignment, apply_script(_PATCH), "apply.txt", user=assignment.step.agent.user,
@@ -90,11 +96,11 @@ class PredictionsAgent(EvaluatedAgent):
                 f"The image of task {assignment.task.id} has neither git nor patch. Remedy: name one that has."
             )
         if ended.exit_code == NOT_APPLIED:
-            return AgentReport(model=place.model, notes=("the prediction's patch does not apply: see apply.txt",))
-        return program_report(ended, assignment.timeout_s).model_copy(update={"model": place.model})
+            return AgentReport(model=prediction.model, notes=("the prediction's patch does not apply: see apply.txt",))
+        return program_report(ended, assignment.timeout_s).model_copy(update={"model": prediction.model})
 
-    def _patch(self, place: _Place) -> str:
+    def _patch(self, prediction: _Place) -> str:
         with self._path.open("rb") as opened:
-            opened.seek(place.offset)
-            told = json.loads(opened.readline(_MAX_PREDICTION_BYTES))
-        return told["model_patch"] or ""
+            opened.seek(prediction.offset)
+            fields = json.loads(opened.readline(_MAX_PREDICTION_BYTES))
+        return fields["model_patch"] or ""

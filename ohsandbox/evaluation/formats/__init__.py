@@ -52,14 +52,16 @@ def load_tasks(paths: Path | Sequence[Path]) -> LoadedTasks:
     by_id: dict[str, Task] = {}
     for task in loader.tasks:
         if len(task.id) > _MAX_ID_CHARS or not task.id.isprintable():
-            told = f"id {task.id[:40]!r}: expected at most {_MAX_ID_CHARS} characters, none of them a control character"
-            loader.problems.append(Problem(task.path, None, told))
+            message = (
+                f"id {task.id[:40]!r}: expected at most {_MAX_ID_CHARS} characters, none of them a control character"
+            )
+            loader.problems.append(Problem(task.path, None, message))
             continue
-        if (other := by_id.setdefault(task.id, task)) is not task:
-            told = f"task {task.id!r} is at {other.path} already: rename one of the two"
-            loader.problems.append(Problem(task.path, None, told))
-    found = sorted(set(loader.problems), key=lambda one: (str(one.file), one.line or 0, one.message))
-    return LoadedTasks([task for _, task in sorted(by_id.items())], found)
+        if (first := by_id.setdefault(task.id, task)) is not task:
+            message = f"task {task.id!r} is at {first.path} already: rename one of the two"
+            loader.problems.append(Problem(task.path, None, message))
+    problems = sorted(set(loader.problems), key=lambda problem: (str(problem.file), problem.line or 0, problem.message))
+    return LoadedTasks([task for _, task in sorted(by_id.items())], problems)
 
 
 class _Loader:
@@ -69,7 +71,7 @@ class _Loader:
 
     def load(self, path: Path) -> None:
         """Read a path that a caller names."""
-        before = len(self.tasks) + len(self.problems)
+        count_before = len(self.tasks) + len(self.problems)
         if path.is_dir():
             if not self._task(path):
                 self._directory(path, datasets=True)
@@ -77,49 +79,49 @@ class _Loader:
             self._list(path)
         else:
             self.problems.append(Problem(path, None, "does not exist: give a task, or a directory of tasks"))
-        if len(self.tasks) + len(self.problems) == before:
+        if len(self.tasks) + len(self.problems) == count_before:
             self.problems.append(Problem(path, None, f"holds no task: {_HINT}"))
 
     def _task(self, directory: Path) -> bool:
         """Read a directory that is a task; return False where it is not a task."""
-        readers = [one.read for one in (harbor, terminal_bench) if one.is_task(directory)]
+        readers = [format_module.read for format_module in (harbor, terminal_bench) if format_module.is_task(directory)]
         if len(readers) > 1:
-            told = "has task.toml and task.yaml: keep the one that counts"
-            self.problems.append(Problem(directory, None, told))
+            message = "has task.toml and task.yaml: keep the one that counts"
+            self.problems.append(Problem(directory, None, message))
         elif readers:
             self._read(directory, partial(readers[0], directory.resolve()))
         return bool(readers)
 
     def _directory(self, directory: Path, *, datasets: bool) -> None:
         """Read the tasks in a directory; with datasets also those in subdirectories that are not tasks themselves."""
-        for place in self._entries(directory):
-            if place.is_file():
-                if place.name in _LISTS_IN_DIRECTORIES:
-                    self._list(place)
-            elif not self._task(place):
-                self._no_task(place, datasets=datasets)
+        for entry in self._entries(directory):
+            if entry.is_file():
+                if entry.name in _LISTS_IN_DIRECTORIES:
+                    self._list(entry)
+            elif not self._task(entry):
+                self._no_task(entry, datasets=datasets)
 
-    def _no_task(self, place: Path, *, datasets: bool) -> None:
-        before = len(self.tasks) + len(self.problems)
-        signs = [name for name in _SIGNS_OF_A_TASK if (place / name).exists()]
+    def _no_task(self, entry: Path, *, datasets: bool) -> None:
+        count_before = len(self.tasks) + len(self.problems)
+        signs = [name for name in _SIGNS_OF_A_TASK if (entry / name).exists()]
         if datasets and not signs:
-            self._directory(place, datasets=False)
-        if signs and len(self.tasks) + len(self.problems) == before:
-            told = f"is not a task, but has {signs[0]!r}: add task.toml or task.yaml, or move it away"
-            self.problems.append(Problem(place, None, told))
+            self._directory(entry, datasets=False)
+        if signs and len(self.tasks) + len(self.problems) == count_before:
+            message = f"is not a task, but has {signs[0]!r}: add task.toml or task.yaml, or move it away"
+            self.problems.append(Problem(entry, None, message))
 
     def _entries(self, directory: Path) -> Iterator[Path]:
         try:
-            names = sorted(one.name for one in directory.iterdir() if not one.name.startswith("."))
+            names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
         except OSError as error:
             self.problems.append(Problem(directory, None, f"cannot be read: {error.strerror}"))
             return
         for name in names:
-            place = directory / name
-            if place.is_symlink() and not place.exists():
-                self.problems.append(Problem(place, None, f"leads nowhere: {place.readlink()} does not exist"))
-            elif place.is_dir() or place.is_file():
-                yield place
+            entry = directory / name
+            if entry.is_symlink() and not entry.exists():
+                self.problems.append(Problem(entry, None, f"leads nowhere: {entry.readlink()} does not exist"))
+            elif entry.is_dir() or entry.is_file():
+                yield entry
 
     def _list(self, path: Path) -> None:
         if path.suffix not in _LIST_SUFFIXES:
@@ -149,10 +151,10 @@ class _Loader:
         for number, item in enumerate(read.value):
             self._read(path, partial(inline.read_item, item, path, read.at(number).line))
 
-    def _read(self, place: Path, read: Callable[[], Task]) -> None:
+    def _read(self, entry: Path, read: Callable[[], Task]) -> None:
         try:
             self.tasks.append(read())
         except InvalidTask as error:
             self.problems += error.problems
         except OSError as error:
-            self.problems.append(Problem(place, None, f"cannot be read: {error.strerror}"))
+            self.problems.append(Problem(entry, None, f"cannot be read: {error.strerror}"))

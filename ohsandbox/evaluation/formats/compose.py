@@ -71,15 +71,19 @@ def collapse(path: Path, root: Path, *, known: Mapping[str, str], ignored_volume
     """
     read = parse_yaml(read_text(path, root, missing="the Compose file"), path)
     services = read.value.get("services") if isinstance(read.value, dict) else None
-    if not isinstance(services, dict) or not services or not all(isinstance(one, dict) for one in services.values()):
+    if (
+        not isinstance(services, dict)
+        or not services
+        or not all(isinstance(service, dict) for service in services.values())
+    ):
         raise InvalidTask([Problem(path, read.line(("services",)), "names no service: expected 'services'")])
     needs = [(read.line((key,)), f"{key!r}") for key in read.value if key not in {"services", "version", "name"}]
     if len(services) > 1:
         return _Collapsed(OnlyService(), [(read.line(("services",)), f"{len(services)} services"), *needs])
-    [(name, told)] = services.items()
-    where = ("services", str(name))
-    reader = _ServiceReader(read, path, root, where=where, known=known, ignored_volumes=ignored_volumes)
-    service = reader.service(told)
+    [(name, service_config)] = services.items()
+    location = ("services", str(name))
+    reader = _ServiceReader(read, path, root, where=location, known=known, ignored_volumes=ignored_volumes)
+    service = reader.service(service_config)
     if reader.problems:
         raise InvalidTask(reader.problems)
     return _Collapsed(service, needs + reader.needs)
@@ -103,115 +107,115 @@ class _ServiceReader:
 
     def service(self, told: dict[str, Any]) -> OnlyService:
         """Read all keys of the service; keys that an image and its options cannot express go to `needs`."""
-        found = OnlyService()
+        only = OnlyService()
         for key, value in told.items():
             if value is None or self._says_nothing(key, value, told):
                 continue
             match key:
                 case "build":
-                    found = self._build(found, value)
+                    only = self._build(only, value)
                 case "image" | "working_dir":
                     text = self._text(key, value)
-                    found = found._replace(image=text) if key == "image" else found._replace(workdir=text)
+                    only = only._replace(image=text) if key == "image" else only._replace(workdir=text)
                 case "environment":
-                    found = found._replace(env=self._environment(value))
+                    only = only._replace(env=self._environment(value))
                 case "volumes" if isinstance(value, list):
-                    found = found._replace(files=tuple(filter(None, map(self._bound, value))))
+                    only = only._replace(files=tuple(filter(None, map(self._bound, value))))
                 case "network_mode" if value in ("none", "bridge"):  # of any type, also one without a hash
-                    found = found._replace(network=value)
+                    only = only._replace(network=value)
                 case "cpus" | "mem_limit":
-                    found = self._limits(found, {"cpus" if key == "cpus" else "memory": value}, (key,))
+                    only = self._limits(only, {"cpus" if key == "cpus" else "memory": value}, (key,))
                 case "deploy":
-                    found = self._deploy(found, value)
+                    only = self._deploy(only, value)
                 case _:
                     self._need((key,), f"{key} = {str(value)[:60]!r}")
-        return found
+        return only
 
-    def _says_nothing(self, key: str, value: Any, told: dict[str, Any]) -> bool:
+    def _says_nothing(self, key: str, value: Any, service_config: dict[str, Any]) -> bool:
         match key:
             case "image":
-                return "build" in told  # then it is the name that the built image gets
+                return "build" in service_config  # then it is the name that the built image gets
             case "command" | "entrypoint":
                 words = value if isinstance(value, list) else [value]
                 return not words or bool(IDLE.fullmatch(" ".join(map(str, words)).strip()))
             case _:
                 return key in _WITHOUT_MEANING
 
-    def _build(self, found: OnlyService, told: Any) -> OnlyService:
-        told = {"context": told} if isinstance(told, str) else told
-        if not isinstance(told, dict):
+    def _build(self, only: OnlyService, build: Any) -> OnlyService:
+        build = {"context": build} if isinstance(build, str) else build
+        if not isinstance(build, dict):
             self._refuse(("build",), "expected a directory, or 'context' and 'dockerfile'")
-            return found
-        for key in told.keys() - {"context", "dockerfile"}:
+            return only
+        for key in build.keys() - {"context", "dockerfile"}:
             self._need(("build", str(key)), f"build.{key}")
-        context = (self._path.parent / self._text("build", told.get("context", "."))).resolve()
-        dockerfile = self._text("build", told.get("dockerfile", "Dockerfile"))
+        context = (self._path.parent / self._text("build", build.get("context", "."))).resolve()
+        dockerfile = self._text("build", build.get("dockerfile", "Dockerfile"))
         if not context.is_relative_to(self._root):
-            self._refuse(("build",), f"context {told.get('context')!r} leads out of the task")
+            self._refuse(("build",), f"context {build.get('context')!r} leads out of the task")
         elif not (context / dockerfile).is_file():
             self._refuse(("build",), f"{context / dockerfile} is missing")
         elif not (context / dockerfile).resolve().is_relative_to(self._root):
             self._refuse(("build",), f"{dockerfile!r} leads out of the task")
-        return found._replace(build=context, dockerfile=os.path.normpath(dockerfile))
+        return only._replace(build=context, dockerfile=os.path.normpath(dockerfile))
 
     def _bound(self, volume: Any) -> Files | None:
         """Return the files of a volume `./here:/there`, or of its long form; None for another kind of volume."""
         if str(volume) in self._ignored_volumes:
             return None
         if isinstance(volume, str):
-            here, _, there = self._text("volumes", volume).partition(":")
-            there = there.removesuffix(":ro").removesuffix(":rw")
+            source_text, _, target = self._text("volumes", volume).partition(":")
+            target = target.removesuffix(":ro").removesuffix(":rw")
         elif isinstance(volume, dict) and volume.get("type") == "bind" and not set(volume) - _BIND_KEYS:
-            here, there = (self._text("volumes", volume.get(key, "")) for key in ("source", "target"))
+            source_text, target = (self._text("volumes", volume.get(key, "")) for key in ("source", "target"))
         else:
-            here, there = "", ""
-        source = (self._path.parent / here).resolve()
-        is_ours = here.startswith(".") and source.is_relative_to(self._root) and there.startswith("/")
-        if is_ours and ":" not in there and source.is_dir():
-            return Files(target=there, source=source)
-        if is_ours and ":" not in there and source.is_file():
+            source_text, target = "", ""
+        source = (self._path.parent / source_text).resolve()
+        is_ours = source_text.startswith(".") and source.is_relative_to(self._root) and target.startswith("/")
+        if is_ours and ":" not in target and source.is_dir():
+            return Files(target=target, source=source)
+        if is_ours and ":" not in target and source.is_file():
             text = read_text(source, self._root, missing="a volume")
-            return Files(target=posixpath.dirname(there), texts={posixpath.basename(there): text})
+            return Files(target=posixpath.dirname(target), texts={posixpath.basename(target): text})
         self._need(("volumes",), f"volume {str(volume)[:60]!r}")
         return None
 
-    def _environment(self, told: Any) -> dict[str, str]:
-        if isinstance(told, dict):
-            pairs = {str(name): value for name, value in told.items()}
-        elif isinstance(told, list) and all(isinstance(one, str) for one in told):
-            pairs = {name: value if sign else None for name, sign, value in (one.partition("=") for one in told)}
+    def _environment(self, declared: Any) -> dict[str, str]:
+        if isinstance(declared, dict):
+            pairs = {str(name): value for name, value in declared.items()}
+        elif isinstance(declared, list) and all(isinstance(item, str) for item in declared):
+            pairs = {name: value if sign else None for name, sign, value in (item.partition("=") for item in declared)}
         else:
             self._refuse(("environment",), "expected names with values")
             return {}
-        found = {}
+        environment = {}
         for name, value in pairs.items():
             # as Compose has it, a name without a value takes the one of this machine, if it is set here
             text = os.environ.get(name) if value is None else self._text("environment", value)
             if text is not None:
-                found[name] = text
-        return found
+                environment[name] = text
+        return environment
 
-    def _deploy(self, found: OnlyService, told: Any) -> OnlyService:
-        match told:
+    def _deploy(self, only: OnlyService, deploy: Any) -> OnlyService:
+        match deploy:
             case {"resources": {"limits": dict(limits), **resources}, **others} if not others:
                 if not set(resources) - {"reservations"}:
-                    return self._limits(found, limits, ("deploy", "resources", "limits"))
+                    return self._limits(only, limits, ("deploy", "resources", "limits"))
         self._need(("deploy",), "deploy")
-        return found
+        return only
 
-    def _limits(self, found: OnlyService, told: dict[str, Any], where: tuple[str, ...]) -> OnlyService:
-        for key, value in told.items():
-            text = self._text(where[-1], value)
+    def _limits(self, only: OnlyService, limits: dict[str, Any], location: tuple[str, ...]) -> OnlyService:
+        for key, value in limits.items():
+            text = self._text(location[-1], value)
             try:
                 if key == "cpus":
-                    found = found._replace(cpus=float(text))
+                    only = only._replace(cpus=float(text))
                 elif key == "memory" and (size := size_bytes(text)) is not None:
-                    found = found._replace(memory_bytes=size)
+                    only = only._replace(memory_bytes=size)
                 else:
-                    self._need(where, f"limit {key} = {text!r}")
+                    self._need(location, f"limit {key} = {text!r}")
             except ValueError:
-                self._refuse(where, f"{key} = {text!r}: expected a number")
-        return found
+                self._refuse(location, f"{key} = {text!r}: expected a number")
+        return only
 
     def _text(self, key: str, value: Any) -> str:
         """Return the value with variables substituted, as Compose does."""
@@ -221,32 +225,34 @@ class _ServiceReader:
             self._refuse((key,), f"{str(value)[:60]!r}: expected a text")
             return ""
 
-        def variable(found: re.Match[str]) -> str:
-            name, sign, other = found[1] or found[2], found[3] or "", found[4] or ""
+        def variable(match: re.Match[str]) -> str:
+            name, sign, operand = match[1] or match[2], match[3] or "", match[4] or ""
             if name is None:
                 return "$"
-            here = self._known.get(name, os.environ.get(name))
+            current = self._known.get(name, os.environ.get(name))
             if sign.endswith("+"):
-                return other if here else ""
-            if here is not None and not (sign.startswith(":") and not here):
-                return here
+                return operand if current else ""
+            if current is not None and not (sign.startswith(":") and not current):
+                return current
             if not sign.endswith("-"):
                 self._refuse((key,), f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
-            return other
+            return operand
 
         return _VARIABLE.sub(variable, str(value))
 
-    def _refuse(self, where: tuple[str, ...], message: str) -> None:
-        place = (*self._where, *where)
-        self.problems.append(Problem(self._path, self._read.line(place), f"{'.'.join(place)}: {message}"))
+    def _refuse(self, location: tuple[str, ...], message: str) -> None:
+        full_location = (*self._where, *location)
+        self.problems.append(
+            Problem(self._path, self._read.line(full_location), f"{'.'.join(full_location)}: {message}")
+        )
 
-    def _need(self, where: tuple[str, ...], message: str) -> None:
-        self.needs.append((self._read.line((*self._where, *where)), message))
+    def _need(self, location: tuple[str, ...], message: str) -> None:
+        self.needs.append((self._read.line((*self._where, *location)), message))
 
 
 def size_bytes(text: str) -> int | None:
     """Parse `2G`, `512M`, `1.5 GiB` or a plain number into bytes; return None for any other text. 1K is 1024."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         return None
-    return int(float(found[1]) * 1024 ** "bkmgt".index(found[2].lower() or "b"))
+    return int(float(match[1]) * 1024 ** "bkmgt".index(match[2].lower() or "b"))

@@ -111,72 +111,76 @@ class _HarborReader:
         self.project: ComposeProject | None = None
 
     def task(self) -> Task:
-        told = self._parsed()
-        environment = self._environment(told.environment, self.directory / "environment", ("environment",))
+        parsed = self._parsed()
+        environment = self._environment(parsed.environment, self.directory / "environment", ("environment",))
         self.project = environment.compose
-        steps = self._steps(told)
+        steps = self._steps(parsed)
         if (self.directory / IGNORE_NAME).is_file():
             self.notes[".harborignore has a meaning in tests/ and solution/ only"] = None
         if self.problems:
             raise InvalidTask(self.problems)
         return Task(
             id=self.directory.name, path=self.directory, format="harbor", environment=environment, steps=tuple(steps),
-            reward_strategy=told.multi_step_reward_strategy, notes=tuple(self.notes), metadata=told.metadata,
+            reward_strategy=parsed.multi_step_reward_strategy, notes=tuple(self.notes), metadata=parsed.metadata,
         )  # fmt: skip
 
     def _parsed(self) -> HarborFile:
         self.text = read_text(self.file, self.directory, missing="it describes the task")
         try:
-            told = tomllib.loads(self.text)
+            document = tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
             line = re.search(r"line (\d+)", str(error))
             raise InvalidTask([Problem(self.file, int(line[1]) if line else None, f"not TOML: {error}")]) from None
         except RecursionError:
             raise InvalidTask([Problem(self.file, None, "is nested too deeply")]) from None
-        for where in unusable_texts(told):
-            self._say(where, "", "holds a NUL character: remove it")
+        for location in unusable_texts(document):
+            self._say(location, "", "holds a NUL character: remove it")
         try:
-            return HarborFile.model_validate(told)
+            return HarborFile.model_validate(document)
         except ValidationError as error:
-            found = problems_of(error, HarborFile, self.file, lambda where: toml_line(self.text, where))
-            raise InvalidTask([*self.problems, *found]) from None
+            problems = problems_of(error, HarborFile, self.file, lambda location: toml_line(self.text, location))
+            raise InvalidTask([*self.problems, *problems]) from None
 
-    def _steps(self, told: HarborFile) -> list[Step]:
-        if not told.steps:
-            only = HarborStep(name="only", agent=told.agent, verifier=told.verifier)
-            return [self._step(told, only, self.directory, ())]
+    def _steps(self, parsed: HarborFile) -> list[Step]:
+        if not parsed.steps:
+            only = HarborStep(name="only", agent=parsed.agent, verifier=parsed.verifier)
+            return [self._step(parsed, only, self.directory, ())]
         return [
-            self._step(told, step, self.directory / "steps" / step.name, ("steps", number))
-            for number, step in enumerate(told.steps)
+            self._step(parsed, step, self.directory / "steps" / step.name, ("steps", number))
+            for number, step in enumerate(parsed.steps)
         ]
 
-    def _step(self, told: HarborFile, step: HarborStep, place: Path, where: _Where) -> Step:
-        is_only = not where
-        files = () if is_only else self._files(".", place / "workdir")
+    def _step(self, parsed: HarborFile, step: HarborStep, step_directory: Path, location: _Where) -> Step:
+        is_only = not location
+        files = () if is_only else self._files(".", step_directory / "workdir")
         least = step.min_reward if isinstance(step.min_reward, dict) else {}
         if isinstance(step.min_reward, int | float):
             least = {"reward": float(step.min_reward)}
-        if (place / "trajectory.json").exists():
+        if (step_directory / "trajectory.json").exists():
             self.notes["trajectory.json is not offered to the agent"] = None
-        networks = [((*where, "agent"), step.agent), (("agent",), told.agent), (("environment",), told.environment)]
+        networks = [
+            ((*location, "agent"), step.agent),
+            (("agent",), parsed.agent),
+            (("environment",), parsed.environment),
+        ]
         return Step(
             name="" if is_only else step.name,
-            instruction=self._instruction(place / "instruction.md"),
+            instruction=self._instruction(step_directory / "instruction.md"),
             files=files,
-            setup="sh ./setup.sh" if files and (place / "workdir" / "setup.sh").is_file() else None,
+            setup="sh ./setup.sh" if files and (step_directory / "workdir" / "setup.sh").is_file() else None,
             agent=AgentPhase(
-                timeout_s=step.agent.timeout_sec or told.agent.timeout_sec,
-                user=_user(step.agent.user, told.agent.user),
+                timeout_s=step.agent.timeout_sec or parsed.agent.timeout_sec,
+                user=_user(step.agent.user, parsed.agent.user),
                 **self._network(networks, default="none", in_project=True),
             ),
-            verifier=self._verifier(told, step, place, where),
-            solution=self._solution(told, place),
+            verifier=self._verifier(parsed, step, step_directory, location),
+            solution=self._solution(parsed, step_directory),
             min_reward=least,
             healthcheck=_healthcheck(step.healthcheck),
             artifacts=tuple(
-                self._artifact(one, at)
-                for at, items in (((), told.artifacts), (where, () if is_only else step.artifacts))
-                for one in items
+                self._artifact(artifact, owner_location)
+                for owner_location, items in (((), parsed.artifacts), (location, () if is_only else step.artifacts))
+                for artifact in items
             ),
         )  # fmt: skip
 
@@ -196,81 +200,92 @@ class _HarborReader:
         return "".join(lines)
 
     def _network(
-        self, told: list[tuple[_Where, HarborNetwork]], *, default: Network, in_project: bool
+        self, networks: list[tuple[_Where, HarborNetwork]], *, default: Network, in_project: bool
     ) -> dict[str, Any]:
         """Network and allowlist: the first that says something decides; the old `allow_internet` does so last.
 
         in_project: the phase takes place in the task's Compose project, if it has one.
         """
-        for where, one in told:
-            if one.network_mode == "allowlist":
+        for location, network in networks:
+            if network.network_mode == "allowlist":
                 if in_project and self.project is not None:
-                    self._say(where, "network_mode", "a Compose project has no allowlist: say public or no-network")
+                    self._say(location, "network_mode", "a Compose project has no allowlist: say public or no-network")
                 try:
-                    return {"network": "allowlist", "allow": hosts_of_task(one.allowed_hosts or ())}
+                    return {"network": "allowlist", "allow": hosts_of_task(network.allowed_hosts or ())}
                 except UsageError as error:
-                    self._say(where, "allowed_hosts", str(error))
+                    self._say(location, "allowed_hosts", str(error))
                     return {}
-            if one.network_mode is not None:
-                return {"network": "open" if one.network_mode == "public" else "none"}
-            if isinstance(one, HarborTaskEnvironment) and one.allow_internet is not None:
-                return {"network": "open" if one.allow_internet else "none"}
+            if network.network_mode is not None:
+                return {"network": "open" if network.network_mode == "public" else "none"}
+            if isinstance(network, HarborTaskEnvironment) and network.allow_internet is not None:
+                return {"network": "open" if network.allow_internet else "none"}
         return {"network": default}
 
-    def _verifier(self, told: HarborFile, step: HarborStep, place: Path, where: _Where) -> Verifier:
-        asked, here = step.verifier, (*where, "verifier")
-        separate = self._separate(told, asked, place, here)
-        env = {**told.verifier.env, **asked.env}
-        networks: list[tuple[_Where, HarborNetwork]] = [(here, asked)]
+    def _verifier(self, parsed: HarborFile, step: HarborStep, step_directory: Path, location: _Where) -> Verifier:
+        verifier, verifier_location = step.verifier, (*location, "verifier")
+        separate = self._separate(parsed, verifier, step_directory, verifier_location)
+        env = {**parsed.verifier.env, **verifier.env}
+        networks: list[tuple[_Where, HarborNetwork]] = [(verifier_location, verifier)]
         if separate is not None:
             networks.append((separate.where, separate.told))
-        networks += [(("verifier",), told.verifier), (("environment",), told.environment)]
+        networks += [(("verifier",), parsed.verifier), (("environment",), parsed.environment)]
         return Verifier(
             command=_TEST_COMMAND,
-            files=() if separate and separate.brings_tests else self._tests(place),
-            timeout_s=asked.timeout_sec if "timeout_sec" in asked.model_fields_set else told.verifier.timeout_sec,
-            env=self._resolved(env, (*here, "env")),
-            user=_user(asked.user, told.verifier.user),
+            files=() if separate and separate.brings_tests else self._tests(step_directory),
+            timeout_s=verifier.timeout_sec
+            if "timeout_sec" in verifier.model_fields_set
+            else parsed.verifier.timeout_sec,
+            env=self._resolved(env, (*verifier_location, "env")),
+            user=_user(verifier.user, parsed.verifier.user),
             **self._network(networks, default="open", in_project=separate is None),
             environment=separate and self._environment(separate.told, separate.place, separate.where),
-            collect=tuple(self._collect(one, (*here, "collect", number)) for number, one in enumerate(asked.collect)),
+            collect=tuple(
+                self._collect(collect, (*verifier_location, "collect", number))
+                for number, collect in enumerate(verifier.collect)
+            ),
         )
 
-    def _separate(self, told: HarborFile, asked: HarborVerifier, place: Path, here: _Where) -> _Verifying | None:
+    def _separate(
+        self, parsed: HarborFile, verifier: HarborVerifier, step_directory: Path, verifier_location: _Where
+    ) -> _Verifying | None:
         """Return a verifier's fresh sandbox: its own image, that of a Dockerfile in tests/, or the task's again."""
-        levels = [(asked, place / "tests", here)]
-        if place != self.directory:
-            levels.append((told.verifier, self.directory / "tests", ("verifier",)))
-        modes = [one.environment_mode or ("separate" if one.environment else None) for one, _, _ in levels]
+        levels = [(verifier, step_directory / "tests", verifier_location)]
+        if step_directory != self.directory:
+            levels.append((parsed.verifier, self.directory / "tests", ("verifier",)))
+        modes = [level.environment_mode or ("separate" if level.environment else None) for level, _, _ in levels]
         if next((mode for mode in modes if mode), "shared") != "separate":
             return None
-        resources, where = next(
-            ((one.environment, (*at, "environment")) for one, _, at in levels if one.environment),
-            (told.environment, ("environment",)),
+        resources, location = next(
+            (
+                (level.environment, (*level_location, "environment"))
+                for level, _, level_location in levels
+                if level.environment
+            ),
+            (parsed.environment, ("environment",)),
         )
-        for one, tests, _ in levels:
-            if one.environment and one.environment.docker_image:
-                image = one.environment.docker_image
-                return _Verifying(resources.model_copy(update={"docker_image": image}), tests, where, True)  # noqa: FBT003
+        for level, tests, _ in levels:
+            if level.environment and level.environment.docker_image:
+                image = level.environment.docker_image
+                return _Verifying(resources.model_copy(update={"docker_image": image}), tests, location, True)  # noqa: FBT003
             if (tests / "Dockerfile").is_file() or (tests / compose.FILE_NAME).is_file():
-                return _Verifying(resources.model_copy(update={"docker_image": None}), tests, where, True)  # noqa: FBT003
-        own = resources.model_copy(update={"docker_image": told.environment.docker_image})
-        return _Verifying(own, self.directory / "environment", where, False)  # noqa: FBT003
+                return _Verifying(resources.model_copy(update={"docker_image": None}), tests, location, True)  # noqa: FBT003
+        declared = resources.model_copy(update={"docker_image": parsed.environment.docker_image})
+        return _Verifying(declared, self.directory / "environment", location, False)  # noqa: FBT003
 
-    def _tests(self, place: Path) -> tuple[Files, ...]:
-        own, common = place / "tests", self.directory / "tests"
-        tests = own if own.is_dir() else common
+    def _tests(self, step_directory: Path) -> tuple[Files, ...]:
+        step_tests, common = step_directory / "tests", self.directory / "tests"
+        tests = step_tests if step_tests.is_dir() else common
         if not (tests / "test.sh").is_file():
-            self.problems.append(Problem(own / "test.sh", None, "missing: it is the verifier"))
+            self.problems.append(Problem(step_tests / "test.sh", None, "missing: it is the verifier"))
         return self._files(TESTS_DIR, tests, needs="test.sh")
 
-    def _solution(self, told: HarborFile, place: Path) -> Solution | None:
-        solution = place / "solution"
+    def _solution(self, parsed: HarborFile, step_directory: Path) -> Solution | None:
+        solution = step_directory / "solution"
         if not solution.is_dir():
             return None
         if not (solution / "solve.sh").is_file():
             self.problems.append(Problem(solution / "solve.sh", None, "missing: it is the solution"))
-        env = {"DEBIAN_FRONTEND": "noninteractive", **self._resolved(told.solution.env, ("solution", "env"))}
+        env = {"DEBIAN_FRONTEND": "noninteractive", **self._resolved(parsed.solution.env, ("solution", "env"))}
         return Solution(command=_SOLVE_COMMAND, files=self._files(SOLUTION_DIR, solution, needs="solve.sh"), env=env)
 
     def _files(self, target: str, source: Path, *, needs: str = "") -> tuple[Files, ...]:
@@ -286,59 +301,61 @@ class _HarborReader:
             self.problems.append(Problem(source / needs, None, "is left out by a .harborignore: it is needed"))
         return (Files(target=target, source=source, excluded=tree.excluded),)
 
-    def _environment(self, told: HarborTaskEnvironment, place: Path, where: _Where) -> TaskEnvironment:
-        build = place if (place / "Dockerfile").is_file() else None
-        service, own = compose.OnlyService(), dict[str, Any]()
-        if (place / compose.FILE_NAME).is_file():
-            service, own = self._service(place, told.docker_image)
-        elif told.docker_image is None and build is None:
-            missing = place / "Dockerfile"
+    def _environment(self, declared: HarborTaskEnvironment, directory: Path, location: _Where) -> TaskEnvironment:
+        build = directory if (directory / "Dockerfile").is_file() else None
+        service, project_fields = compose.OnlyService(), dict[str, Any]()
+        if (directory / compose.FILE_NAME).is_file():
+            service, project_fields = self._service(directory, declared.docker_image)
+        elif declared.docker_image is None and build is None:
+            missing = directory / "Dockerfile"
             self.problems.append(Problem(missing, None, "missing: give a Dockerfile, a Compose file or docker_image"))
-        if build is not None and not (place / "Dockerfile").resolve().is_relative_to(self.directory):
-            self.problems.append(Problem(place / "Dockerfile", None, "leads out of the task: put the file here"))
-        self._tell_unsupported(told, where)
-        image = told.docker_image or (None if build or service.build else service.image)
-        own = own or {
+        if build is not None and not (directory / "Dockerfile").resolve().is_relative_to(self.directory):
+            self.problems.append(Problem(directory / "Dockerfile", None, "leads out of the task: put the file here"))
+        self._tell_unsupported(declared, location)
+        image = declared.docker_image or (None if build or service.build else service.image)
+        project_fields = project_fields or {
             "image": image, "build": None if image else service.build or build, "dockerfile": service.dockerfile,
             "workdir": service.workdir, "cpus": service.cpus, "memory_bytes": service.memory_bytes, "env": service.env,
             "files": service.files,
         }  # fmt: skip
-        asked = {"workdir": told.workdir, "cpus": told.cpus, "memory_bytes": told.memory_bytes}
-        found = TaskEnvironment(**{
-            **own, **{name: value for name, value in asked.items() if value},
-            "env": {**own["env"], **self._resolved(told.env, (*where, "env"))},
-            "build_timeout_s": told.build_timeout_sec, "healthcheck": _healthcheck(told.healthcheck),
+        resources = {"workdir": declared.workdir, "cpus": declared.cpus, "memory_bytes": declared.memory_bytes}
+        environment = TaskEnvironment(**{
+            **project_fields, **{name: value for name, value in resources.items() if value},
+            "env": {**project_fields["env"], **self._resolved(declared.env, (*location, "env"))},
+            "build_timeout_s": declared.build_timeout_sec, "healthcheck": _healthcheck(declared.healthcheck),
         })  # fmt: skip
-        for field, said in environment_problems(found):
-            self._say(where, _KEYS.get(field, field), said)
-        return found
+        for field, message in environment_problems(environment):
+            self._say(location, _KEYS.get(field, field), message)
+        return environment
 
-    def _tell_unsupported(self, told: HarborTaskEnvironment, where: _Where) -> None:
-        for name, value in (("gpus", told.gpus), ("tpu", told.tpu), ("gpu_types", told.gpu_types)):
+    def _tell_unsupported(self, declared: HarborTaskEnvironment, location: _Where) -> None:
+        for name, value in (("gpus", declared.gpus), ("tpu", declared.tpu), ("gpu_types", declared.gpu_types)):
             if value:
-                self._say(where, name, f"{name} are not supported: sandboxes have none")
-        if told.os != "linux":
-            self._say(where, "os", "sandboxes run Linux")
-        if told.storage_bytes:
+                self._say(location, name, f"{name} are not supported: sandboxes have none")
+        if declared.os != "linux":
+            self._say(location, "os", "sandboxes run Linux")
+        if declared.storage_bytes:
             # most engines cannot bound a container's disk, and nearly all public tasks have this key
             self.notes["the environment's storage is not bounded"] = None
         for name in ("mcp_servers", "skills_dir"):
-            if getattr(told, name):
+            if getattr(declared, name):
                 self.notes[f"{name} of the environment is not offered to the agent"] = None
 
-    def _service(self, place: Path, image: str | None) -> tuple[compose.OnlyService, dict[str, Any]]:
+    def _service(self, directory: Path, image: str | None) -> tuple[compose.OnlyService, dict[str, Any]]:
         """Return a Compose file's only service; or, if it has several, what is known of the service `main`."""
-        file = place / compose.FILE_NAME
+        file = directory / compose.FILE_NAME
         try:
             service, needs = compose.collapse(
                 file, self.directory, known=_COMPOSE_VARIABLES, ignored_volumes=_COMPOSE_VOLUMES
             )
             if not needs:
                 return service, {}
-            base: dict[str, Any] = {"build": {"context": str(place)}} if (place / "Dockerfile").is_file() else {}
+            base: dict[str, Any] = (
+                {"build": {"context": str(directory)}} if (directory / "Dockerfile").is_file() else {}
+            )
             project = resolve(
                 file, self.directory, main=_MAIN, known=_PROJECT_VARIABLES, base={"image": image} if image else base,
-                hidden=[one for name in ("tests", "solution") for one in self.directory.glob(f"**/{name}")],
+                hidden=[path for name in ("tests", "solution") for path in self.directory.glob(f"**/{name}")],
             )  # fmt: skip
         except InvalidTask as error:
             self.problems += error.problems
@@ -346,54 +363,56 @@ class _HarborReader:
         fixed = {"image": image, "build": None} if image else {}
         return service, main_environment(project) | fixed
 
-    def _collect(self, told: HarborCollect, where: _Where) -> Collect:
-        service = self._service_of(told, where, "service")
-        return Collect(command=told.command, timeout_s=told.timeout_sec, user=_user(told.user), service=service)
+    def _collect(self, collect: HarborCollect, location: _Where) -> Collect:
+        service = self._service_of(collect, location, "service")
+        return Collect(
+            command=collect.command, timeout_s=collect.timeout_sec, user=_user(collect.user), service=service
+        )
 
-    def _artifact(self, told: HarborArtifact, where: _Where) -> Artifact:
-        service = self._service_of(told, where, "artifacts")
+    def _artifact(self, artifact: HarborArtifact, location: _Where) -> Artifact:
+        service = self._service_of(artifact, location, "artifacts")
         return Artifact(
-            source=told.source, destination=told.destination, exclude=tuple(told.exclude), service=service
+            source=artifact.source, destination=artifact.destination, exclude=tuple(artifact.exclude), service=service
         )  # fmt: skip
 
-    def _service_of(self, told: HarborCollect | HarborArtifact, where: _Where, key: str) -> str | None:
+    def _service_of(self, item: HarborCollect | HarborArtifact, location: _Where, key: str) -> str | None:
         """Return the name of the service, other than the sandbox, that is meant; None is the sandbox."""
-        if told.service in {None, _MAIN}:
+        if item.service in {None, _MAIN}:
             return None
         services = sorted(self.project.services) if self.project else [_MAIN]
-        if told.service not in services:
-            self._say(where, key, f"unknown service {told.service!r}: the task has {', '.join(services)}")
-        return told.service
+        if item.service not in services:
+            self._say(location, key, f"unknown service {item.service!r}: the task has {', '.join(services)}")
+        return item.service
 
-    def _resolved(self, env: dict[str, str], where: _Where) -> dict[str, str]:
+    def _resolved(self, env: dict[str, str], location: _Where) -> dict[str, str]:
         """Return the variables; ${NAME} and ${NAME:-default} take their value from this machine, which is noted."""
         resolved = {}
         for key, text in env.items():
-            if (found := _VARIABLE.fullmatch(text)) is None:
+            if (match := _VARIABLE.fullmatch(text)) is None:
                 resolved[key] = text
                 continue
-            name, default = found[1], found[2]
+            name, default = match[1], match[2]
             if name in os.environ:
                 self.notes[f"takes {name} from this machine's environment"] = None
             elif default is None:
-                self._say(where, key, f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
+                self._say(location, key, f"${{{name}}} is not set here: set it, or write ${{{name}:-default}}")
             resolved[key] = os.environ.get(name, default or "")
         return resolved
 
-    def _say(self, where: _Where, key: str, message: str) -> None:
-        location = (*where, key) if key else where
+    def _say(self, parent: _Where, key: str, message: str) -> None:
+        location = (*parent, key) if key else parent
         name = ".".join(map(str, location))
         self.problems.append(Problem(self.file, toml_line(self.text, location), f"{name}: {message}"))
 
 
-def _user(*asked: str | int | None) -> str | None:
-    return next((str(one) for one in asked if one is not None), None)
+def _user(*users: str | int | None) -> str | None:
+    return next((str(user) for user in users if user is not None), None)
 
 
-def _healthcheck(told: HarborHealthcheck | None) -> Healthcheck | None:
-    if told is None:
+def _healthcheck(check: HarborHealthcheck | None) -> Healthcheck | None:
+    if check is None:
         return None
     return Healthcheck(
-        command=told.command, interval_s=told.interval_sec, timeout_s=told.timeout_sec,
-        start_period_s=told.start_period_sec, start_interval_s=told.start_interval_sec, retries=told.retries,
+        command=check.command, interval_s=check.interval_sec, timeout_s=check.timeout_sec,
+        start_period_s=check.start_period_sec, start_interval_s=check.start_interval_sec, retries=check.retries,
     )  # fmt: skip

@@ -120,14 +120,14 @@ class HarborTaskEnvironment(HarborNetwork):
     @model_validator(mode="after")
     def _sizes_agree(self) -> HarborTaskEnvironment:
         for name in ("memory", "storage"):
-            text, told = getattr(self, name), getattr(self, f"{name}_mb")
+            text, size_mb = getattr(self, name), getattr(self, f"{name}_mb")
             if text is None:
                 continue
             size = size_bytes(text) if text[-1:].isalpha() else None
             if size is None:
                 raise ValueError(f"{name} = {text!r}: expected a size such as 2G or 512M")
-            if told is not None and size != told * MIB:
-                raise ValueError(f"{name} = {text!r} contradicts {name}_mb = {told}: leave one out")
+            if size_mb is not None and size != size_mb * MIB:
+                raise ValueError(f"{name} = {text!r} contradicts {name}_mb = {size_mb}: leave one out")
         return self
 
     @property

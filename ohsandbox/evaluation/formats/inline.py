@@ -32,9 +32,9 @@ SOLUTION_DIR = "/solution"
 
 def _size(value: Any) -> Any:
     if isinstance(value, str):
-        if (found := size_bytes(value)) is None:
+        if (size := size_bytes(value)) is None:
             raise ValueError(f"{value!r}: expected a size such as 512M or 2G")
-        return found
+        return size
     return value
 
 
@@ -132,51 +132,53 @@ def read_item(value: Any, file: Path, line_of: Callable[[Sequence[int | str]], i
         InvalidTask: with all problems found.
     """
     if places := unusable_texts(value):
-        told = f"{'.'.join(places[0])}: holds a NUL character: remove it"
-        raise InvalidTask([Problem(file, line_of(places[0]), told)])
+        message = f"{'.'.join(places[0])}: holds a NUL character: remove it"
+        raise InvalidTask([Problem(file, line_of(places[0]), message)])
     try:
         told_task = InlineTask.model_validate(value)
     except ValidationError as error:
         raise InvalidTask(problems_of(error, InlineTask, file, line_of)) from None
     build = None if told_task.build is None else _build(told_task.build, file, line_of)
     task = _task(told_task, file, build)
-    if found := environment_problems(task.environment):
+    if problems := environment_problems(task.environment):
         names = {"memory_bytes": ("limits", "memory"), "cpus": ("limits", "cpus")}
-        raise InvalidTask([Problem(file, line_of(names.get(name, (name,))), f"{name}: {why}") for name, why in found])
+        raise InvalidTask(
+            [Problem(file, line_of(names.get(name, (name,))), f"{name}: {message}") for name, message in problems]
+        )
     return task
 
 
-def _build(told: str, file: Path, line_of: Callable[[Sequence[int | str]], int | None]) -> Path:
+def _build(build: str, file: Path, line_of: Callable[[Sequence[int | str]], int | None]) -> Path:
     root = file.parent.resolve()
-    directory = (root / told).resolve()
-    if Path(told).is_absolute() or not directory.is_relative_to(root):
-        raise InvalidTask([Problem(file, line_of(("build",)), f"build = {told!r}: expected a directory below {root}")])
+    directory = (root / build).resolve()
+    if Path(build).is_absolute() or not directory.is_relative_to(root):
+        raise InvalidTask([Problem(file, line_of(("build",)), f"build = {build!r}: expected a directory below {root}")])
     if not (directory / "Dockerfile").is_file():
         raise InvalidTask(
-            [Problem(file, line_of(("build",)), f"build = {told!r}: {directory / 'Dockerfile'} is missing")]
+            [Problem(file, line_of(("build",)), f"build = {build!r}: {directory / 'Dockerfile'} is missing")]
         )
     return directory
 
 
-def _task(told: InlineTask, file: Path, build: Path | None) -> Task:
+def _task(item: InlineTask, file: Path, build: Path | None) -> Task:
     solution = None
-    if told.solution is not None:
-        texts = {"solve.sh": told.solution.rstrip("\n") + "\n"}
+    if item.solution is not None:
+        texts = {"solve.sh": item.solution.rstrip("\n") + "\n"}
         solution = Solution(command=f"sh {SOLUTION_DIR}/solve.sh", files=(Files(target=SOLUTION_DIR, texts=texts),))
     step = Step(
-        instruction=told.prompt,
-        agent=AgentPhase(timeout_s=told.limits.timeout, user=told.user, network=told.network.agent,
-            allow=tuple(told.network.allow)),
+        instruction=item.prompt,
+        agent=AgentPhase(timeout_s=item.limits.timeout, user=item.user, network=item.network.agent,
+            allow=tuple(item.network.allow)),
         verifier=Verifier(
-            command=told.check, verdict="exit code", timeout_s=told.limits.check_timeout, network=told.network.check,
-            files=(Files(target=".", texts=told.check_files),) if told.check_files else (),
+            command=item.check, verdict="exit code", timeout_s=item.limits.check_timeout, network=item.network.check,
+            files=(Files(target=".", texts=item.check_files),) if item.check_files else (),
         ),
         solution=solution,
-        artifacts=tuple(Artifact(source=one) for one in told.artifacts),
+        artifacts=tuple(Artifact(source=path) for path in item.artifacts),
     )  # fmt: skip
     environment = TaskEnvironment(
-        image=told.image, build=build, workdir=told.workdir, cpus=told.limits.cpus, memory_bytes=told.limits.memory,
-        env=told.env,
-        files=(Files(target=".", texts=told.files, owner=told.user),) if told.files or told.user else (),
+        image=item.image, build=build, workdir=item.workdir, cpus=item.limits.cpus, memory_bytes=item.limits.memory,
+        env=item.env,
+        files=(Files(target=".", texts=item.files, owner=item.user),) if item.files or item.user else (),
     )  # fmt: skip
-    return Task(id=told.id, path=file, format="inline", environment=environment, steps=(step,))
+    return Task(id=item.id, path=file, format="inline", environment=environment, steps=(step,))

@@ -39,12 +39,12 @@ def read_text(path: Path, root: Path, *, missing: str, limit_bytes: int = MAX_TE
     try:
         if path.is_symlink() and not path.resolve().is_relative_to(root):
             raise InvalidTask([Problem(path, None, f"leads out of the task, to {path.readlink()}: put the file here")])
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise InvalidTask([Problem(path, None, "is not a regular file")])
-        if found.st_size > limit_bytes:
-            told = f"has {found.st_size:,} bytes: expected at most {limit_bytes:,}"
-            raise InvalidTask([Problem(path, None, told)])
+        if status.st_size > limit_bytes:
+            message = f"has {status.st_size:,} bytes: expected at most {limit_bytes:,}"
+            raise InvalidTask([Problem(path, None, message)])
         text = path.read_bytes().decode()
     except (FileNotFoundError, NotADirectoryError):
         raise InvalidTask([Problem(path, None, f"missing: {missing}")]) from None
@@ -115,8 +115,8 @@ def _parsed(data: bytes, path: Path, number: int, offset: int) -> JsonLine:
     if not isinstance(value, dict):
         return JsonLine(number, offset, {}, Problem(path, number, 'expected an object, as in {"id": ...}'))
     if places := unusable_texts(value):
-        told = f"{'.'.join(places[0])}: holds a NUL character or half of a surrogate pair: remove it"
-        return JsonLine(number, offset, {}, Problem(path, number, told))
+        message = f"{'.'.join(places[0])}: holds a NUL character or half of a surrogate pair: remove it"
+        return JsonLine(number, offset, {}, Problem(path, number, message))
     return JsonLine(number, offset, value)
 
 
@@ -134,22 +134,26 @@ def look_at_tree(source: Path, root: Path) -> _Tree:
         return _Tree([Problem(source, None, "leads out of the task: put the directory here")], ())
     problems, excluded, specs = list[Problem](), list[str](), dict[str, GitIgnoreSpec]()
     count = 0
-    for place, below, names in os.walk(source, onerror=lambda error: problems.append(_unreadable(error))):
-        here = Path(place)
+    for directory, subdirectories, names in os.walk(source, onerror=lambda error: problems.append(_unreadable(error))):
+        path = Path(directory)
         if IGNORE_NAME in names:
-            specs[place] = GitIgnoreSpec.from_lines(
-                read_text(here / IGNORE_NAME, root, missing="a list of patterns").splitlines()
+            specs[directory] = GitIgnoreSpec.from_lines(
+                read_text(path / IGNORE_NAME, root, missing="a list of patterns").splitlines()
             )
-        ignored = {name for name in (*below, *names) if _is_ignored(here / name, source, specs, name in below)}
-        excluded += [(here / name).relative_to(source).as_posix() for name in sorted(ignored)]
-        below[:] = [name for name in below if name not in ignored]
+        ignored = {
+            name
+            for name in (*subdirectories, *names)
+            if _is_ignored(path / name, source, specs, name in subdirectories)
+        }
+        excluded += [(path / name).relative_to(source).as_posix() for name in sorted(ignored)]
+        subdirectories[:] = [name for name in subdirectories if name not in ignored]
         count += len(names)
         if count > _MAX_TREE_FILES:
             return _Tree(
                 [Problem(source, None, f"holds more than {_MAX_TREE_FILES:,} files: put them into an image")], ()
             )
-        for name in (*below, *names):
-            if name not in ignored and (problem := _problem_of_entry(here / name, root)):
+        for name in (*subdirectories, *names):
+            if name not in ignored and (problem := _problem_of_entry(path / name, root)):
                 problems.append(problem)
     return _Tree(problems, tuple(excluded))
 
@@ -158,10 +162,10 @@ def _is_ignored(path: Path, source: Path, specs: dict[str, GitIgnoreSpec], is_di
     if path.name == IGNORE_NAME:
         return True
     excluded = False
-    for parent in [*reversed([one for one in path.parents if one.is_relative_to(source)])] if specs else ():
+    for parent in [*reversed([parent for parent in path.parents if parent.is_relative_to(source)])] if specs else ():
         if (spec := specs.get(str(parent))) is not None:
-            told = spec.check_file(path.relative_to(parent).as_posix() + "/" * is_directory).include
-            excluded = excluded if told is None else told
+            included = spec.check_file(path.relative_to(parent).as_posix() + "/" * is_directory).include
+            excluded = excluded if included is None else included
     return excluded
 
 
@@ -183,7 +187,7 @@ def _unreadable(error: OSError) -> Problem:
 
 def environment_problems(told: TaskEnvironment) -> list[tuple[str, str]]:
     """Return what an engine would refuse, as pairs of a field's name and a sentence; no engine is contacted."""
-    asked: dict[str, dict[str, object]] = {
+    options_by_field: dict[str, dict[str, object]] = {
         "image": {"image": told.image} if told.image is not None else {},
         "workdir": {"workdir": told.workdir},
         "env": {"env": told.env},
@@ -192,18 +196,20 @@ def environment_problems(told: TaskEnvironment) -> list[tuple[str, str]]:
         "disk_bytes": {"disk_bytes": told.disk_bytes},
     }
     try:
-        images.check_options(**{name: value for options in asked.values() for name, value in options.items()})
+        images.check_options(
+            **{name: value for options in options_by_field.values() for name, value in options.items()}
+        )
     except UsageError:
         pass  # which of them is asked now, each by itself: that takes five times as long
     else:
         return []
-    found = []
-    for field, options in asked.items():
+    problems = []
+    for field, options in options_by_field.items():
         try:
             images.check_options(**options)
         except UsageError as error:
-            found.append((field, str(error)))
-    return found
+            problems.append((field, str(error)))
+    return problems
 
 
 def hosts_of_task(hosts: Iterable[str]) -> tuple[str, ...]:

@@ -55,14 +55,14 @@ class InvalidTask(Exception):  # noqa: N818 - becomes a list of problems, never 
 
 def toml_line(text: str, location: Sequence[int | str]) -> int | None:
     """Return the line of a key, given pydantic's location of it; where it has none, that of its nearest parent."""
-    lines, seen = dict[tuple[str, ...], int](), dict[str, int]()
+    lines, section_counts = dict[tuple[str, ...], int](), dict[str, int]()
     section: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.fullmatch(line):
             name = _unquoted(header[1])
             if line.lstrip().startswith("[["):
-                seen[name] = seen.get(name, -1) + 1
-                section = (*name.split("."), str(seen[name]))
+                section_counts[name] = section_counts.get(name, -1) + 1
+                section = (*name.split("."), str(section_counts[name]))
             else:
                 section = tuple(name.split("."))
             lines.setdefault(section, number)
@@ -80,42 +80,42 @@ def problems_of(
     error: ValidationError, schema: type[BaseModel], file: Path, line_of: Callable[[Sequence[int | str]], int | None]
 ) -> list[Problem]:
     """Return pydantic's findings as sentences; for an unknown key with the key that was probably meant."""
-    found: dict[tuple[Sequence[int | str], str], None] = {}
-    for one in error.errors(include_url=False, include_context=True):
-        location, sentence = _sentence(one, schema)
-        found.setdefault((location, sentence))
-    told = [Problem(file, line_of(location), sentence) for location, sentence in found]
-    if len(told) > _MAX_PROBLEMS_OF_A_TASK:
-        left = len(told) - _MAX_PROBLEMS_OF_A_TASK
-        told[_MAX_PROBLEMS_OF_A_TASK:] = [Problem(file, None, f"and {left} more problems")]
-    return told
+    findings: dict[tuple[Sequence[int | str], str], None] = {}
+    for detail in error.errors(include_url=False, include_context=True):
+        location, sentence = _sentence(detail, schema)
+        findings.setdefault((location, sentence))
+    problems = [Problem(file, line_of(location), sentence) for location, sentence in findings]
+    if len(problems) > _MAX_PROBLEMS_OF_A_TASK:
+        left_out = len(problems) - _MAX_PROBLEMS_OF_A_TASK
+        problems[_MAX_PROBLEMS_OF_A_TASK:] = [Problem(file, None, f"and {left_out} more problems")]
+    return problems
 
 
-def _sentence(found: Any, schema: type[BaseModel]) -> tuple[tuple[int | str, ...], str]:
-    location = tuple(found["loc"])
+def _sentence(detail: Any, schema: type[BaseModel]) -> tuple[tuple[int | str, ...], str]:
+    location = tuple(detail["loc"])
     if location and location[-1] in _SCALARS and location[-1] not in _fields_at(schema, location):
         location = location[:-1]  # the member of a union
         expected = " or ".join(_SCALARS[kind] for kind in _scalars_of(schema, location))
-        return location, f"{_name(location)} = {_short(found['input'])}: expected {expected}"
-    if found["type"] == "extra_forbidden":
+        return location, f"{_name(location)} = {_short(detail['input'])}: expected {expected}"
+    if detail["type"] == "extra_forbidden":
         return location, f"unknown key {_name(location)!r}{_hint(schema, location)}"
-    if found["type"] == "missing":
+    if detail["type"] == "missing":
         return location, f"{_name(location)!r} is missing"
-    return location, _value_sentence(found, _name(location))
+    return location, _value_sentence(detail, _name(location))
 
 
-def _value_sentence(found: Any, name: str) -> str:
-    said = found["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    if found["type"] == "model_type":
-        said = "keys with values"
+def _value_sentence(detail: Any, name: str) -> str:
+    expectation = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if detail["type"] == "model_type":
+        expectation = "keys with values"
         name = name or "the file"
     if not name:
-        return str(said)
-    if found["type"] == "value_error":
-        return f"{name}: {said}"
-    if said[:1].isupper():
-        return f"{name}: {said[0].lower()}{said[1:]}"
-    return f"{name} = {_short(found['input'])}: expected {said}"
+        return str(expectation)
+    if detail["type"] == "value_error":
+        return f"{name}: {expectation}"
+    if expectation[:1].isupper():
+        return f"{name}: {expectation[0].lower()}{expectation[1:]}"
+    return f"{name} = {_short(detail['input'])}: expected {expectation}"
 
 
 def _name(location: Sequence[int | str]) -> str:
@@ -126,7 +126,7 @@ def _hint(schema: type[BaseModel], location: Sequence[int | str]) -> str:
     key = str(location[-1])
     if near := get_close_matches(key, sorted(_fields_at(schema, location)), n=1, cutoff=_NEAR):
         return f": did you mean {near[0]!r}?"
-    places = [_name(place) or "the top of the file" for place, keys in _sections(schema, ()) if key in keys]
+    places = [_name(section) or "the top of the file" for section, keys in _sections(schema, ()) if key in keys]
     if places:
         return f": it belongs in {' or '.join(places[:3])}"
     return ": what only describes belongs in [metadata]" if "metadata" in schema.model_fields else ""
@@ -139,30 +139,30 @@ def _short(value: object) -> str:
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for one in typing.get_args(annotation):
-        yield from _models_in(one)
+    for argument in typing.get_args(annotation):
+        yield from _models_in(argument)
 
 
-def _sections(schema: type[BaseModel], place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    yield place, set(schema.model_fields)
+def _sections(schema: type[BaseModel], section: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    yield section, set(schema.model_fields)
     for name, field in schema.model_fields.items():
         for model in _models_in(field.annotation):
-            yield from _sections(model, (*place, name))
+            yield from _sections(model, (*section, name))
 
 
 def _fields_at(schema: type[BaseModel], location: Sequence[int | str]) -> dict[str, FieldInfo]:
     """The fields of the model that contains the key at location."""
-    here = schema
+    model = schema
     for part in location[:-1]:
-        field = here.model_fields.get(str(part))
-        here = next(_models_in(field.annotation), here) if field else here
-    return here.model_fields
+        field = model.model_fields.get(str(part))
+        model = next(_models_in(field.annotation), model) if field else model
+    return model.model_fields
 
 
 def _scalars_of(schema: type[BaseModel], location: Sequence[int | str]) -> list[str]:
     field = _fields_at(schema, location).get(str(location[-1])) if location else None
-    members = [getattr(one, "__name__", "") for one in typing.get_args(field.annotation)] if field else []
-    return [one for one in members if one in _SCALARS] or ["str"]
+    members = [getattr(member, "__name__", "") for member in typing.get_args(field.annotation)] if field else []
+    return [name for name in members if name in _SCALARS] or ["str"]
 
 
 def unusable_texts(value: Any) -> list[tuple[str, ...]]:
@@ -170,14 +170,14 @@ def unusable_texts(value: Any) -> list[tuple[str, ...]]:
 
     That is one with a NUL character, or with half of a surrogate pair.
     """
-    found, left = list[tuple[str, ...]](), list[tuple[tuple[str, ...], Any]]([((), value)])
-    while left:
-        place, one = left.pop()
-        if isinstance(one, str) and _UNPRINTABLE.search(one):
-            found.append(place)
-        elif isinstance(one, dict):
-            found += [(*place, repr(key)) for key in one if isinstance(key, str) and _UNPRINTABLE.search(key)]
-            left += [((*place, str(key)), item) for key, item in one.items()]
-        elif isinstance(one, list | tuple):
-            left += [((*place, str(number)), item) for number, item in enumerate(one)]
-    return sorted(found)
+    locations, pending = list[tuple[str, ...]](), list[tuple[tuple[str, ...], Any]]([((), value)])
+    while pending:
+        location, item = pending.pop()
+        if isinstance(item, str) and _UNPRINTABLE.search(item):
+            locations.append(location)
+        elif isinstance(item, dict):
+            locations += [(*location, repr(key)) for key in item if isinstance(key, str) and _UNPRINTABLE.search(key)]
+            pending += [((*location, str(key)), item) for key, item in item.items()]
+        elif isinstance(item, list | tuple):
+            pending += [((*location, str(number)), item) for number, item in enumerate(item)]
+    return sorted(locations)

@@ -73,7 +73,7 @@ def resolve(
 class _Checker:
     def __init__(self, read: YamlFile, path: Path, root: Path, main: str, hidden: Collection[Path]) -> None:
         self._read, self._path, self._root, self._main = read, path, root.resolve(), main
-        self._hidden = [one.resolve() for one in hidden]
+        self._hidden = [path.resolve() for path in hidden]
         self._problems: list[Problem] = []
         self._given: dict[str, dict[str, Any]] = {}
         """Secrets and configs of the file, by name."""
@@ -85,26 +85,26 @@ class _Checker:
 
     def check_sources(self) -> None:
         """Refuse keys that make Compose read other files of this machine while it resolves the file."""
-        told = self._read.value if isinstance(self._read.value, dict) else {}
-        if "include" in told:
+        document = self._read.value if isinstance(self._read.value, dict) else {}
+        if "include" in document:
             self._refuse(("include",), "is not supported: write its services here")
-        for name, service in (told.get("services") or {}).items():
+        for name, service in (document.get("services") or {}).items():
             if not isinstance(service, dict):
                 continue
             extends = service.get("extends")
             if isinstance(extends, dict) and "file" in extends:
                 self._refuse(("services", name, "extends"), "'file' is not supported: write the service here")
             for key in ("env_file", "label_file"):
-                asked = service.get(key) or []
-                for one in asked if isinstance(asked, list) else [asked]:
-                    self._source(("services", name, key), one.get("path") if isinstance(one, dict) else one)
+                entries = service.get(key) or []
+                for entry in entries if isinstance(entries, list) else [entries]:
+                    self._source(("services", name, key), entry.get("path") if isinstance(entry, dict) else entry)
         if (self._path.parent / ".env").is_symlink():
             self._source((), ".env")
 
-    def _source(self, where: tuple[str, ...], told: object) -> None:
-        text = str(told)
+    def _source(self, location: tuple[str, ...], value: object) -> None:
+        text = str(value)
         if text.startswith("~") or "$" in text or self._inside(self._path.parent / text) is None:
-            self._refuse(where, f"{text[:200]!r} leads out of the task: put the file here")
+            self._refuse(location, f"{text[:200]!r} leads out of the task: put the file here")
 
     def _inside(self, path: Path) -> Path | None:
         """Return the real path if it is the task's directory or inside it."""
@@ -116,23 +116,32 @@ class _Checker:
 
     def resolved(self, known: Mapping[str, str], base: Mapping[str, Any]) -> dict[str, Any]:
         """Return the model that Compose resolves the file to."""
-        with tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as place:
-            first = Path(place, "base.json")
+        with tempfile.TemporaryDirectory(prefix="ohsandbox-compose-") as directory:
+            first = Path(directory, "base.json")
             first.write_text(json.dumps({"services": {self._main: base}}))
             files = [*(("-f", str(first)) if base else ()), "-f", str(self._path)]
-            asked = ["-p", "task", "--project-directory", str(self._path.parent), *files, "config", "--format", "json"]
+            arguments = [
+                "-p",
+                "task",
+                "--project-directory",
+                str(self._path.parent),
+                *files,
+                "config",
+                "--format",
+                "json",
+            ]
             try:
-                done = call(asked, env=known, limit_s=_RESOLVE_S)
+                result = call(arguments, env=known, limit_s=_RESOLVE_S)
             except UsageError as error:
                 raise InvalidTask([Problem(self._path, None, str(error))]) from None
-        if done.exit_code != 0:
-            said = done.stderr.strip().rpartition("\n")[2].replace(str(self._root), ".")
-            raise InvalidTask([Problem(self._path, None, f"Docker Compose refuses it: {said[:500]}")])
-        for name in dict.fromkeys(_UNSET.findall(done.stderr)):
+        if result.exit_code != 0:
+            last_line = result.stderr.strip().rpartition("\n")[2].replace(str(self._root), ".")
+            raise InvalidTask([Problem(self._path, None, f"Docker Compose refuses it: {last_line[:500]}")])
+        for name in dict.fromkeys(_UNSET.findall(result.stderr)):
             self._problems.append(
                 Problem(self._path, None, f"${{{name}}} is not given to tasks: write ${{{name}:-default}}")
             )
-        model: dict[str, Any] = json.loads(done.stdout)
+        model: dict[str, Any] = json.loads(result.stdout)
         return model
 
     def project(self, model: dict[str, Any]) -> ComposeProject:
@@ -141,12 +150,12 @@ class _Checker:
             if not key.startswith("x-"):
                 self._refuse((key,), "is not supported")
         self._given = {kind: model.get(kind) or {} for kind in _GIVEN}
-        for name, told in (model.get("networks") or {}).items():
-            self._shared(("networks", name), told or {}, _NETWORK_KEYS, "bridge")
-        for name, told in (model.get("volumes") or {}).items():
-            self._shared(("volumes", name), told or {}, frozenset({"name", "driver", "labels"}), "local")
-        services = {name: self._service(name, told) for name, told in model["services"].items()}
-        environments = {name: self._environment(name, told) for name, told in model["services"].items()}
+        for name, network in (model.get("networks") or {}).items():
+            self._shared(("networks", name), network or {}, _NETWORK_KEYS, "bridge")
+        for name, network in (model.get("volumes") or {}).items():
+            self._shared(("volumes", name), network or {}, frozenset({"name", "driver", "labels"}), "local")
+        services = {name: self._service(name, volume) for name, volume in model["services"].items()}
+        environments = {name: self._environment(name, service) for name, service in model["services"].items()}
         if self._main not in services:
             self._refuse(("services",), f"no service {self._main!r}: it is the sandbox")
         if "network_mode" in services.get(self._main, ()):
@@ -157,136 +166,146 @@ class _Checker:
             volumes=tuple(model.get("volumes") or ()),
         )  # fmt: skip
 
-    def _shared(self, where: tuple[str, ...], told: dict[str, Any], known: Collection[str], driver: str) -> None:
+    def _shared(
+        self, location: tuple[str, ...], resource: dict[str, Any], known_keys: Collection[str], driver: str
+    ) -> None:
         """Check a network or volume: it must be an ordinary one that belongs to the project."""
-        for key, value in told.items():
+        for key, value in resource.items():
             if key == "driver" and value not in {None, driver}:
-                self._refuse((*where, key), f"{value!r} is not supported: only {driver!r}")
-            elif key not in known and value and not key.startswith("x-"):
-                self._refuse((*where, key), "is not supported: each trial has its own")
+                self._refuse((*location, key), f"{value!r} is not supported: only {driver!r}")
+            elif key not in known_keys and value and not key.startswith("x-"):
+                self._refuse((*location, key), "is not supported: each trial has its own")
 
-    def _service(self, name: str, told: dict[str, Any]) -> dict[str, Any]:
+    def _service(self, name: str, service: dict[str, Any]) -> dict[str, Any]:
         """Return the part of a service that is passed on to Compose."""
-        where, kept = ("services", name), dict[str, Any]()
-        for key, value in told.items():
+        location, kept_keys = ("services", name), dict[str, Any]()
+        for key, value in service.items():
             match key:
                 case _ if value in (None, False, "", [], {}) or key in _NOT_KEPT or key.startswith("x-"):
                     pass
                 case _ if key in _KEPT:
-                    kept[key] = value
+                    kept_keys[key] = value
                 case "ulimits":
-                    kept[key] = {limit: self._ulimit((*where, key, limit), how) for limit, how in value.items()}
+                    kept_keys[key] = {
+                        limit: self._ulimit((*location, key, limit), ulimit) for limit, ulimit in value.items()
+                    }
                 case "networks":
-                    kept[key] = {net: self._joined((*where, key, net), how or {}) for net, how in value.items()}
+                    kept_keys[key] = {
+                        net: self._joined((*location, key, net), attachment or {}) for net, attachment in value.items()
+                    }
                 case "network_mode" if value == "none" or str(value).startswith("service:"):
-                    kept[key] = value
+                    kept_keys[key] = value
                 case _:
-                    self._refuse((*where, key), f"{str(value)[:60]!r} is not allowed: a task stays in its own project")
-        mounts = [self._mount((*where, "volumes"), one) for one in told.get("volumes") or ()]
-        mounts += [self._mount_given(kind, one) for kind in _GIVEN for one in told.get(kind) or ()]
-        if found := [one for one in mounts if one]:
-            kept["volumes"] = found
-        if alias := told.get("container_name"):
-            for how in kept.get("networks", {}).values():
-                how["aliases"] = [*how.get("aliases", ()), alias]
-        return kept
+                    self._refuse(
+                        (*location, key), f"{str(value)[:60]!r} is not allowed: a task stays in its own project"
+                    )
+        mounts = [self._mount((*location, "volumes"), mount) for mount in service.get("volumes") or ()]
+        mounts += [self._mount_given(kind, source) for kind in _GIVEN for source in service.get(kind) or ()]
+        if volumes := [mount for mount in mounts if mount]:
+            kept_keys["volumes"] = volumes
+        if alias := service.get("container_name"):
+            for network in kept_keys.get("networks", {}).values():
+                network["aliases"] = [*network.get("aliases", ()), alias]
+        return kept_keys
 
-    def _ulimit(self, where: tuple[str, ...], told: Any) -> Any:
+    def _ulimit(self, location: tuple[str, ...], ulimit: Any) -> Any:
         """Check a ulimit; memory and the number of processes are limited by the service's own settings in any case."""
-        numbers = [*told.values()] if isinstance(told, dict) else [told]
-        if where[-1] not in _ULIMITS:
-            self._refuse(where, f"is not supported: only {', '.join(sorted(_ULIMITS))}")
-        elif not all(isinstance(one, int) and -1 <= one <= _MAX_ULIMIT for one in numbers):
-            self._refuse(where, f"{told!r} is too high: at most {_MAX_ULIMIT}")
-        return told
+        numbers = [*ulimit.values()] if isinstance(ulimit, dict) else [ulimit]
+        if location[-1] not in _ULIMITS:
+            self._refuse(location, f"is not supported: only {', '.join(sorted(_ULIMITS))}")
+        elif not all(isinstance(number, int) and -1 <= number <= _MAX_ULIMIT for number in numbers):
+            self._refuse(location, f"{ulimit!r} is too high: at most {_MAX_ULIMIT}")
+        return ulimit
 
-    def _environment(self, name: str, told: dict[str, Any]) -> TaskEnvironment:
+    def _environment(self, name: str, service: dict[str, Any]) -> TaskEnvironment:
         """Return the image of a service, and its limits."""
-        where = ("services", name)
-        found: dict[str, Any] = {"image": told.get("image")}
-        if build := told.get("build"):
-            found |= {"image": None, **self._build((*where, "build"), build)}
+        location = ("services", name)
+        fields: dict[str, Any] = {"image": service.get("image")}
+        if build := service.get("build"):
+            fields |= {"image": None, **self._build((*location, "build"), build)}
         for key, field in (("cpus", "cpus"), ("mem_limit", "memory_bytes")):
-            if told.get(key) is not None:
-                found[field] = self._number((*where, key), told[key])
-        return TaskEnvironment(**found | self._deploy((*where, "deploy"), told.get("deploy") or {}))
+            if service.get(key) is not None:
+                fields[field] = self._number((*location, key), service[key])
+        return TaskEnvironment(**fields | self._deploy((*location, "deploy"), service.get("deploy") or {}))
 
-    def _build(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any]:
-        for key, value in told.items():
+    def _build(self, location: tuple[str, ...], build: dict[str, Any]) -> dict[str, Any]:
+        for key, value in build.items():
             if key not in _BUILD_KEYS and value:
-                self._refuse((*where, key), "is not supported: name a directory and a Dockerfile in it")
-        context = self._inside(Path(str(told.get("context"))))
-        dockerfile = os.path.normpath(str(told.get("dockerfile") or "Dockerfile"))
+                self._refuse((*location, key), "is not supported: name a directory and a Dockerfile in it")
+        context = self._inside(Path(str(build.get("context"))))
+        dockerfile = os.path.normpath(str(build.get("dockerfile") or "Dockerfile"))
         if context is None or self._inside(context / dockerfile) is None:
-            self._refuse((*where, "context"), f"{told.get('context')!r} leads out of the task")
+            self._refuse((*location, "context"), f"{build.get('context')!r} leads out of the task")
         elif not (context / dockerfile).is_file():
-            self._refuse((*where, "dockerfile"), f"{context / dockerfile} is missing")
-        args = {key: _plain(value) for key, value in (told.get("args") or {}).items() if value is not None}
-        return {"build": context, "dockerfile": dockerfile, "build_args": args, "build_target": told.get("target")}
+            self._refuse((*location, "dockerfile"), f"{context / dockerfile} is missing")
+        args = {key: _plain(value) for key, value in (build.get("args") or {}).items() if value is not None}
+        return {"build": context, "dockerfile": dockerfile, "build_args": args, "build_target": build.get("target")}
 
-    def _mount(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any] | None:
-        source, target = str(told.get("source") or ""), told.get("target")
-        if told.get("type") in {"volume", "tmpfs"}:
-            return told
-        if told.get("type") != "bind":
-            self._refuse(where, f"a mount of type {told.get('type')!r} is not allowed")
+    def _mount(self, location: tuple[str, ...], mount: dict[str, Any]) -> dict[str, Any] | None:
+        source, target = str(mount.get("source") or ""), mount.get("target")
+        if mount.get("type") in {"volume", "tmpfs"}:
+            return mount
+        if mount.get("type") != "bind":
+            self._refuse(location, f"a mount of type {mount.get('type')!r} is not allowed")
             return None
         if source.startswith(LOGS):
             return None
         real = self._inside(Path(source))
         if real is None:
-            self._refuse(where, f"{source} is outside of the task: a task has no files of this machine")
-        elif any(one.is_relative_to(real) or real.is_relative_to(one) for one in self._hidden):
-            self._refuse(where, f"{source} would show the tests or the solution to the agent: name a part of it")
+            self._refuse(location, f"{source} is outside of the task: a task has no files of this machine")
+        elif any(path.is_relative_to(real) or real.is_relative_to(path) for path in self._hidden):
+            self._refuse(location, f"{source} would show the tests or the solution to the agent: name a part of it")
         elif not real.exists():
-            self._refuse(where, f"{source} is missing")
+            self._refuse(location, f"{source} is missing")
         # read-only: what a trial does is not seen by the next one
         return {"type": "bind", "source": str(real), "target": target, "read_only": True}
 
-    def _mount_given(self, kind: str, told: dict[str, Any]) -> dict[str, Any] | None:
+    def _mount_given(self, kind: str, reference: dict[str, Any]) -> dict[str, Any] | None:
         """Mount a secret or config of a service: a file of the task, bound like any other."""
-        name = str(told.get("source"))
+        name = str(reference.get("source"))
         if not isinstance(file := self._given[kind].get(name, {}).get("file"), str):
             self._refuse((kind, name), "is not a file of the task: write it to one, and name that as 'file'")
             return None
-        place = posixpath.join(_GIVEN[kind], str(told.get("target") or name))
-        return self._mount((kind, name, "file"), {"type": "bind", "source": file, "target": place})
+        mount_target = posixpath.join(_GIVEN[kind], str(reference.get("target") or name))
+        return self._mount((kind, name, "file"), {"type": "bind", "source": file, "target": mount_target})
 
-    def _joined(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any]:
-        for key in told.keys() - {"aliases", "priority"}:
-            self._refuse((*where, key), "is not supported: services have their names")
-        return {"aliases": list(told.get("aliases") or ())}
+    def _joined(self, location: tuple[str, ...], attachment: dict[str, Any]) -> dict[str, Any]:
+        for key in attachment.keys() - {"aliases", "priority"}:
+            self._refuse((*location, key), "is not supported: services have their names")
+        return {"aliases": list(attachment.get("aliases") or ())}
 
-    def _deploy(self, where: tuple[str, ...], told: dict[str, Any]) -> dict[str, Any]:
-        resources = told.get("resources") or {}
+    def _deploy(self, location: tuple[str, ...], deploy: dict[str, Any]) -> dict[str, Any]:
+        resources = deploy.get("resources") or {}
         limits, reserved = resources.get("limits") or {}, resources.get("reservations") or {}
-        odd = [key for key in told if told[key] and key not in {"resources", "placement", "restart_policy"}]
+        odd = [key for key in deploy if deploy[key] and key not in {"resources", "placement", "restart_policy"}]
         odd += [key for key in (*limits, *reserved) if key not in {"cpus", "memory", "pids"}]
         for key in odd:
-            if told.get(key) != 1:  # one replica
-                self._refuse((*where, key), "is not supported")
-        found = {"cpus": limits.get("cpus"), "memory_bytes": limits.get("memory")}
-        return {name: self._number((*where, name), value) for name, value in found.items() if value is not None}
+            if deploy.get(key) != 1:  # one replica
+                self._refuse((*location, key), "is not supported")
+        resource_limits = {"cpus": limits.get("cpus"), "memory_bytes": limits.get("memory")}
+        return {
+            name: self._number((*location, name), value) for name, value in resource_limits.items() if value is not None
+        }
 
-    def _number(self, where: tuple[str, ...], value: object) -> float | None:
+    def _number(self, location: tuple[str, ...], value: object) -> float | None:
         if (number := amount(value)) is None:
-            self._refuse(where, f"{value!r}: expected a number")
+            self._refuse(location, f"{value!r}: expected a number")
         return number or None
 
-    def _refuse(self, where: tuple[str, ...], message: str) -> None:
-        line = self._read.line(where) if where else None
-        name = ".".join(map(str, where))
+    def _refuse(self, location: tuple[str, ...], message: str) -> None:
+        line = self._read.line(location) if location else None
+        name = ".".join(map(str, location))
         self._problems.append(Problem(self._path, line, f"{name}: {message}" if name else message))
 
 
 def main_environment(project: ComposeProject) -> dict[str, Any]:
     """Return the fields of the `TaskEnvironment` of the sandbox."""
-    told = project.services[project.main]
-    env: Any = told.get("environment") or {}
-    own = project.environments[project.main]
+    service = project.services[project.main]
+    env: Any = service.get("environment") or {}
+    environment = project.environments[project.main]
     return {
-        **{name: getattr(own, name) for name in own.model_fields_set},
-        "workdir": told.get("working_dir"), "compose": project,
+        **{name: getattr(environment, name) for name in environment.model_fields_set},
+        "workdir": service.get("working_dir"), "compose": project,
         "env": {name: _plain(value) for name, value in env.items() if value is not None},
     }  # fmt: skip
 

@@ -42,7 +42,7 @@ def _names(value: Any) -> Any:
 
 
 def _joined(value: Any) -> Any:
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return "\n".join(value)
     return value
 
@@ -90,62 +90,63 @@ def read_line(line: JsonLine, file: Path) -> Task:
         InvalidTask: with all problems found.
     """
     try:
-        told = _SweBenchInstance.model_validate(line.value)
+        instance = _SweBenchInstance.model_validate(line.value)
     except ValidationError as error:
         raise InvalidTask(problems_of(error, _SweBenchInstance, file, line.line_of)) from None
     problems = [
         f"unknown key {name!r}: did you mean {near[0]!r}?"
-        for name in told.model_extra or {}
+        for name in instance.model_extra or {}
         if (near := get_close_matches(name, _COLUMNS, n=1, cutoff=_NEAR))
     ]
-    if told.eval_script is None and told.test_command is None:
+    if instance.eval_script is None and instance.test_command is None:
         problems.append(
             "has neither 'eval_script', as the datasets of SWE-bench 5 have it, nor 'test_command': add one of them"
         )
-    if not told.fail_to_pass and not told.pass_to_pass:
+    if not instance.fail_to_pass and not instance.pass_to_pass:
         problems.append("has neither FAIL_TO_PASS nor PASS_TO_PASS: name the tests that must pass")
-    task = _task(told, file)
-    problems += [f"{name}: {why}" for name, why in environment_problems(task.environment)]
+    task = _task(instance, file)
+    problems += [f"{name}: {message}" for name, message in environment_problems(task.environment)]
     if problems:
-        raise InvalidTask([Problem(file, line.number, one) for one in problems])
+        raise InvalidTask([Problem(file, line.number, problem) for problem in problems])
     return task
 
 
-def _task(told: _SweBenchInstance, file: Path) -> Task:
+def _task(instance: _SweBenchInstance, file: Path) -> Task:
     solution = None
-    if told.patch:
+    if instance.patch:
         solution = Solution(
             command=apply_script(f"{SOLUTION_DIR}/gold.patch"),
-            files=(Files(target=SOLUTION_DIR, texts={"gold.patch": complete(told.patch)}),),
+            files=(Files(target=SOLUTION_DIR, texts={"gold.patch": complete(instance.patch)}),),
         )
-    texts = {"eval.sh": told.eval_script or _eval_script(told)}
-    if told.test_patch:
-        texts["test.patch"] = complete(told.test_patch)
+    texts = {"eval.sh": instance.eval_script or _eval_script(instance)}
+    if instance.test_patch:
+        texts["test.patch"] = complete(instance.test_patch)
     step = Step(
-        instruction=told.problem_statement,
-        agent=AgentPhase(timeout_s=told.timeout),
+        instruction=instance.problem_statement,
+        agent=AgentPhase(timeout_s=instance.timeout),
         verifier=Verifier(
             command=f'exec "$(command -v bash || echo sh)" {PLACE}/eval.sh',
             files=(Files(target=PLACE, texts=texts),), verdict="tests", network="open",
-            must_pass=tuple(told.fail_to_pass), must_not_fail=tuple(told.pass_to_pass), timeout_s=told.test_timeout,
+            must_pass=tuple(instance.fail_to_pass), must_not_fail=tuple(instance.pass_to_pass),
+            timeout_s=instance.test_timeout,
         ),
         solution=solution,
     )  # fmt: skip
     return Task(
-        id=told.instance_id, path=file, format="swe-bench",
-        environment=TaskEnvironment(image=told.image, workdir=told.workdir), steps=(step,),
-        metadata={name: value for name, value in (told.model_extra or {}).items() if isinstance(value, str | int)},
+        id=instance.instance_id, path=file, format="swe-bench",
+        environment=TaskEnvironment(image=instance.image, workdir=instance.workdir), steps=(step,),
+        metadata={name: value for name, value in (instance.model_extra or {}).items() if isinstance(value, str | int)},
     )  # fmt: skip
 
 
-def _eval_script(told: _SweBenchInstance) -> str:
+def _eval_script(instance: _SweBenchInstance) -> str:
     """Return a script that resets the test files to the commit, applies the test patch, and runs the tests."""
-    commit = told.base_commit or "HEAD"
+    commit = instance.base_commit or "HEAD"
     failed = f'{{ echo "cannot set the tests up: $1"; exit {SETUP_FAILED}; }}'
-    lines = [f"failed() {failed}", f"cd {shlex.quote(told.workdir)} || failed cd"]
-    for path in changed_paths(told.test_patch):
+    lines = [f"failed() {failed}", f"cd {shlex.quote(instance.workdir)} || failed cd"]
+    for path in changed_paths(instance.test_patch):
         name = shlex.quote(f"./{posixpath.normpath(path)}")
         lines += [f"{GIT} checkout -q {commit} -- {name} 2>/dev/null || rm -rf -- {name}"]
-    if told.test_patch:
+    if instance.test_patch:
         lines += [f"{GIT} apply --whitespace=nowarn {PLACE}/test.patch || failed 'git apply'"]
-    return "\n".join([*lines, _ACTIVATE.rstrip("\n"), told.test_command or "", ""])
+    return "\n".join([*lines, _ACTIVATE.rstrip("\n"), instance.test_command or "", ""])

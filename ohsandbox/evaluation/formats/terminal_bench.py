@@ -103,7 +103,7 @@ class _TerminalBenchReader:
         self.notes: list[str] = []
 
     def task(self) -> Task:
-        told = self._parsed()
+        parsed = self._parsed()
         environment, networks = self._environment()
         scripts = {RUN_TESTS: self._text(RUN_TESTS, "it runs the tests")}
         solution = self._solution()
@@ -112,31 +112,31 @@ class _TerminalBenchReader:
             tree = look_at_tree(tests, self.directory)
             self.problems += tree.problems
             files.insert(0, Files(target=TESTS_DIR, source=tests))
-        if told.run_tests_in_same_shell:
+        if parsed.run_tests_in_same_shell:
             self.notes.append("run_tests_in_same_shell: the tests run in a process of their own here")
         if self.problems:
             raise InvalidTask(self.problems)
         step = Step(
-            instruction=told.instruction,
-            agent=AgentPhase(timeout_s=told.max_agent_timeout_sec, network=networks[0]),
+            instruction=parsed.instruction,
+            agent=AgentPhase(timeout_s=parsed.max_agent_timeout_sec, network=networks[0]),
             verifier=Verifier(
                 command=f"bash {TESTS_DIR}/{RUN_TESTS}", files=tuple(files), verdict="tests",
-                timeout_s=told.max_test_timeout_sec, network=networks[1],
+                timeout_s=parsed.max_test_timeout_sec, network=networks[1],
             ),
             solution=solution,
         )  # fmt: skip
         return Task(
             id=self.directory.name, path=self.directory, format="terminal-bench", environment=environment,
             steps=(step,), notes=tuple(self.notes),
-            metadata=told.model_dump(include=set(_METADATA), exclude_none=True),
+            metadata=parsed.model_dump(include=set(_METADATA), exclude_none=True),
         )  # fmt: skip
 
     def _parsed(self) -> _TerminalBenchFile:
         read = self._yaml(self.file, "it describes the task")
         if isinstance(read.value, dict) and "descriptions" in read.value:
             line = read.line(("descriptions",))
-            told = "'descriptions' is of an older schema: write the text itself as 'instruction'"
-            raise InvalidTask([Problem(self.file, line, told)])
+            message = "'descriptions' is of an older schema: write the text itself as 'instruction'"
+            raise InvalidTask([Problem(self.file, line, message)])
         try:
             return _TerminalBenchFile.model_validate(read.value)
         except ValidationError as error:
@@ -173,11 +173,13 @@ class _TerminalBenchReader:
             env={"TEST_DIR": TESTS_DIR, **service.env}, cpus=service.cpus, memory_bytes=service.memory_bytes,
             files=service.files,
         )  # fmt: skip
-        self.problems += [Problem(file, None, f"{name}: {why}") for name, why in environment_problems(environment)]
+        self.problems += [
+            Problem(file, None, f"{name}: {message}") for name, message in environment_problems(environment)
+        ]
         if service.network is None:
             return environment, ("none", "open")
-        told: Network = "none" if service.network == "none" else "open"
-        return environment, (told, told)
+        network: Network = "none" if service.network == "none" else "open"
+        return environment, (network, network)
 
     def _project(self, file: Path) -> TaskEnvironment:
         """Read a project of several services, of which `client` is the sandbox."""
@@ -190,9 +192,11 @@ class _TerminalBenchReader:
         except InvalidTask as error:
             self.problems += error.problems
             return TaskEnvironment(build=self.directory)
-        told = main_environment(project)
-        environment = TaskEnvironment(**told | {"env": {"TEST_DIR": TESTS_DIR, **told["env"]}})
-        self.problems += [Problem(file, None, f"{name}: {why}") for name, why in environment_problems(environment)]
+        fields = main_environment(project)
+        environment = TaskEnvironment(**fields | {"env": {"TEST_DIR": TESTS_DIR, **fields["env"]}})
+        self.problems += [
+            Problem(file, None, f"{name}: {message}") for name, message in environment_problems(environment)
+        ]
         return environment
 
     def _solution(self) -> Solution | None:
@@ -214,23 +218,23 @@ class _TerminalBenchReader:
         except InvalidTask as error:
             self.problems += error.problems
             return None
-        if all(one.block and one.append_enter for one in commands):
-            return "".join(f"{one.command}\n" for one in commands)
-        first = next(one for one in commands if not (one.block and one.append_enter))
+        if all(command.block and command.append_enter for command in commands):
+            return "".join(f"{command.command}\n" for command in commands)
+        first = next(command for command in commands if not (command.block and command.append_enter))
         self.notes.append(f"no solution: solution.yaml types into a program ({shlex.quote(first.command[:60])})")
         return None
 
 
 def _commands(read: YamlFile, path: Path) -> list[_TerminalCommand]:
-    told: Any = read.value
-    if not isinstance(told, list):
+    items: Any = read.value
+    if not isinstance(items, list):
         raise InvalidTask([Problem(path, 1, "expected a list of commands")])
-    found, problems = [], list[Problem]()
-    for number, one in enumerate(told):
+    commands, problems = [], list[Problem]()
+    for number, item in enumerate(items):
         try:
-            found.append(_TerminalCommand.model_validate(one))
+            commands.append(_TerminalCommand.model_validate(item))
         except ValidationError as error:
             problems += problems_of(error, _TerminalCommand, path, read.at(number).line)
     if problems:
         raise InvalidTask(problems)
-    return found
+    return commands

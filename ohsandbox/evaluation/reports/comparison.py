@@ -116,9 +116,9 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
         if task.id in of_a and task.id in of_b and task.change not in {"no_verdict", "changed_task"}
     ]
     if not pairs:
-        told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in _counted(tasks).items())
+        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in _counted(tasks).items())
         raise UsageError(
-            f"{names[0]} and {names[1]} have no task on which both have a verdict ({told or 'no tasks'}). "
+            f"{names[0]} and {names[1]} have no task on which both have a verdict ({counts or 'no tasks'}). "
             "Remedy: compare runs of the same tasks."
         )
     tasks.sort(key=lambda task: _CHANGES.index(task.change))
@@ -128,8 +128,8 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
         compared_tasks=len(pairs),
         effect=_effect(pairs),
         changes=_counted(tasks),
-        seconds_per_task=_quantity([(one.seconds, two.seconds) for one, two in pairs]),
-        cost_usd_per_task=_quantity([(one.cost_usd, two.cost_usd) for one, two in pairs]),
+        seconds_per_task=_quantity([(first.seconds, two.seconds) for first, two in pairs]),
+        cost_usd_per_task=_quantity([(first.cost_usd, two.cost_usd) for first, two in pairs]),
         settings=_settings(a, b),
         tasks=tasks,
     )
@@ -137,7 +137,9 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
 
 def comparison_html(comparison: Comparison) -> str:
     """Return the comparison as a self-contained page, as `html` does for one run."""
-    return render("comparison.html", comparison=comparison, order={name: at for at, name in enumerate(_CHANGES)})
+    return render(
+        "comparison.html", comparison=comparison, order={name: position for position, name in enumerate(_CHANGES)}
+    )
 
 
 def _compared(name: str, a: TaskReport | None, b: TaskReport | None) -> TaskComparison:
@@ -158,13 +160,13 @@ def _change(a: TaskReport | None, b: TaskReport | None) -> Change:
         return "only_in_b" if a is None else "only_in_a"
     if a.digest != b.digest:
         return "changed_task"
-    if (was := a.rate) is None or (now := b.rate) is None:
+    if (was := a.rate) is None or (rate_now := b.rate) is None:
         return "no_verdict"
-    if now < was:
-        return "worsened" if now else "broken"
-    if now > was:
-        return "fixed" if now == 1 else "improved"
-    return "mixed" if 0 < now < 1 else "passing" if now else "failing"
+    if rate_now < was:
+        return "worsened" if rate_now else "broken"
+    if rate_now > was:
+        return "fixed" if rate_now == 1 else "improved"
+    return "mixed" if 0 < rate_now < 1 else "passing" if rate_now else "failing"
 
 
 def _effect(pairs: Sequence[tuple[TaskReport, TaskReport]]) -> Effect:
@@ -183,11 +185,11 @@ def _counted(tasks: Sequence[TaskComparison]) -> dict[Change, int]:
 
 
 def _quantity(pairs: Sequence[tuple[float | None, float | None]]) -> Quantity | None:
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if not known:
+    known_pairs = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not known_pairs:
         return None
-    count = len(known)
-    return Quantity(a=sum(a for a, _ in known) / count, b=sum(b for _, b in known) / count, tasks=count)
+    count = len(known_pairs)
+    return Quantity(a=sum(a for a, _ in known_pairs) / count, b=sum(b for _, b in known_pairs) / count, tasks=count)
 
 
 def _run(report: Report, name: str) -> ComparedRun:
@@ -199,10 +201,10 @@ def _run(report: Report, name: str) -> ComparedRun:
 
 
 def _settings(a: Report, b: Report) -> dict[str, tuple[Any, Any]]:
-    one, two = (_settings_of(report) for report in (a, b))
-    found = {name: (one.get(name), two.get(name)) for name in {**one, **two} if name not in _NOT_SETTINGS}
-    found |= {"models": (a.models, b.models), "images": (a.images, b.images), "machines": (a.machines, b.machines)}
-    return {name: pair for key, (of_a, of_b) in found.items() for name, pair in _differing(key, of_a, of_b).items()}
+    first, two = (_settings_of(report) for report in (a, b))
+    settings = {name: (first.get(name), two.get(name)) for name in {**first, **two} if name not in _NOT_SETTINGS}
+    settings |= {"models": (a.models, b.models), "images": (a.images, b.images), "machines": (a.machines, b.machines)}
+    return {name: pair for key, (of_a, of_b) in settings.items() for name, pair in _differing(key, of_a, of_b).items()}
 
 
 def _differing(name: str, a: Any, b: Any) -> dict[str, tuple[Any, Any]]:

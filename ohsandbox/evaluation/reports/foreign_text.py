@@ -68,15 +68,15 @@ def output_tail(directory: Path | None, *, of_agent: bool = False, limit_bytes: 
     if directory is None:
         return ""
     parts = []
-    for place in (directory, *sorted(directory.glob("steps/*"))):
-        step = "" if place == directory else f"step {name(place.name)}, "
-        logs = sorted(place.glob("agent/*.txt")) if of_agent else []
+    for step_directory in (directory, *sorted(directory.glob("steps/*"))):
+        step = "" if step_directory == directory else f"step {name(step_directory.name)}, "
+        logs = sorted(step_directory.glob("agent/*.txt")) if of_agent else []
         parts += [(f"{step}agent, {path.name}", _tail(path, limit_bytes)) for path in logs]
-        parts.append((f"{step}verifier", _tail(place / "verifier" / OUTPUT_NAME, limit_bytes)))
-    found = [(title, tail) for title, tail in parts if tail]
-    if [title for title, _ in found] == ["verifier"]:
-        return found[0][1]
-    return "\n".join(f"--- {title} ---\n{tail}" for title, tail in found)
+        parts.append((f"{step}verifier", _tail(step_directory / "verifier" / OUTPUT_NAME, limit_bytes)))
+    outputs = [(title, tail) for title, tail in parts if tail]
+    if [title for title, _ in outputs] == ["verifier"]:
+        return outputs[0][1]
+    return "\n".join(f"--- {title} ---\n{tail}" for title, tail in outputs)
 
 
 def _tail(path: Path, limit_bytes: int) -> str:

@@ -109,11 +109,14 @@ def render(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    made = open_templates(Path(__file__).parent / "templates")
-    shown = {one.__name__: one for one in (numbers.percent, numbers.seconds, numbers.dollars, numbers.probability)}
-    made.filters |= {"name": foreign_text.name, **shown}
-    made.globals |= shown
-    return made
+    environment = open_templates(Path(__file__).parent / "templates")
+    formats = {
+        format_of.__name__: format_of
+        for format_of in (numbers.percent, numbers.seconds, numbers.dollars, numbers.probability)
+    }
+    environment.filters |= {"name": foreign_text.name, **formats}
+    environment.globals |= formats
+    return environment
 
 
 def _row(result: TrialResult, source: ReportSource, limit_bytes: int) -> _TrialRow:
@@ -139,10 +142,10 @@ def _conversations(directory: Path | None) -> list[str]:
     """The commands for the conversations of a trial, one for each step."""
     if directory is None:
         return []
-    found = sorted(
+    directories = sorted(
         [*directory.glob(f"agent/{CONVERSATION_NAME}"), *directory.glob(f"steps/*/agent/{CONVERSATION_NAME}")]
     )
-    return [f"ohsandbox view --dir {foreign_text.message(shlex.quote(os.path.relpath(path)))}" for path in found]
+    return [f"ohsandbox view --dir {foreign_text.message(shlex.quote(os.path.relpath(path)))}" for path in directories]
 
 
 def _phases(result: TrialResult) -> Iterator[_PhaseBar]:
@@ -171,8 +174,8 @@ def _facts(result: TrialResult) -> Iterator[str]:
     for name, count in result.usage.items():
         yield f"{count:,} {foreign_text.name(name).replace('_', ' ')}"
     for step in result.steps:
-        told = ", ".join(f"{foreign_text.name(name)} {value:g}" for name, value in step.rewards.items())
-        yield f"step {foreign_text.name(step.name)}: {told or 'no verdict'}"
+        rewards = ", ".join(f"{foreign_text.name(name)} {value:g}" for name, value in step.rewards.items())
+        yield f"step {foreign_text.name(step.name)}: {rewards or 'no verdict'}"
     yield from _use(result)
     if result.is_repeat:
         yield "repeat of a task that failed; counts in no rate"
@@ -201,15 +204,15 @@ def _chart(
     title: str,
     tasks: Sequence[TaskReport],
     quantity: Callable[[TaskReport], float | None],
-    shown: Callable[[float | None], str],
+    format_value: Callable[[float | None], str],
 ) -> _Chart | None:
     """A chart of the tasks whose quantity is known; None if there are none."""
-    known = [(value, task) for task in tasks if (value := quantity(task)) is not None]
-    known.sort(key=lambda pair: -pair[0])
-    if not known or not (highest := known[0][0]):
+    known_values = [(value, task) for task in tasks if (value := quantity(task)) is not None]
+    known_values.sort(key=lambda pair: -pair[0])
+    if not known_values or not (highest := known_values[0][0]):
         return None
-    group = -(-len(known) // _MAX_COLUMNS)
-    groups = [known[at : at + group] for at in range(0, len(known), group)]
+    group = -(-len(known_values) // _MAX_COLUMNS)
+    groups = [known_values[start : start + group] for start in range(0, len(known_values), group)]
     width = _WIDTH / len(groups)
     columns = []
     for number, members in enumerate(groups):
@@ -220,8 +223,8 @@ def _chart(
         columns.append(
             _Column(
                 round(number * width, 2), round(width * 0.86, 2), top, round(_HEIGHT - (_HEIGHT - top) * passed),
-                f"{label}: {shown(value)}, {numbers.percent(passed)} passed",
+                f"{label}: {format_value(value)}, {numbers.percent(passed)} passed",
             )
         )  # fmt: skip
     note = "a column for each task" if group == 1 else f"a column for {group} tasks"
-    return _Chart(title, shown(highest), shown(median(pair[0] for pair in known)), columns, note)
+    return _Chart(title, format_value(highest), format_value(median(pair[0] for pair in known_values)), columns, note)

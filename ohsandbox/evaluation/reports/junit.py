@@ -41,7 +41,7 @@ def junit_xml(source: ReportSource) -> bytes:
         ET.SubElement(properties, "property", {"name": name, "value": foreign_text.name(value)})
     cases = _Cases(suite, f"eval.{foreign_text.name(report.agent_name)}")
     limit_bytes = foreign_text.tail_limit(report)
-    for result in (one for one in report.trials if not one.is_repeat):
+    for result in (trial for trial in report.trials if not trial.is_repeat):
         of_agent = result.outcome == "agent_error"
         tail = foreign_text.output_tail(source.directory(result), of_agent=of_agent, limit_bytes=limit_bytes)
         cases.add(result, tail)
@@ -60,7 +60,7 @@ def _began(report: Report) -> str:
 
 def _properties(report: Report) -> dict[str, str]:
     rate, totals = report.pass_rate, report.totals
-    found = {
+    properties = {
         "made_by": report.made_by,
         "complete": str(report.complete).lower(),
         "run_id": ", ".join(str(run.get("run_id")) for run in report.runs),
@@ -74,7 +74,7 @@ def _properties(report: Report) -> dict[str, str]:
         "infrastructure_retries": str(totals.infrastructure_retries),
         **{f"image.{foreign_text.name(name)}": ", ".join(digests) for name, digests in report.images.items()},
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in properties.items() if value}
 
 
 class _Cases:
@@ -99,8 +99,8 @@ class _Cases:
             return
         fault = result.fault
         kind = result.outcome if fault is None else f"{result.outcome}.{fault.kind}"
-        told = foreign_text.message(foreign_text.reason(result))
+        message = foreign_text.message(foreign_text.reason(result))
         tag = "failure" if result.outcome in _FAILURES else "error"
-        ET.SubElement(case, tag, {"message": told, "type": foreign_text.name(kind)}).text = told
+        ET.SubElement(case, tag, {"message": message, "type": foreign_text.name(kind)}).text = message
         if tail:
             ET.SubElement(case, "system-out").text = tail

@@ -50,8 +50,8 @@ def _head(report: Report) -> Iterator[str]:
             f"{counted(rate.trials, 'trial')}.\n"
         )
     yield "| | |\n| --- | --- |"
-    told = ", ".join(f"{count} {name}" for name, count in report.outcomes.items() if count)
-    yield f"| outcomes | {told or 'none'} |"
+    counts = ", ".join(f"{count} {name}" for name, count in report.outcomes.items() if count)
+    yield f"| outcomes | {counts or 'none'} |"
     if len(report.pass_at) > 1:
         yield f"| pass@k | {', '.join(f'{k}: {percent(value)}' for k, value in report.pass_at.items())} |"
     yield f"| time | {seconds(totals.span_s)}; {seconds(totals.seconds)} in trials |"
@@ -68,28 +68,28 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _row(result: TrialResult) -> str:
-    why = _code(foreign_text.reason(result), limit_chars=MAX_MESSAGE_CHARS)
-    return f"| {_code(result.task)} | {result.attempt} | {result.outcome} | {seconds(result.seconds)} | {why} |\n"
+    reason = _code(foreign_text.reason(result), limit_chars=MAX_MESSAGE_CHARS)
+    return f"| {_code(result.task)} | {result.attempt} | {result.outcome} | {seconds(result.seconds)} | {reason} |\n"
 
 
 def _fitting(rows: Iterable[str], room_bytes: int) -> str:
-    kept, left_out, room = list[str](), 0, room_bytes - 100
+    rows_kept, left_out, room = list[str](), 0, room_bytes - 100
     for row in rows:
         size = len(row.encode())
         if left_out or size > room:
             left_out += 1
         else:
-            kept.append(row)
+            rows_kept.append(row)
             room -= size
-    return "".join(kept) + (f"\n{left_out} more are in the other reports.\n" if left_out else "")
+    return "".join(rows_kept) + (f"\n{left_out} more are in the other reports.\n" if left_out else "")
 
 
 def _code(text: str, *, limit_chars: int = foreign_text.MAX_NAME_CHARS) -> str:
     inert = foreign_text.message(text).translate(_INERT)
-    cut = inert if len(inert) <= limit_chars else f"{inert[: limit_chars - 1]}…"
-    return f"`{cut or ' '}`"
+    shortened = inert if len(inert) <= limit_chars else f"{inert[: limit_chars - 1]}…"
+    return f"`{shortened or ' '}`"
 
 
 def _text(word: str) -> str:
     """A word of ours or a litellm's, without markup."""
-    return "".join(one for one in word if one.isalnum() or one in " ._-")
+    return "".join(character for character in word if character.isalnum() or character in " ._-")

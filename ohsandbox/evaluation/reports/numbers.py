@@ -30,12 +30,12 @@ def seconds(duration_s: float | None, *, signed: bool = False) -> str:
     length = abs(duration_s)
     if round(length, 1) < _SHORT_S:
         return f"{sign}{length:.1f} s"
-    whole = round(length)
-    if whole < _MINUTE:
-        return f"{sign}{whole} s"
-    if whole < _HOUR:
-        return f"{sign}{whole // _MINUTE} min {whole % _MINUTE} s"
-    return f"{sign}{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    rounded = round(length)
+    if rounded < _MINUTE:
+        return f"{sign}{rounded} s"
+    if rounded < _HOUR:
+        return f"{sign}{rounded // _MINUTE} min {rounded % _MINUTE} s"
+    return f"{sign}{rounded // _HOUR} h {rounded % _HOUR // _MINUTE} min"
 
 
 def dollars(cost_usd: float | None, *, signed: bool = False) -> str:

@@ -163,19 +163,19 @@ def read_results(paths: Sequence[Path], *, is_whole: bool = False) -> ReportSour
     records = [read_record(path) for path in paths]
     for path, record in zip(paths, records, strict=True):
         _require_same_plan(paths[0], records[0], path, record)
-    found: dict[TrialKey, TrialResult] = {}
+    result_of: dict[TrialKey, TrialResult] = {}
     directories: dict[TrialKey, Path] = {}
     for path in paths:
         results = ResultsDirectory(path)
         for key, result in results.finished().items():
-            if key in found:
+            if key in result_of:
                 raise UsageError(
                     f"Task {key.task!r}, attempt {key.attempt}, is in {directories[key]} and in {results.trial(key)}. "
                     "Remedy: name shards of one run, each once."
                 )
-            found[key], directories[key] = result, results.trial(key)
+            result_of[key], directories[key] = result, results.trial(key)
     digests = {task: digest for record in records for task, digest in record.tasks.items()}
-    return ReportSource(_build(records, digests, found, _missing_shards(records, is_whole=is_whole)), directories)
+    return ReportSource(_build(records, digests, result_of, _missing_shards(records, is_whole=is_whole)), directories)
 
 
 def load_report(path: Path) -> ReportSource:
@@ -194,16 +194,18 @@ def load_report(path: Path) -> ReportSource:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Remedy: name a results directory.") from None
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "all of it"
-        raise UsageError(f"{path} is not a report ({where}: {first['msg']}). Remedy: name a {REPORT_NAME}.") from None
+        location = ".".join(map(str, first["loc"])) or "all of it"
+        raise UsageError(
+            f"{path} is not a report ({location}: {first['msg']}). Remedy: name a {REPORT_NAME}."
+        ) from None
 
 
 def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: RunRecord) -> None:
-    one, other = (made.model_dump(mode="json", exclude=_OF_ONE_SHARD) for made in (first, record))
-    for name in {**one, **other}:
-        if (was := one.get(name)) != (now := other.get(name)):
+    first_plan, plan = (plan_record.model_dump(mode="json", exclude=_OF_ONE_SHARD) for plan_record in (first, record))
+    for name in {**first_plan, **plan}:
+        if (was := first_plan.get(name)) != (value := plan.get(name)):
             raise UsageError(
-                f"{first_path} and {path} are results of different runs: {name} is {was!r} and {now!r}. "
+                f"{first_path} and {path} are results of different runs: {name} is {was!r} and {value!r}. "
                 "Remedy: `ohsandbox eval compare` compares runs; a report merges shards of one."
             )
     for task in first.tasks.keys() & record.tasks.keys():
@@ -214,30 +216,30 @@ def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: R
 
 
 def _build(
-    records: list[RunRecord], digests: dict[str, str], found: dict[TrialKey, TrialResult], missing_shards: list[str]
+    records: list[RunRecord], digests: dict[str, str], results: dict[TrialKey, TrialResult], missing_shards: list[str]
 ) -> Report:
     attempts = records[0].attempts
     planned = {TrialKey(task, attempt + 1) for task in digests for attempt in range(attempts)}
     by_task: dict[str, list[TrialResult]] = {task: [] for task in digests}
-    for key in sorted(found, key=lambda one: one.attempt):
-        by_task.setdefault(key.task, []).append(found[key])
+    for key in sorted(results, key=lambda key: key.attempt):
+        by_task.setdefault(key.task, []).append(results[key])
     trials = [result for results in by_task.values() for result in results]
     machines = [machine for record in records for machine in record.machines]
     tasks = [_task(task, digests.get(task, ""), results, attempts) for task, results in by_task.items()]
     counts = [TaskCount(task.passed, task.counted) for task in tasks]
     outcomes = Counter(result.outcome for result in trials if not result.is_repeat)
     return Report(
-        complete=planned <= found.keys() and not missing_shards,
+        complete=planned <= results.keys() and not missing_shards,
         missing_shards=missing_shards,
         trials_planned=len(planned),
-        trials_finished=len(planned & found.keys()),
+        trials_finished=len(planned & results.keys()),
         pass_rate=_pass_rate(counts),
         pass_at=_pass_at(counts, attempts),
         outcomes={name: outcomes[name] for name in OUTCOMES},
         totals=_totals(trials, tasks),
         models=sorted({result.model for result in trials if result.model}),
         images=_images(trials),
-        machines=[machine for at, machine in enumerate(machines) if machine not in machines[:at]],
+        machines=[machine for position, machine in enumerate(machines) if machine not in machines[:position]],
         fixed_environment=FIXED_ENV,
         runs=[record.model_dump(mode="json", exclude={"tasks", "machines"}) for record in records],
         tasks=tasks,
@@ -246,19 +248,19 @@ def _build(
 
 
 def _missing_shards(records: list[RunRecord], *, is_whole: bool) -> list[str]:
-    here = {record.shard for record in records if record.shard}
-    counts = {shard.partition("/")[2] for shard in here}
-    if not here or (len(records) == 1 and not is_whole):
+    shards = {record.shard for record in records if record.shard}
+    counts = {shard.partition("/")[2] for shard in shards}
+    if not shards or (len(records) == 1 and not is_whole):
         return []
     if len(counts) > 1:
-        raise UsageError(f"Shards of different numbers: {', '.join(sorted(here))}. Remedy: name those of one run.")
+        raise UsageError(f"Shards of different numbers: {', '.join(sorted(shards))}. Remedy: name those of one run.")
     count = counts.pop()
-    return [shard for number in range(int(count)) if (shard := f"{number + 1}/{count}") not in here]
+    return [shard for number in range(int(count)) if (shard := f"{number + 1}/{count}") not in shards]
 
 
 def _task(task: str, digest: str, results: list[TrialResult], attempts: int) -> TaskReport:
     first = [result for result in results if not result.is_repeat]
-    told = {result.outcome == "pass" for result in results if result.outcome in COUNTED}
+    verdicts = {result.outcome == "pass" for result in results if result.outcome in COUNTED}
     costs = [result.cost_usd for result in results if result.cost_usd is not None]
     return TaskReport(
         id=task,
@@ -266,25 +268,27 @@ def _task(task: str, digest: str, results: list[TrialResult], attempts: int) -> 
         passed=sum(result.outcome == "pass" for result in first),
         counted=sum(result.outcome in COUNTED for result in first),
         missing=max(0, attempts - len(first)),
-        is_flaky=len(told) > 1,
-        seconds=sum(one.seconds - one.rate_limit_wait_s for one in results) / len(results) if results else None,
+        is_flaky=len(verdicts) > 1,
+        seconds=sum(result.seconds - result.rate_limit_wait_s for result in results) / len(results)
+        if results
+        else None,
         cost_usd=sum(costs) / len(costs) if costs else None,
     )
 
 
 def _pass_rate(counts: list[TaskCount]) -> PassRate | None:
-    if (found := pass_rate(counts)) is None:
+    if (estimate := pass_rate(counts)) is None:
         return None
     return PassRate(
-        value=found.value, low=found.low, high=found.high, method=found.method,
+        value=estimate.value, low=estimate.low, high=estimate.high, method=estimate.method,
         tasks=sum(count.attempts > 0 for count in counts), trials=sum(count.attempts for count in counts),
     )  # fmt: skip
 
 
 def _pass_at(counts: list[TaskCount], attempts: int) -> dict[int, float]:
     powers = {2**power for power in range(attempts.bit_length())}
-    found = {k: pass_at(k, counts) for k in sorted(powers | {attempts})}
-    return {k: value for k, value in found.items() if value is not None}
+    estimates = {k: pass_at(k, counts) for k in sorted(powers | {attempts})}
+    return {k: value for k, value in estimates.items() if value is not None}
 
 
 def _totals(trials: list[TrialResult], tasks: list[TaskReport]) -> Totals:
@@ -311,8 +315,8 @@ def _totals(trials: list[TrialResult], tasks: list[TaskReport]) -> Totals:
 
 
 def _images(trials: list[TrialResult]) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
+    digests_of: dict[str, set[str]] = {}
     for result in trials:
         if result.image and result.image_digest:
-            found.setdefault(result.image, set()).add(result.image_digest)
-    return {name: sorted(digests) for name, digests in sorted(found.items())}
+            digests_of.setdefault(result.image, set()).add(result.image_digest)
+    return {name: sorted(digests) for name, digests in sorted(digests_of.items())}
