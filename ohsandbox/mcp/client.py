@@ -177,9 +177,9 @@ class MCPClient(Client[ClientTransport]):
         try:
             await self._open()
         except Exception as error:
-            told = await self._explained(error, doing=INITIALIZE, seconds=self.timeouts.initialize_s)
+            explained = await self._explained(error, doing=INITIALIZE, seconds=self.timeouts.initialize_s)
             await self.shut()
-            raise told from error
+            raise explained from error
         except BaseException:
             await asyncio.shield(detach(self.shut()))
             raise
@@ -282,20 +282,22 @@ class MCPClient(Client[ClientTransport]):
 
     async def _take_log(self, message: LogMessage) -> None:
         if self._on_log is not None:
-            said = f"{message.level}: {message.data}"[: 2 * _MAX_SAID_CHARS]  # cleaning 16 MB takes half a second
-            self._on_log(one_line(said, limit_chars=_MAX_SAID_CHARS))
+            message_text = f"{message.level}: {message.data}"[
+                : 2 * _MAX_SAID_CHARS
+            ]  # cleaning 16 MB takes half a second
+            self._on_log(one_line(message_text, limit_chars=_MAX_SAID_CHARS))
 
     # --- errors -----------------------------------------------------------------------------------
 
     def _late(self, doing: str, seconds: float) -> MCPTimeoutError:
         if doing == INITIALIZE:
-            how = (
+            problem = (
                 f"printed nothing for {seconds:g} s and did not answer. If it downloads first, set its `timeout` "
                 "(seconds) higher."
             )
         else:
-            how = f"did not {doing} within {seconds:g} s. Try something smaller, or have its `timeout` raised."
-        return MCPTimeoutError(f"MCP server {self.server!r} {how}")
+            problem = f"did not {doing} within {seconds:g} s. Try something smaller, or have its `timeout` raised."
+        return MCPTimeoutError(f"MCP server {self.server!r} {problem}")
 
     async def _explained(self, error: Exception, *, doing: str, seconds: float) -> OhsandboxError:
         """Return the error of our classes that corresponds to an error."""
@@ -313,26 +315,26 @@ class MCPClient(Client[ClientTransport]):
         return self._from_protocol(cause, f"MCP server {self.server!r} did not {doing}")
 
     def _from_protocol(self, cause: BaseException, fact: str) -> OhsandboxError:
-        said = one_line(str(cause) or type(cause).__name__, limit_chars=_MAX_SAID_CHARS)
+        message = one_line(str(cause) or type(cause).__name__, limit_chars=_MAX_SAID_CHARS)
         if isinstance(cause, ValidationError):
             fault = cause.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in fault["loc"])
-            return MCPProtocolError(f"{fact} in the protocol's form: {where}: {fault['msg']}.")
+            location = ".".join(str(part) for part in fault["loc"])
+            return MCPProtocolError(f"{fact} in the protocol's form: {location}: {fault['msg']}.")
         if not isinstance(cause, SdkError):
-            return MCPConnectionError(f"{fact}: {said}.")
+            return MCPConnectionError(f"{fact}: {message}.")
         if cause.code == CONNECTION_CLOSED and str(cause) in _CLOSED_WORDS:
             trouble = one_line(getattr(self.transport, "trouble", ""), limit_chars=_MAX_SAID_CHARS)
             return MCPServerGoneError(f"{fact}: {(trouble or 'The connection was closed').rstrip('.')}.")
         if cause.code == PARSE_ERROR:
-            return MCPProtocolError(f"{fact} in the protocol's form: {said}.")
-        return MCPRefusedError(f"{fact}: {said} (code {cause.code}).", code=cause.code)
+            return MCPProtocolError(f"{fact} in the protocol's form: {message}.")
+        return MCPRefusedError(f"{fact}: {message} (code {cause.code}).", code=cause.code)
 
 
 def _cause(error: BaseException) -> BaseException:
     """Return the original error inside of FastMCP's and anyio's wrappers."""
-    seen: set[int] = set()
-    while id(error) not in seen:
-        seen.add(id(error))
+    seen_ids: set[int] = set()
+    while id(error) not in seen_ids:
+        seen_ids.add(id(error))
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         elif isinstance(error, RuntimeError) and error.__cause__ is not None:

@@ -103,8 +103,8 @@ class ServerConfig(BaseModel):
             raise ValueError(f"`transport` is {self.transport!r}, which goes with `url`, not with `command`")
         if self.headers:
             raise ValueError("`headers` go with `url`, not with `command`")
-        if wrong := [name for name in self.env if not _ENV_NAME.fullmatch(name)]:
-            raise ValueError(f"`env` has {wrong[0]!r}, which is not a valid variable name")
+        if invalid_names := [name for name in self.env if not _ENV_NAME.fullmatch(name)]:
+            raise ValueError(f"`env` has {invalid_names[0]!r}, which is not a valid variable name")
         return self
 
     @property
@@ -115,8 +115,8 @@ class ServerConfig(BaseModel):
     @property
     def identity(self) -> str:
         """A hash of the command or url: a different command with the same name is a different server."""
-        said = json.dumps([self.command, self.args, self.cwd, self.url, self.runs_in])
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        identity = json.dumps([self.command, self.args, self.cwd, self.url, self.runs_in])
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     @property
     def runs_in(self) -> Literal["sandbox", "host"]:
@@ -140,8 +140,8 @@ class Resolved(NamedTuple):
     def masked(self, text: str) -> str:
         """Return text with the names of the variables in place of their values, also of JSON-escaped ones."""
         for name, value in sorted(self.secrets.items(), key=lambda pair: -len(pair[1])):
-            for written in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
-                text = text.replace(written, f"[value of {name}]")
+            for form in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
+                text = text.replace(form, f"[value of {name}]")
         return text
 
 
@@ -167,7 +167,7 @@ class MCPConfig(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict that `parse` accepts."""
-        entries = {name: one.model_dump(mode="json", exclude_unset=True) for name, one in self.servers.items()}
+        entries = {name: server.model_dump(mode="json", exclude_unset=True) for name, server in self.servers.items()}
         return {"mcpServers": entries}
 
     @classmethod
@@ -216,8 +216,8 @@ def resolve(name: str, server: ServerConfig, variables: Mapping[str, str]) -> Re
     used: dict[str, str] = {}
 
     def fill(text: str, key: str) -> str:
-        def value(found: re.Match[str]) -> str:
-            variable, default = found[1], found[2]
+        def value(match: re.Match[str]) -> str:
+            variable, default = match[1], match[2]
             if variable in variables:
                 used[variable] = variables[variable]
             elif default is None:
@@ -273,27 +273,27 @@ def _listed(form: str, listed: Any, transport: str | None) -> list[tuple[str, di
     """Return the servers in an older list: a url, an object with `url` and `api_key`, or a command with `name`."""
     if not isinstance(listed, list):
         _refuse(f"`{form}` must be a list of servers.")
-    found = []
+    entries = []
     for number, item in enumerate(listed, 1):
-        where = f"Entry {number} of `{form}`"
+        location = f"Entry {number} of `{form}`"
         entry: Any = {"url": item} if isinstance(item, str) and transport is not None else item
         if not isinstance(entry, dict):
             expected = "neither a URL nor an object" if transport else "no object with `name`, `command` and `args`"
-            _refuse(f"{where} is {expected}.")
+            _refuse(f"{location} is {expected}.")
         entry = dict(entry)
         name = str(entry.pop("name", f"{form.removesuffix('_servers')}{number}"))
         if key := entry.pop("api_key", None):
             headers = dict(entry.get("headers") or {})
             if "authorization" in map(str.lower, headers):
-                _refuse(f"{where} has `api_key` and the header `Authorization`. Leave one out.")
+                _refuse(f"{location} has `api_key` and the header `Authorization`. Leave one out.")
             entry["headers"] = {"Authorization": f"Bearer {key}"} | headers
         if transport is not None:
-            said = entry.pop("type", entry.get("transport", transport))
-            if _FAMILIES.get(str(said)) != transport:
-                _refuse(f"{where} has the transport {said!r}. Put it into the list of that transport.")
+            declared = entry.pop("type", entry.get("transport", transport))
+            if _FAMILIES.get(str(declared)) != transport:
+                _refuse(f"{location} has the transport {declared!r}. Put it into the list of that transport.")
             entry["transport"] = transport
-        found.append((name, entry))
-    return found
+        entries.append((name, entry))
+    return entries
 
 
 def server_of(name: str, entry: Any) -> ServerConfig:
@@ -306,27 +306,27 @@ def server_of(name: str, entry: Any) -> ServerConfig:
         _refuse(f"MCP server name {name!r} is not 1 to 40 letters, digits, `_`, `-` and `.`. Rename it.")
     if not isinstance(entry, dict):
         _refuse(f"MCP server {name!r} must be an object.")
-    known = {key: value for key, value in entry.items() if key not in _ACCEPTED}
-    if "type" in known:  # `type` is an alias of `transport`
-        known.setdefault("transport", known.pop("type"))
+    fields = {key: value for key, value in entry.items() if key not in _ACCEPTED}
+    if "type" in fields:  # `type` is an alias of `transport`
+        fields.setdefault("transport", fields.pop("type"))
     for key in ("include", "exclude", "args"):
-        if isinstance(known.get(key), list):
-            known[key] = tuple(known[key])
-    if isinstance(known.get("env"), dict):  # numbers and booleans as a shell would write them
-        known["env"] = {
+        if isinstance(fields.get(key), list):
+            fields[key] = tuple(fields[key])
+    if isinstance(fields.get("env"), dict):  # numbers and booleans as a shell would write them
+        fields["env"] = {
             key: json.dumps(value) if isinstance(value, bool | int | float) else value
-            for key, value in known["env"].items()
+            for key, value in fields["env"].items()
         }
     try:
-        return ServerConfig.model_validate(known)
+        return ServerConfig.model_validate(fields)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])
+        location = ".".join(str(part) for part in fault["loc"])
         if fault["type"] == "extra_forbidden":
             keys = ", ".join(ServerConfig.model_fields)
-            _refuse(f"MCP server {name!r} has the unknown key {where!r}. Known are: {keys}.")
+            _refuse(f"MCP server {name!r} has the unknown key {location!r}. Known are: {keys}.")
         message = fault["msg"].removeprefix("Value error, ")
-        _refuse(f"MCP server {name!r}: {f'`{where}`: ' if where else ''}{message}.")
+        _refuse(f"MCP server {name!r}: {f'`{location}`: ' if location else ''}{message}.")
 
 
 def _refuse(message: str) -> NoReturn:

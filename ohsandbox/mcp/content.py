@@ -51,10 +51,10 @@ def printable(text: str) -> str:
 
 def visible(text: str, *, limit_chars: int) -> str:
     """Return text as `printable` does, without characters that hide or reorder text, and cut with a note."""
-    shown = _HIDDEN.sub("", printable(text)).strip()
-    if len(shown) <= limit_chars:
-        return shown
-    return f"{shown[:limit_chars]} [... {len(shown) - limit_chars} more characters left out]"
+    cleaned = _HIDDEN.sub("", printable(text)).strip()
+    if len(cleaned) <= limit_chars:
+        return cleaned
+    return f"{cleaned[:limit_chars]} [... {len(cleaned) - limit_chars} more characters left out]"
 
 
 def one_line(text: str, *, limit_chars: int) -> str:
@@ -105,10 +105,10 @@ def observe(
     """Return the observation of a result; mask removes secrets from all texts."""
     content: list[Content] = []
     for block in result.content[:MAX_BLOCKS]:
-        shown = _shown(block)
-        if isinstance(shown, ImageContent) and sum(isinstance(part, ImageContent) for part in content) >= MAX_IMAGES:
-            shown = TextContent(text=f"[image left out: at most {MAX_IMAGES} are shown]")
-        content.append(shown)
+        part = _shown(block)
+        if isinstance(part, ImageContent) and sum(isinstance(part, ImageContent) for part in content) >= MAX_IMAGES:
+            part = TextContent(text=f"[image left out: at most {MAX_IMAGES} are shown]")
+        content.append(part)
     if (more := len(result.content) - MAX_BLOCKS) > 0:
         content.append(TextContent(text=f"[{more} more parts of {len(result.content)} left out]"))
     structured = masked(result.structured_content, mask)
@@ -125,7 +125,7 @@ def _shown(block: ContentBlock) -> Content:  # noqa: PLR0911 - one a kind
     if block.type == "text":
         return TextContent(text=block.text)
     if block.type == "image":
-        return _image(block.data, said=block.mime_type)
+        return _image(block.data, stated_type=block.mime_type)
     if block.type == "audio":
         kind = one_line(block.mime_type, limit_chars=100)
         return TextContent(text=f"[audio, {kind}, {_size(block.data)} bytes: it cannot be shown here]")
@@ -133,26 +133,30 @@ def _shown(block: ContentBlock) -> Content:  # noqa: PLR0911 - one a kind
         words = (one_line(text, limit_chars=2000) for text in (str(block.uri), block.name, block.description or ""))
         return TextContent(text=f"[link to a resource, not read: {' - '.join(filter(None, words))}]")
     resource = block.resource
-    where = f"{one_line(str(resource.uri), limit_chars=2000)}, {one_line(resource.mime_type or '', limit_chars=100)}"
+    description = (
+        f"{one_line(str(resource.uri), limit_chars=2000)}, {one_line(resource.mime_type or '', limit_chars=100)}"
+    )
     if (text := getattr(resource, "text", None)) is not None:
-        return TextContent(text=f"[resource {where}]\n{text}")
+        return TextContent(text=f"[resource {description}]\n{text}")
     blob: str = getattr(resource, "blob", "")
     if (resource.mime_type or "").startswith("image/"):
-        return _image(blob, said=resource.mime_type or "")
-    return TextContent(text=f"[resource {where}, {_size(blob)} bytes: binary, not shown]")
+        return _image(blob, stated_type=resource.mime_type or "")
+    return TextContent(text=f"[resource {description}, {_size(blob)} bytes: binary, not shown]")
 
 
-def _image(data: str, *, said: str) -> Content:
+def _image(data: str, *, stated_type: str) -> Content:
     """Return the image if the bytes are one, whatever MIME type the server states; else a text about it."""
-    said = one_line(said, limit_chars=100)
+    stated_type = one_line(stated_type, limit_chars=100)
     if _size(data) > MAX_IMAGE_BYTES:
-        return TextContent(text=f"[image, {said}, {_size(data)} bytes: left out, at most {MAX_IMAGE_BYTES} are shown]")
+        return TextContent(
+            text=f"[image, {stated_type}, {_size(data)} bytes: left out, at most {MAX_IMAGE_BYTES} are shown]"
+        )
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        return TextContent(text=f"[image, {said}: left out, its base64 is broken]")
+        return TextContent(text=f"[image, {stated_type}: left out, its base64 is broken]")
     if (kind := image_type(raw)) is None:
-        return TextContent(text=f"[image, {said}, {len(raw)} bytes: left out, not a PNG, JPEG, GIF or WebP]")
+        return TextContent(text=f"[image, {stated_type}, {len(raw)} bytes: left out, not a PNG, JPEG, GIF or WebP]")
     return ImageContent(image_urls=(f"data:{kind};base64,{data}",))
 
 
@@ -171,10 +175,10 @@ def _is_said(structured: Any, content: Sequence[Content]) -> bool:
             if part.text == plain:
                 return True
             try:
-                said = json.loads(part.text)
+                parsed = json.loads(part.text)
             except (ValueError, RecursionError):
                 continue
-            if said in (structured, plain):
+            if parsed in (structured, plain):
                 return True
     return False
 
@@ -183,11 +187,11 @@ def _bounded(content: Sequence[Content], mask: Mask, limit_chars: int) -> list[C
     """Return the content with all texts cleaned and masked; each gets an equal share of limit_chars."""
     texts = [mask(printable(part.text)) for part in content if isinstance(part, TextContent)]
     share = limit_chars // max(1, len(texts)) if sum(map(len, texts)) > limit_chars else limit_chars
-    left = iter(texts)
-    made: list[Content] = []
+    shortened = iter(texts)
+    parts: list[Content] = []
     for part in content:
         if isinstance(part, TextContent):
-            made.append(TextContent(text=cut_middle(next(left), limit_chars=share)))
+            parts.append(TextContent(text=cut_middle(next(shortened), limit_chars=share)))
         else:
-            made.append(part)
-    return made
+            parts.append(part)
+    return parts

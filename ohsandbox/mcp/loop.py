@@ -32,5 +32,5 @@ def detach(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
 async def settle(timeout_s: float) -> None:
     """Wait until all detached work is done, at most timeout_s seconds."""
     deadline = time.monotonic() + timeout_s
-    while _detached and (left := deadline - time.monotonic()) > 0:
-        await asyncio.wait(set(_detached), timeout=left)
+    while _detached and (remaining_s := deadline - time.monotonic()) > 0:
+        await asyncio.wait(set(_detached), timeout=remaining_s)

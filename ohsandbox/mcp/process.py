@@ -165,12 +165,12 @@ class ServerProcess:
 
     def _watch(self) -> None:
         assert self._loop is not None  # noqa: S101 - set by watch
-        now = set() if self._silent.is_set() else set(self._channel.filenos() or ())
-        for fd in self._watched - now:
+        current = set() if self._silent.is_set() else set(self._channel.filenos() or ())
+        for fd in self._watched - current:
             self._loop.remove_reader(fd)
-        for fd in now - self._watched:
+        for fd in current - self._watched:
             self._loop.add_reader(fd, self._readable)
-        self._watched = now
+        self._watched = current
 
     def _readable(self) -> None:
         self._receive(lambda: self._channel.read(0))
@@ -255,15 +255,15 @@ class ServerProcess:
         assert self._loop is not None  # noqa: S101 - set by watch
         with contextlib.suppress(RuntimeError):  # the loop is closed
             while not self._silent.is_set():
-                found: Future[list[Chunk] | None] = Future()
+                chunks: Future[list[Chunk] | None] = Future()
                 try:
-                    found.set_result(self._channel.read())
+                    chunks.set_result(self._channel.read())
                 except (SandboxUnavailable, OSError, ValueError) as error:
-                    found.set_exception(error)
-                asyncio.run_coroutine_threadsafe(self._receive_read(found), self._loop).result()
+                    chunks.set_exception(error)
+                asyncio.run_coroutine_threadsafe(self._receive_read(chunks), self._loop).result()
 
-    async def _receive_read(self, found: Future[list[Chunk] | None]) -> None:
-        self._receive(found.result)
+    async def _receive_read(self, chunks: Future[list[Chunk] | None]) -> None:
+        self._receive(chunks.result)
 
     def _write_all(self) -> None:
         with contextlib.suppress(OSError, OhsandboxError):
@@ -277,8 +277,8 @@ class ServerProcess:
         """Close the server's input, wait, kill it and its children. Blocks a little longer than GRACE_S."""
         family = b""
         with contextlib.suppress(OhsandboxError):  # first: an orphan without the marks cannot be identified later
-            said = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
-            family = b" ".join(re.findall(rb"\b\d+:\d+", said))
+            output = self._runtime.snippet(_FAMILY % self._channel.pid, user=self._command.user).stdout
+            family = b" ".join(re.findall(rb"\b\d+:\d+", output))
         self._to_write.put(None)
         self._silent.wait(0 if self.fault else GRACE_S)
         has_exited = self.learn_exit_code(0.05)
@@ -326,19 +326,21 @@ class ServerProcess:
         """Return how the server ended, with its last output, in sentences."""
         program = self._command.argv[0]
         if self.fault:
-            how = self.fault
+            ending = self.fault
         elif self.exit_code == NOT_FOUND:
-            how = f"The program {program!r} was not found. Install it in the image, or correct `command`."
+            ending = f"The program {program!r} was not found. Install it in the image, or correct `command`."
         elif self.exit_code == NOT_EXECUTABLE:
-            how = f"The program {program!r} cannot be executed. Correct its mode, or `command`."
+            ending = f"The program {program!r} cannot be executed. Correct its mode, or `command`."
         else:
-            how = f"It ended with exit code {'unknown' if self.exit_code is None else self.exit_code}."
-        if said := visible(bytes(self._stderr[-2 * LAST_WORDS_CHARS :]).decode("utf-8", "replace"), limit_chars=10**9):
-            how += f" Its stderr ends: {said[-LAST_WORDS_CHARS:]}"
+            ending = f"It ended with exit code {'unknown' if self.exit_code is None else self.exit_code}."
+        if stderr := visible(
+            bytes(self._stderr[-2 * LAST_WORDS_CHARS :]).decode("utf-8", "replace"), limit_chars=10**9
+        ):
+            ending += f" Its stderr ends: {stderr[-LAST_WORDS_CHARS:]}"
         if self._intake.noise:
             noise = visible("\n".join(self._intake.noise), limit_chars=LAST_WORDS_CHARS)
-            how += f" Of stdout, {self._intake.noise_lines} lines were not messages, the last: {noise}"
-        return how
+            ending += f" Of stdout, {self._intake.noise_lines} lines were not messages, the last: {noise}"
+        return ending
 
 
 class SandboxTransport(ClientTransport):

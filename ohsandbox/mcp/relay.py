@@ -121,16 +121,16 @@ class ConnectionRelay:
         threading.Thread(target=self._prepare, name="ohsandbox-relay-spare", daemon=True).start()
         return near
 
-    def _connected(self, asked: bytes) -> _Connector:
+    def _connected(self, request: bytes) -> _Connector:
         with self._guard:
             spare, self._spare = self._spare, None
         if spare is not None:
             with contextlib.suppress(OhsandboxError, BrokenPipeError, _DiedSilentlyError):  # the spare was killed
-                spare.connect(asked)
+                spare.connect(request)
                 return spare
         connector = self._start()
         try:
-            connector.connect(asked)
+            connector.connect(request)
         except _DiedSilentlyError:
             raise ConnectionError("the process that makes the connection was killed") from None
         return connector
@@ -138,7 +138,7 @@ class ConnectionRelay:
     def _start(self) -> _Connector:
         connector = _Connector(self._runtime)
         with self._guard:
-            self._live = {one for one in self._live if not one.ended.is_set()} | {connector}
+            self._live = {connector for connector in self._live if not connector.ended.is_set()} | {connector}
             closed = self._closed
         if closed:
             connector.kill()
@@ -167,12 +167,12 @@ class ConnectionRelay:
             if not connector.ended.wait(2 * GRACE_S):  # the remote end accepts no data
                 connector.kill()
 
-    def _note(self, host: str, port: int, why: str) -> None:
+    def _note(self, host: str, port: int, reason: str) -> None:
         rule = host if port in _LISTED_PORTS else f"{host}:{port}"
         remedy = "Start the server there" if host in LOOPBACK else f"Let the sandbox reach it (`--allow {rule}`)"
-        why = one_line(why, limit_chars=TROUBLE_CHARS).rstrip(".")
+        reason = one_line(reason, limit_chars=TROUBLE_CHARS).rstrip(".")
         self.trouble = (
-            f"From inside the sandbox, {host}:{port} cannot be reached: {why}. "
+            f"From inside the sandbox, {host}:{port} cannot be reached: {reason}. "
             f'{remedy}, or remove `"where": "sandbox"` to connect from this machine'
         )
 
@@ -186,8 +186,8 @@ def _through_proxy(near: socket.socket, host: str, port: int) -> socket.socket:
     with contextlib.ExitStack() as failed:
         failed.callback(near.close)
         near.settimeout(CONNECT_S)
-        place = f"{host}:{port}".encode()
-        near.sendall(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (place, place))
+        address = f"{host}:{port}".encode()
+        near.sendall(b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (address, address))
         answer = http.client.HTTPResponse(near, method="CONNECT")
         failed.callback(answer.close)
         try:
@@ -236,18 +236,18 @@ class _Connector:
             raise
 
     def _answer(self) -> list[Chunk]:
-        until, said = time.monotonic() + CONNECT_S, b""
+        until, stderr = time.monotonic() + CONNECT_S, b""
         while chunks := self._channel.read(max(0, until - time.monotonic())):
             for number, (stream, data) in enumerate(chunks):
                 if stream is Stream.STDOUT:
-                    early = [Chunk(Stream.STDERR, said), Chunk(Stream.STDOUT, data.removeprefix(_CONNECTED))]
+                    early = [Chunk(Stream.STDERR, stderr), Chunk(Stream.STDOUT, data.removeprefix(_CONNECTED))]
                     return [chunk for chunk in early if chunk.data] + chunks[number + 1 :]
-                said = (said + data)[-STDERR_BYTES:]
+                stderr = (stderr + data)[-STDERR_BYTES:]
         if chunks is None:
             raise ConnectionError("it does not answer")
-        if not said.strip():
+        if not stderr.strip():
             raise _DiedSilentlyError
-        raise ConnectionError(said.decode("utf-8", "replace"))
+        raise ConnectionError(stderr.decode("utf-8", "replace"))
 
     def relay(self, far: socket.socket, note: Callable[[str], None]) -> None:
         """Relay bytes until the connection is closed and the process has exited."""
@@ -270,17 +270,17 @@ class _Connector:
         self._finish()
 
     def _down(self, far: socket.socket, note: Callable[[str], None]) -> None:
-        said, answered, chunks = b"", False, self._first
+        stderr, answered, chunks = b"", False, self._first
         while chunks or (chunks := self._channel.read() or []):
             for stream, data in chunks:
                 if stream is Stream.STDOUT:
                     answered = True
                     far.sendall(data)
                 else:
-                    said = (said + data)[-STDERR_BYTES:]
+                    stderr = (stderr + data)[-STDERR_BYTES:]
             chunks = []
-        if said.strip() and not answered:
-            note(said.decode("utf-8", "replace"))
+        if stderr.strip() and not answered:
+            note(stderr.decode("utf-8", "replace"))
 
     def end(self) -> None:
         """End the connection or, without one, the process. After both have ended, another process may have its id."""

@@ -74,10 +74,10 @@ def remote_transport(server: ServerConfig, runtime: Runtime | None = None) -> _H
     assert server.url is not None  # noqa: S101 - only such servers come here
     url = httpx2.URL(server.url)
     kind = server.transport or ("sse" if url.path.rstrip("/").endswith("/sse") else "http")
-    made = (_Sse if kind == "sse" else _Http)(server.url, headers=dict(server.headers))
-    made.runtime = runtime
-    made.httpx_client_factory = partial(_client, made)
-    return made
+    transport = (_Sse if kind == "sse" else _Http)(server.url, headers=dict(server.headers))
+    transport.runtime = runtime
+    transport.httpx_client_factory = partial(_client, transport)
+    return transport
 
 
 def _client(
@@ -114,9 +114,9 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
         """Send one request."""
         try:
             response = await super().handle_async_request(request)
-            if why := _refusal(request, response):
+            if reason := _refusal(request, response):
                 await response.aclose()
-                raise httpx2.ReadError(why)
+                raise httpx2.ReadError(reason)
         except httpx2.TransportError as error:
             relayed = self._memory.relay.trouble if self._memory.relay else ""  # says more than a closed socket
             self._memory.trouble = relayed or str(error) or type(error).__name__
@@ -130,8 +130,8 @@ def _proxy_for(url: httpx2.URL) -> str | None:
     if url.host in LOOPBACK or proxy_bypass(url.host):
         return None
     proxies = getproxies()
-    found = proxies.get(url.scheme) or proxies.get("all")
-    return found if found is None or "://" in found else f"http://{found}"
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
 def _refusal(request: httpx2.Request, response: httpx2.Response) -> str:
@@ -189,19 +189,19 @@ class _BoundedStream(httpx2.AsyncByteStream):
         if self._length > MAX_PARTS and has_too_many_parts(b"".join(self._message)):
             self._refuse(f"It sent a message of more than {MAX_PARTS} JSON values")
 
-    def _refuse(self, why: str) -> None:
-        self._memory.trouble = why
-        raise httpx2.ReadError(why)
+    def _refuse(self, reason: str) -> None:
+        self._memory.trouble = reason
+        raise httpx2.ReadError(reason)
 
     async def aclose(self) -> None:
         """Read on for a moment after the SDK has its message, so that the connection can be reused; then close."""
-        left = DRAIN_BYTES
+        remaining = DRAIN_BYTES
         try:
             if self._is_answer and self._chunks is not None:
                 with contextlib.suppress(httpx2.TransportError, TimeoutError):
                     async with asyncio.timeout(DRAIN_S):
                         async for chunk in self._chunks:
-                            if (left := left - len(chunk)) < 0:
+                            if (remaining := remaining - len(chunk)) < 0:
                                 break
         finally:
             await self._stream.aclose()

@@ -147,11 +147,11 @@ class MCPServer:
             try:
                 await self._bring_up()
             except Exception as error:  # noqa: BLE001 - one server's failure does not affect the others
-                known = isinstance(error, OhsandboxError)
-                why = str(error) if known else f"MCP server {self.name!r}: {type(error).__name__}: {error}"
+                is_known = isinstance(error, OhsandboxError)
+                reason = str(error) if is_known else f"MCP server {self.name!r}: {type(error).__name__}: {error}"
                 if isinstance(error, MCPTimeoutError | MCPServerGoneError):
-                    why = f"{why} {self._advise()}".rstrip()
-                self._enter(ServerState.FAILED, self._resolved.masked(why), kind="failed")
+                    reason = f"{reason} {self._advise()}".rstrip()
+                self._enter(ServerState.FAILED, self._resolved.masked(reason), kind="failed")
                 return
             names = ", ".join(tool.name for tool in self.offered())
             self._tell("ready", f"{counted(len(self.offered()), 'tool')}: {one_line(names, limit_chars=1000)}")
@@ -281,7 +281,7 @@ class MCPServer:
     def _what_follows(self) -> str:
         """Return what follows from the server's end, as a sentence; switch it off after too many restarts."""
         now = time.monotonic()
-        self._restarts = [at for at in self._restarts if now - at < _RESTART_WINDOW_S]
+        self._restarts = [time_s for time_s in self._restarts if now - time_s < _RESTART_WINDOW_S]
         if len(self._restarts) < MAX_RESTARTS:
             return f"It is started again at the next call (restart {len(self._restarts) + 1} of {MAX_RESTARTS})."
         last = f"It ended after {MAX_RESTARTS} restarts. The last time: {self.reason}"
@@ -295,7 +295,7 @@ class MCPServer:
         if self._client is None or self._relist_is_due:
             return
         now = time.monotonic()
-        self._relists = [at for at in self._relists if now - at < _RELIST_WINDOW_S]
+        self._relists = [time_s for time_s in self._relists if now - time_s < _RELIST_WINDOW_S]
         if len(self._relists) < MAX_RELISTS:
             self._relists.append(now)
             self._relist_is_due = True
@@ -304,16 +304,16 @@ class MCPServer:
     async def _relist(self, client: MCPClient) -> None:
         await asyncio.sleep(_RELIST_PAUSE_S)
         self._relist_is_due = False  # a notification from here on needs another list
-        before = set(self.filter.tools)
+        tools_before = set(self.filter.tools)
         try:
             self.filter.take(await client.fetch_tools(), client.unfit)
         except OhsandboxError as error:
             self._tell("tools_changed", f"its new list of tools could not be fetched: {self._masked(error)}")
             return
-        now = set(self.filter.tools)
-        if now != before:
-            added, gone = sorted(now - before), sorted(before - now)
-            news = f"new: {', '.join(added) or 'none'}; gone: {', '.join(gone) or 'none'}"
+        tools_now = set(self.filter.tools)
+        if tools_now != tools_before:
+            added, removed = sorted(tools_now - tools_before), sorted(tools_before - tools_now)
+            news = f"new: {', '.join(added) or 'none'}; gone: {', '.join(removed) or 'none'}"
             self._tell("tools_changed", one_line(news, limit_chars=1000))
         if len(self._relists) == MAX_RELISTS and not self._relist_is_due:
             self._tell("tools_changed", f"they changed {MAX_RELISTS} times in {_RELIST_WINDOW_S / 60:g} minutes; "

@@ -100,20 +100,20 @@ class MCPServers:
         """Increases whenever the tools may have changed."""
         pins = pins or Pins()
         all_resolved = self._resolve(variables or {})
-        secrets = {name: value for one in all_resolved.values() for name, value in one.secrets.items()}
+        secrets = {name: value for resolved in all_resolved.values() for name, value in resolved.secrets.items()}
         # of all servers: one can read another's environment if both run as the same user
         self._servers = {
             name: MCPServer(
-                name, Resolved(one.config, secrets), connect=partial(self._client, name, one.config),
-                pins=pins, on_event=self._take_event, advise=partial(self._advice, one.config),
+                name, Resolved(resolved.config, secrets), connect=partial(self._client, name, resolved.config),
+                pins=pins, on_event=self._take_event, advise=partial(self._advice, resolved.config),
                 limits=limits,
             )
-            for name, one in all_resolved.items()
+            for name, resolved in all_resolved.items()
         }  # fmt: skip
 
     def _resolve(self, variables: Mapping[str, str]) -> dict[str, Resolved]:
         """Return each server with its variables resolved, by name."""
-        found: dict[str, Resolved] = {}
+        resolved_by_name: dict[str, Resolved] = {}
         for name, entry in self.config.servers.items():
             if entry.runs_in == "sandbox" and self._runtime is None and not entry.disabled:
                 raise MCPConfigError(
@@ -121,8 +121,8 @@ class MCPServers:
                     'Use a runtime, or write `"where": "host"` to run or reach it from this machine.'
                 )
             is_literal = entry.disabled or name in self._foreign
-            found[name] = Resolved(entry, {}) if is_literal else resolve(name, entry, variables)
-        return found
+            resolved_by_name[name] = Resolved(entry, {}) if is_literal else resolve(name, entry, variables)
+        return resolved_by_name
 
     def _advice(self, server: ServerConfig) -> str:
         """Return the likely cause of a failed start; "" if unknown."""
@@ -141,9 +141,9 @@ class MCPServers:
         if server.command is None:
             transport = remote_transport(server, self._runtime if server.runs_in == "sandbox" else None)
         else:
-            place = self._runtime if server.runs_in == "sandbox" and self._runtime is not None else self._the_host()
+            runtime = self._runtime if server.runs_in == "sandbox" and self._runtime is not None else self._the_host()
             env = {**_TELLS_PROGRESS.get(PurePosixPath(server.command).name, {}), **server.env}
-            transport = SandboxTransport(place, Command([server.command, *server.args], env, server.cwd, server.user))
+            transport = SandboxTransport(runtime, Command([server.command, *server.args], env, server.cwd, server.user))
         return MCPClient(transport, server=name, timeouts=server.timeouts, **hooks)
 
     def _the_host(self) -> Runtime:
@@ -232,13 +232,13 @@ class MCPServers:
         running = [server for name, server in self._servers.items() if name not in self._stopped]
         offered = [(ServerTool(server.name, tool.name), tool) for server in running for tool in server.offered()]
         names = self._named([key for key, _ in offered], {*self._reserved, *reserved})
-        made: list[MCPToolDefinition] = []
+        definitions: list[MCPToolDefinition] = []
         by_name: dict[str, ServerTool] = {}
         for key, tool in offered:
             alias = prefixed(key)
             aliases = () if names[key] == alias or alias in names.values() else (alias,)
             trusted = self._servers[key.server].config.trusted
-            made += MCPToolDefinition.create(
+            definitions += MCPToolDefinition.create(
                 key.server,
                 tool,
                 self,
@@ -250,13 +250,15 @@ class MCPServers:
             )
             by_name |= dict.fromkeys((names[key], *aliases), key)
         self._names = by_name
-        return made
+        return definitions
 
     def _named(self, tools: list[ServerTool], reserved: Collection[str]) -> dict[ServerTool, str]:
         """Return names for the tools. A tool keeps its name: no other tool gets it, even if servers come and go."""
-        taken = {name.lower() for name in reserved}
-        kept = {tool: self._given[tool] for tool in tools if self._given.get(tool, "").lower() not in {"", *taken}}
-        fresh = [tool for tool in tools if tool not in kept]
+        taken_names = {name.lower() for name in reserved}
+        kept_names = {
+            tool: self._given[tool] for tool in tools if self._given.get(tool, "").lower() not in {"", *taken_names}
+        }
+        fresh = [tool for tool in tools if tool not in kept_names]
         self._given.update(model_names(fresh, {*reserved, *self._given.values()}, foreign=self._foreign))
         return {tool: self._given[tool] for tool in tools}
 
@@ -267,14 +269,14 @@ class MCPServers:
             MCPError: the call had no result; the message says why.
             SandboxUnavailable: the sandbox is gone.
         """
-        known = self._servers.get(server)
-        if known is None or self._closed or server in self._stopped:
-            reason = "was closed" if known else "is not configured"
+        entry = self._servers.get(server)
+        if entry is None or self._closed or server in self._stopped:
+            reason = "was closed" if entry else "is not configured"
             raise MCPServerGoneError(f"MCP server {server!r} {reason}.")
         if self._is_inherited:
             raise MCPServerGoneError(f"MCP server {server!r} belongs to the parent process. Start one here.")
         self.start()
-        waiting = LOOP.submit(known.call, tool, arguments)
+        waiting = LOOP.submit(entry.call, tool, arguments)
         calls = self._in_flight.setdefault(ServerTool(server, tool), set())
         calls.add(waiting)
         try:
@@ -296,8 +298,8 @@ class MCPServers:
 
     def last_progress(self, server: str, tool: str) -> str:
         """Return the newest progress reports of a tool's pending calls, a line each. Thread-safe."""
-        known = self._servers.get(server)
-        return "\n".join(known.progress.get(tool, ()) if known is not None else ())
+        entry = self._servers.get(server)
+        return "\n".join(entry.progress.get(tool, ()) if entry is not None else ())
 
     def call_tool_mcp(self, action: MCPAction) -> MCPToolObservation:
         """Call a tool by its name for the model, or by `server__tool`.
@@ -307,17 +309,17 @@ class MCPServers:
         """
         if not self._names:
             self.tools()
-        found = self._names.get(action.name)
-        if found is None:
+        address = self._names.get(action.name)
+        if address is None:
             raise MCPError(f"Unknown tool: {action.name[:100]}. MCP tools are: {', '.join(self._names) or 'none'}.")
-        return self.call(found.server, found.tool, action.arguments)
+        return self.call(address.server, address.tool, action.arguments)
 
     def stop(self, names: Collection[str]) -> None:
         """End some of the servers for good: their tools are no longer listed or called. Thread-safe."""
-        known = {*names} & {*self._servers} - self._stopped
-        self._stopped |= known
-        self.version += bool(known)
-        for name in known if not (self._closed or self._is_inherited) else ():
+        stopping = {*names} & {*self._servers} - self._stopped
+        self._stopped |= stopping
+        self.version += bool(stopping)
+        for name in stopping if not (self._closed or self._is_inherited) else ():
             LOOP.submit(self._servers[name].close)
 
     @property
@@ -345,8 +347,8 @@ class MCPServers:
 
     def missing(self) -> str:
         """Return a text about the unavailable servers, with reasons; "" if all are available."""
-        absent = [one for one in self.status() if one.state not in (ServerState.READY, ServerState.DISABLED)]
-        return "\n".join(f"MCP server {one.name!r} is {one.state.value}: {one.reason}" for one in absent)
+        absent = [status for status in self.status() if status.state not in (ServerState.READY, ServerState.DISABLED)]
+        return "\n".join(f"MCP server {status.name!r} is {status.state.value}: {status.reason}" for status in absent)
 
     def _take_event(self, event: MCPEvent) -> None:
         if event.kind not in PASSING:
@@ -362,9 +364,9 @@ def require_library(config: MCPConfig) -> None:
     Raises:
         MCPConfigError: it is not installed; the message names a server.
     """
-    wanted = [name for name, server in config.servers.items() if not server.disabled]
-    if wanted and find_spec("fastmcp") is None:
-        fact = f"MCP server {wanted[0]!r} is configured, and the library fastmcp is not installed"
+    enabled = [name for name, server in config.servers.items() if not server.disabled]
+    if enabled and find_spec("fastmcp") is None:
+        fact = f"MCP server {enabled[0]!r} is configured, and the library fastmcp is not installed"
         raise MCPConfigError(f"{fact}. Run `pip install fastmcp`, or leave the MCP servers out.")
 
 

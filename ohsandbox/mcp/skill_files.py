@@ -91,9 +91,9 @@ def _defining_files(runtime: Runtime, refused: list[str]) -> Iterator[tuple[str,
 
 def _skill_files(runtime: Runtime) -> Iterator[str]:
     names = files = directories = 0
-    below = [""]
-    while below:
-        directory = below.pop()
+    pending = [""]
+    while pending:
+        directory = pending.pop()
         directories += 1
         try:
             entries = runtime.list_dir(directory or ".")
@@ -104,7 +104,7 @@ def _skill_files(runtime: Runtime) -> Iterator[str]:
         for entry in entries:
             path = posixpath.join(directory, entry.name)
             if entry.kind == "directory" and _leads_to_skills(path):
-                below.append(path)
+                pending.append(path)
             elif entry.kind == "file" and _is_skill(path) and (entry.name != ".mcp.json" or skill):
                 files += 1
                 yield path
@@ -114,13 +114,13 @@ def _skill_files(runtime: Runtime) -> Iterator[str]:
 
 
 def _leads_to_skills(path: str) -> bool:
-    return any(f"{path}/".startswith(f"{place}/") or place.startswith(f"{path}/") for place in PLACES)
+    return any(f"{path}/".startswith(f"{directory}/") or directory.startswith(f"{path}/") for directory in PLACES)
 
 
 def _is_skill(path: str) -> bool:
     name = posixpath.basename(path)
     is_one = name == ".mcp.json" or (name.endswith(".md") and name != "README.md")
-    return is_one and any(path.startswith(f"{place}/") for place in PLACES)
+    return is_one and any(path.startswith(f"{directory}/") for directory in PLACES)
 
 
 def _front_matter(data: bytes) -> bytes:

@@ -71,19 +71,19 @@ class SkillServers(NamedTuple):
 
     def without(self, names: Collection[str]) -> SkillServers:
         """Return a copy in which servers with one of these names, ignoring case, are refused."""
-        taken = {name.lower() for name in names}
-        kept = tuple(one for one in self.servers if one.name.lower() not in taken)
-        told = [
-            f"{_place(one)}: a server that you have configured, or a tool, has this name and keeps it. Rename it."
-            for one in self.servers
-            if one not in kept
+        taken_names = {name.lower() for name in names}
+        kept_servers = tuple(server for server in self.servers if server.name.lower() not in taken_names)
+        refusals = [
+            f"{_place(server)}: a server that you have configured, or a tool, has this name and keeps it. Rename it."
+            for server in self.servers
+            if server not in kept_servers
         ]
-        return SkillServers(kept, (*self.refused, *told))
+        return SkillServers(kept_servers, (*self.refused, *refusals))
 
     def digest(self, place: Sequence[str]) -> str:
         """Return the SHA-256, in hex, of place and all definitions with their files: equal if nothing has changed."""
-        said = [[one.name, one.file, one.definition] for one in self.servers]
-        return hashlib.sha256(json.dumps([[*place], said], sort_keys=True).encode()).hexdigest()
+        definitions = [[server.name, server.file, server.definition] for server in self.servers]
+        return hashlib.sha256(json.dumps([[*place], definitions], sort_keys=True).encode()).hexdigest()
 
 
 def find_skill_servers(runtime: Runtime) -> SkillServers:
@@ -99,37 +99,37 @@ def read_skill_servers(files: SkillFiles, runtime: Runtime) -> SkillServers:
     """Read the servers that files define. If any limit is exceeded, none is returned."""
     refused = [*files.refused]
     try:
-        found = _collected(files, refused, runtime)
+        servers = _collected(files, refused, runtime)
     except TooManySkillsError as error:
         return SkillServers((), (error.sentence,))
     more = len(refused) - MAX_REFUSED
-    told = [*refused[:MAX_REFUSED], *([f"{more} more definitions are refused."] if more > 0 else [])]
-    return SkillServers(tuple(one for one in found if not one.config.disabled), tuple(told))
+    refusals = [*refused[:MAX_REFUSED], *([f"{more} more definitions are refused."] if more > 0 else [])]
+    return SkillServers(tuple(server for server in servers if not server.config.disabled), tuple(refusals))
 
 
 def _collected(files: SkillFiles, refused: list[str], runtime: Runtime) -> Sequence[SkillServer]:
-    found: dict[str, SkillServer] = {}
+    servers: dict[str, SkillServer] = {}
     for path, data in files.definitions:
-        _take(found, refused, path, data, runtime)
-        if len(found) > MAX_SERVERS:
+        _take(servers, refused, path, data, runtime)
+        if len(servers) > MAX_SERVERS:
             raise TooManySkillsError(f"more than {MAX_SERVERS} servers")
-    chars = sum(len(json.dumps([one.file, one.definition, one.command_line])) for one in found.values())
+    chars = sum(len(json.dumps([server.file, server.definition, server.command_line])) for server in servers.values())
     if chars > MAX_CHARS:
         raise TooManySkillsError(
             f"definitions of {chars:,} characters, more than the {MAX_CHARS:,} that a person reads"
         )
-    return [*found.values()]
+    return [*servers.values()]
 
 
 # --- definitions ------------------------------------------------------------------------------------
 
 
-def _take(found: dict[str, SkillServer], refused: list[str], path: str, data: bytes, runtime: Runtime) -> None:
+def _take(servers: dict[str, SkillServer], refused: list[str], path: str, data: bytes, runtime: Runtime) -> None:
     """Add the servers of one file. A file with an invalid definition adds none."""
     try:
         raw, lines = _parsed_yaml(data) if path.endswith(".md") else _parsed_json(data)
         root = posixpath.normpath(posixpath.join(runtime.workdir, posixpath.dirname(path)))
-        made = [
+        parsed_servers = [
             SkillServer(name, _checked(name, _rooted(entry, root), isolated=runtime.isolated), path, line)
             for (name, entry), line in zip(entries_of(raw).items(), lines, strict=True)
         ]
@@ -137,10 +137,10 @@ def _take(found: dict[str, SkillServer], refused: list[str], path: str, data: by
         reason = str(error).replace("\n", " ")[:500] or "it is nested too deep"
         refused.append(f"{path!r}: {reason}")
         return
-    for one in made:
-        other = found.setdefault(one.name.lower(), one)
-        if other.definition != one.definition:
-            raise TooManySkillsError(f"two servers of one name: {_place(other)} and {_place(one)}")
+    for server in parsed_servers:
+        existing = servers.setdefault(server.name.lower(), server)
+        if existing.definition != server.definition:
+            raise TooManySkillsError(f"two servers of one name: {_place(existing)} and {_place(server)}")
 
 
 def _place(server: SkillServer) -> str:
@@ -212,20 +212,20 @@ def _parsed_yaml(data: bytes) -> tuple[Any, list[int]]:
 
     try:
         nodes = _Nodes(yaml, data.decode("utf-8-sig"))
-        whole = nodes.build(())
+        document = nodes.build(())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f"line {mark.line + 1}: "
+        location = "" if mark is None else f"line {mark.line + 1}: "
         reason = getattr(error, "problem", None) or "it has characters that YAML does not allow"
-        raise ValueError(f"{where}it is not valid YAML: {reason}") from None
-    raw = whole.get(KEY) if isinstance(whole, dict) else None
+        raise ValueError(f"{location}it is not valid YAML: {reason}") from None
+    raw = document.get(KEY) if isinstance(document, dict) else None
     if not isinstance(raw, dict) or "mcp" in raw:
         raise MCPConfigError(f"`{KEY}` must be a mapping with `mcpServers`, or {', '.join(OLDER_FORMS)}.")
-    named = raw.get("mcpServers")
-    paths: list[tuple[Any, ...]] = [(KEY, "mcpServers", name) for name in named] if isinstance(named, dict) else []
+    servers = raw.get("mcpServers")
+    paths: list[tuple[Any, ...]] = [(KEY, "mcpServers", name) for name in servers] if isinstance(servers, dict) else []
     for form in OLDER_FORMS:
         listed = raw.get(form)
-        paths += [(KEY, form, at) for at in range(len(listed))] if isinstance(listed, list) else []
+        paths += [(KEY, form, index) for index in range(len(listed))] if isinstance(listed, list) else []
     return {key: value for key, value in raw.items() if value is not None}, [nodes.lines[path] for path in paths]
 
 
@@ -268,11 +268,11 @@ class _Nodes:
         return items
 
     def _mapping(self, path: tuple[Any, ...]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         while not isinstance(key := self._next(), self._yaml.MappingEndEvent):
             line = key.start_mark.line + 1
-            if not isinstance(key, self._yaml.ScalarEvent) or key.value in made:
+            if not isinstance(key, self._yaml.ScalarEvent) or key.value in mapping:
                 raise ValueError(f"line {line}: a key is repeated, or is not text")
             self.lines[*path, key.value] = line
-            made[key.value] = self.build((*path, key.value))
-        return made
+            mapping[key.value] = self.build((*path, key.value))
+        return mapping

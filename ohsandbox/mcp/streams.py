@@ -185,10 +185,10 @@ class Intake:
         if text.startswith((b"{", b"[")):
             self._count_broken()
 
-    def _refusal(self, line: bytes, why: str) -> JSONRPCError | None:
-        for asked in _ids_of_answer(line) & self._asked:
-            self._asked.discard(asked)
-            return JSONRPCError(jsonrpc="2.0", id=asked, error=ErrorData(code=PARSE_ERROR, message=why))
+    def _refusal(self, line: bytes, reason: str) -> JSONRPCError | None:
+        for request_id in _ids_of_answer(line) & self._asked:
+            self._asked.discard(request_id)
+            return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message=reason))
         return None
 
     def _is_answer(self, message: JSONRPCResponse | JSONRPCError) -> bool:
@@ -204,14 +204,14 @@ class Intake:
         if self.broken >= _MAX_BROKEN:
             raise FloodError(f"{self.broken} malformed messages or responses without a request")
 
-    def _count_unasked(self, length: int, what: str, most: int) -> None:
+    def _count_unasked(self, length: int, kind: str, most: int) -> None:
         second = int(time.monotonic())
         if second != self._second:
             self._unasked, self._unasked_bytes, self._second = Counter(), 0, second
-        self._unasked[what] += 1
+        self._unasked[kind] += 1
         self._unasked_bytes += length
-        if self._unasked[what] > most:
-            raise FloodError(f"more than {most} {what} in a second")
+        if self._unasked[kind] > most:
+            raise FloodError(f"more than {most} {kind} in a second")
         if self._unasked_bytes > MAX_UNASKED_BYTES_PER_S:
             raise FloodError(f"more than {MAX_UNASKED_BYTES_PER_S / 1e6:g} MB of unrequested data in a second")
 
@@ -221,9 +221,9 @@ def has_too_many_parts(line: bytes) -> bool:
     if len(line) <= MAX_PARTS or _parts(line) + line.count(b'"') <= MAX_PARTS:
         return False
     count = end = 0
-    for found in _STRING.finditer(line):
-        count += 1 + _parts(line[end : found.start()])
-        end = found.end()
+    for match in _STRING.finditer(line):
+        count += 1 + _parts(line[end : match.start()])
+        end = match.end()
         if count > MAX_PARTS:
             return True
     return count + _parts(line[end:]) > MAX_PARTS
@@ -236,14 +236,14 @@ def _parts(line: bytes) -> int:
 def _ids_of_answer(line: bytes) -> set[RequestId]:
     """Return the ids of requests that an invalid response may answer; several are guesses."""
     try:
-        said = {} if len(line) > MAX_PARTS else json.loads(line)
+        message = {} if len(line) > MAX_PARTS else json.loads(line)
     except (ValueError, RecursionError):
-        said = {}
-    if said:
-        answers = "jsonrpc" in said and ("result" in said or "error" in said)
-        return {coerce_request_id(said["id"])} if answers and type(said.get("id")) in (int, str) else set()
+        message = {}
+    if message:
+        answers = "jsonrpc" in message and ("result" in message or "error" in message)
+        return {coerce_request_id(message["id"])} if answers and type(message.get("id")) in (int, str) else set()
     ends = (line[:_END_BYTES], line[-_END_BYTES:]) if b'"jsonrpc"' in line and b'"method"' not in line else ()
-    return {int(found[1]) for end in ends for found in _ID.finditer(end)}
+    return {int(match[1]) for end in ends for match in _ID.finditer(end)}
 
 
 def _is_countable(message: JSONRPCRequest | JSONRPCNotification) -> bool:
@@ -329,13 +329,13 @@ class GuardedSession(ClientSession):
                 raise ValueError("its `inputSchema` is not of type object")  # noqa: TRY301 - reported like the others
         except ValidationError as error:
             fault = error.errors(include_url=False, include_input=False)[0]
-            why = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            reason = f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
         except ValueError as error:
-            why = str(error)
+            reason = str(error)
         else:
             return True
         name = tool.get("name") if isinstance(tool, dict) else None
-        self.unfit[one_line(str(name or "(no name)"), limit_chars=100)] = f"it is invalid: {why}"
+        self.unfit[one_line(str(name or "(no name)"), limit_chars=100)] = f"it is invalid: {reason}"
         return False
 
     async def dispatch_input_request(

@@ -75,8 +75,8 @@ class Pins:
     def get(self, server: str, tool: str) -> str | None:
         """Return the fingerprint; None if the tool was never seen."""
         with self._guard:
-            found: str | None = self._pins.get(server, {}).get(tool, {}).get("trusted")
-            return found
+            fingerprint: str | None = self._pins.get(server, {}).get(tool, {}).get("trusted")
+            return fingerprint
 
     def has_room(self, server: str) -> bool:
         """Whether more of its tools can be pinned: a server that lists new ones all the time would fill the disk."""
@@ -91,12 +91,12 @@ class Pins:
         Raises:
             MCPConfigError: the file is damaged, or cannot be written.
         """
-        wanted = {tool: _pin(trusted, definitions.get(tool, "")) for tool, trusted in fingerprints.items()}
+        wanted_pins = {tool: _pin(trusted, definitions.get(tool, "")) for tool, trusted in fingerprints.items()}
         with self._guard:
-            if wanted.items() <= self._pins.get(server, {}).items():
+            if wanted_pins.items() <= self._pins.get(server, {}).items():
                 return
         with self._edited() as pins:
-            pins.setdefault(server, {}).update(wanted)
+            pins.setdefault(server, {}).update(wanted_pins)
 
     def note_change(self, server: str, tool: str, *, fingerprint: str, description: str, definition: str = "") -> None:
         """Record the changed definition of a pinned tool, for the user to review and approve.
@@ -104,21 +104,21 @@ class Pins:
         Raises:
             MCPConfigError: the file is damaged, or cannot be written.
         """
-        now = {"fingerprint": fingerprint, "description": description, "definition": definition}
+        current = {"fingerprint": fingerprint, "description": description, "definition": definition}
         with self._guard:
-            if self._pins.get(server, {}).get(tool, {}).get("now") == now:
+            if self._pins.get(server, {}).get(tool, {}).get("now") == current:
                 return
         with self._edited() as pins:
-            pins.setdefault(server, {}).setdefault(tool, {})["now"] = now
+            pins.setdefault(server, {}).setdefault(tool, {})["now"] = current
 
     def changed(self) -> list[ChangedTool]:
         """Return the tools that wait for approval."""
         with self._guard:
             return [
-                _changed(server, tool, known)
+                _changed(server, tool, pin)
                 for server, tools in self._pins.items()
-                for tool, known in tools.items()
-                if "now" in known
+                for tool, pin in tools.items()
+                if "now" in pin
             ]
 
     def approve(self, name: str, tool: str, *, shown: ChangedTool | None = None) -> ChangedTool:
@@ -135,12 +135,15 @@ class Pins:
         """
         with self._edited() as pins:
             for server, tools in pins.items():
-                if "now" in tools.get(tool, {}) and (found := _changed(server, tool, tools[tool])).server == name:
-                    if shown is not None and shown != found:
+                if (
+                    "now" in tools.get(tool, {})
+                    and (changed_tool := _changed(server, tool, tools[tool])).server == name
+                ):
+                    if shown is not None and shown != changed_tool:
                         raise UsageError(f"Tool {tool!r} of MCP server {name!r} has changed again. Look at it again.")
-                    tools[tool] = _pin(tools[tool]["now"]["fingerprint"], found.now)
-                    return found
-        waiting = ", ".join(f"{one.server} {one.tool}" for one in self.changed()) or "none"
+                    tools[tool] = _pin(tools[tool]["now"]["fingerprint"], changed_tool.now)
+                    return changed_tool
+        waiting = ", ".join(f"{changed_tool.server} {changed_tool.tool}" for changed_tool in self.changed()) or "none"
         raise UsageError(f"No tool {tool!r} of MCP server {name!r} waits to be approved. Waiting: {waiting}.")
 
     @contextlib.contextmanager
@@ -169,17 +172,19 @@ def _pin(fingerprint: str, definition: str) -> dict[str, Any]:
     return {"trusted": fingerprint, **({"definition": definition} if definition else {})}
 
 
-def _changed(server: str, tool: str, known: dict[str, Any]) -> ChangedTool:
+def _changed(server: str, tool: str, pin: dict[str, Any]) -> ChangedTool:
     """Return the changed tool of a pin; server is `SERVER@IDENTITY`, as `ToolFilter` writes it."""
-    before, now = known.get("definition", ""), known["now"]
+    definition_before, current = pin.get("definition", ""), pin["now"]
     name = server.partition("@")[0]
-    return ChangedTool(name, tool, str(now["description"]), str(before), str(now.get("definition", "")))
+    return ChangedTool(
+        name, tool, str(current["description"]), str(definition_before), str(current.get("definition", ""))
+    )
 
 
 def _read(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
     try:
         pins = json.loads(path.read_text(encoding="utf-8"))
-        return {str(server): {str(tool): {**known} for tool, known in tools.items()} for server, tools in pins.items()}
+        return {str(server): {str(tool): {**pin} for tool, pin in tools.items()} for server, tools in pins.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, TypeError) as error:
@@ -217,7 +222,7 @@ class ToolFilter:
                     length += tools[tool.name].length
                 except UnusableToolError as error:
                     refused[one_line(tool.name, limit_chars=100)] = str(error)
-        known = {*self.refused, *self.withheld}
+        refused_before = {*self.refused, *self.withheld}
         changed = {tool.name: tool for tool in tools.values() if self._pins.get(self._pinned_as, tool.name) is not None
                    and self._differs(tool)}  # fmt: skip
         self._pin(tool for tool in tools.values() if tool.name not in changed)
@@ -228,33 +233,33 @@ class ToolFilter:
             )  # fmt: skip
         self.tools, self.refused = tools, refused  # not before they are pinned
         for name in changed:
-            if name not in known:
+            if name not in refused_before:
                 self._tell("withheld", f"tool {name!r} has changed since it was first seen and is not called. "
                            f"{how_to_approve(self._server, name)}")  # fmt: skip
-        fresh = [name for name in refused if name not in known]
+        fresh = [name for name in refused if name not in refused_before]
         for name in fresh[:MAX_ANNOUNCED]:
             self._tell("refused", f"tool {name!r} is not offered: {refused[name]}")
         if (more := len(fresh) - MAX_ANNOUNCED) > 0:
             self._tell("refused", f"{more} more tools are not offered")
 
-    def _made(self, tool: Tool, before: Mapping[str, ListedTool], length: int) -> ListedTool:
+    def _made(self, tool: Tool, accepted: Mapping[str, ListedTool], length: int) -> ListedTool:
         """Return the tool if it can be offered after the ones before it, whose total length is given."""
-        if len(before) >= MAX_TOOLS:
+        if len(accepted) >= MAX_TOOLS:
             raise UnusableToolError(f"more than {MAX_TOOLS} tools")
-        if tool.name in before:
+        if tool.name in accepted:
             raise UnusableToolError("listed twice")
-        made = listed_tool(self._server, tool)
-        if length + made.length > MAX_SERVER_CHARS:
+        listed = listed_tool(self._server, tool)
+        if length + listed.length > MAX_SERVER_CHARS:
             raise UnusableToolError(f"the tools of its server take more than {MAX_SERVER_CHARS} characters together")
         if self._pins.get(self._pinned_as, tool.name) is None and not self._pins.has_room(self._pinned_as):
             raise UnusableToolError(f"its server has listed {MAX_PINNED} others before")
-        return made
+        return listed
 
     def _without_secrets(self, tool: Tool) -> Tool:
         """Return the tool with secrets masked: a description may have a connection string with a password."""
         mask = self._resolved.masked
-        said = tool.model_dump_json(by_alias=True, exclude_unset=True) if self._resolved.secrets else ""
-        return tool if mask(said) == said else type(tool).model_validate(masked(json.loads(said), mask))
+        tool_json = tool.model_dump_json(by_alias=True, exclude_unset=True) if self._resolved.secrets else ""
+        return tool if mask(tool_json) == tool_json else type(tool).model_validate(masked(json.loads(tool_json), mask))
 
     def _pin(self, tools: Iterable[ListedTool]) -> None:
         pinned = {tool.name: tool for tool in tools}

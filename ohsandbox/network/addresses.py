@@ -20,15 +20,15 @@ _NUMBER = re.compile(r"\d+|0x[0-9a-f]*", re.ASCII)
 """Pattern of a last label that makes a name an IPv4 address (WHATWG URL, 3.5)."""
 
 _METADATA = frozenset(
-    ipaddress.ip_address(one)
-    for one in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
+    ipaddress.ip_address(address)
+    for address in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
 )
 """Addresses outside of 169.254.0.0/16 at which clouds hand out credentials; 168.63.129.16 is public."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
 _SITE = tuple(
-    ipaddress.ip_network(one)
-    for one in (
+    ipaddress.ip_network(network)
+    for network in (
         *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10"),
         *("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15"),
     )
@@ -83,24 +83,26 @@ def address_problem(address: str, *, private: bool) -> str:
         private: whether the site's addresses are allowed; loopback, link-local and metadata addresses never are.
     """
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return "no IP address"
-    if isinstance(found, ipaddress.IPv6Address) and found.scope_id:
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.scope_id:
         return "a link-local address"
-    return next(filter(None, (_problem(one, private=private) for one in [found, *_embedded(found)])), "")
+    return next(filter(None, (_problem(candidate, private=private) for candidate in [parsed, *_embedded(parsed)])), "")
 
 
 def _embedded(address: IPAddress) -> list[IPAddress]:
     """Return the IPv4 addresses to which packets for an IPv6 address may be delivered."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
-    found: list[IPAddress] = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
+    addresses: list[IPAddress] = [
+        embedded for embedded in (address.ipv4_mapped, address.sixtofour) if embedded is not None
+    ]
     if address.teredo is not None:
-        found.extend(address.teredo)
+        addresses.extend(address.teredo)
     if address in _NAT64:
-        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return found
+        addresses.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return addresses
 
 
 def _problem(address: IPAddress, *, private: bool) -> str:

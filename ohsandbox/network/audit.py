@@ -144,14 +144,14 @@ class AuditLog:
 
     def finish(self, decision: NetworkDecision, *, sent_bytes: int, received_bytes: int) -> None:
         """Record how many bytes went over an allowed connection that has ended."""
-        done = dataclasses.replace(decision, sent_bytes=sent_bytes, received_bytes=received_bytes)
+        finished = dataclasses.replace(decision, sent_bytes=sent_bytes, received_bytes=received_bytes)
         with self._guard:
             if decision.number in self._kept:
-                self._kept[decision.number] = done
+                self._kept[decision.number] = finished
             else:
-                _sum_up(self._sums, dataclasses.replace(done, count=0))
+                _sum_up(self._sums, dataclasses.replace(finished, count=0))
             self._add(sent_bytes=sent_bytes, received_bytes=received_bytes)
-            self._write("end", dataclasses.replace(done, time=time.time()))
+            self._write("end", dataclasses.replace(finished, time=time.time()))
 
     @property
     def decisions(self) -> tuple[NetworkDecision, ...]:
@@ -180,10 +180,10 @@ class AuditLog:
         sums = {name: getattr(self._totals, name) + number for name, number in more.items()}
         self._totals = dataclasses.replace(self._totals, **sums)
 
-    def _write(self, event: str, told: NetworkDecision) -> None:
+    def _write(self, event: str, decision: NetworkDecision) -> None:
         if self._path is None:
             return
-        line = _line(self._token, event, told)
+        line = _line(self._token, event, decision)
         try:
             if self._file is not None and self._size + len(line) > MAX_FILE_BYTES:
                 line = self._rotate() + line
@@ -201,17 +201,17 @@ class AuditLog:
         assert self._path is not None  # noqa: S101 - the caller writes to it
         self._close()
         sums: _Sums = {}
-        for one in _decisions_in([_older(self._path)]):
-            _sum_up(sums, one)
+        for decision in _decisions_in([_older(self._path)]):
+            _sum_up(sums, decision)
         self._path.replace(_older(self._path))
-        log, lines, rest = f"{self._token}.{secrets.token_hex(4)}", bytearray(), _Sums()
-        for number, one in enumerate(sorted(sums.values(), key=lambda one: not one.allowed), 1):
+        log, lines, remainder = f"{self._token}.{secrets.token_hex(4)}", bytearray(), _Sums()
+        for number, decision in enumerate(sorted(sums.values(), key=lambda decision: not decision.allowed), 1):
             if len(lines) < MAX_FILE_BYTES // 2:
-                lines += _line(log, "decision", dataclasses.replace(one, number=number))
+                lines += _line(log, "decision", dataclasses.replace(decision, number=number))
             else:
-                _sum_up(rest, _of_many(one))
-        for number, one in enumerate(rest.values(), 1):
-            lines += _line(log, "decision", dataclasses.replace(one, number=-number))
+                _sum_up(remainder, _of_many(decision))
+        for number, decision in enumerate(remainder.values(), 1):
+            lines += _line(log, "decision", dataclasses.replace(decision, number=-number))
         return bytes(lines)
 
     def _close(self) -> None:
@@ -223,27 +223,28 @@ class AuditLog:
 _Sums = dict[tuple[str, int, str, bool, str], NetworkDecision]
 
 
-def _sum_up(sums: _Sums, one: NetworkDecision) -> None:
+def _sum_up(sums: _Sums, decision: NetworkDecision) -> None:
     """Add a decision to the sum of its host, or beyond the limits to the sum of many hosts, whose name is ""."""
-    key = (one.host, one.port, one.protocol, one.allowed, one.rule)
-    if key not in sums and len(sums) >= (MAX_SUMS if one.allowed else MAX_SUMS // 2):
-        one = _of_many(one)
-        key = ("", 0, one.protocol, one.allowed, "")
-    before = sums.get(key)
-    if before is not None:
-        one = dataclasses.replace(
-            one, time=max(one.time, before.time), count=one.count + before.count,
-            sent_bytes=one.sent_bytes + before.sent_bytes, received_bytes=one.received_bytes + before.received_bytes,
+    key = (decision.host, decision.port, decision.protocol, decision.allowed, decision.rule)
+    if key not in sums and len(sums) >= (MAX_SUMS if decision.allowed else MAX_SUMS // 2):
+        decision = _of_many(decision)
+        key = ("", 0, decision.protocol, decision.allowed, "")
+    previous = sums.get(key)
+    if previous is not None:
+        decision = dataclasses.replace(
+            decision, time=max(decision.time, previous.time), count=decision.count + previous.count,
+            sent_bytes=decision.sent_bytes + previous.sent_bytes,
+            received_bytes=decision.received_bytes + previous.received_bytes,
         )  # fmt: skip
-    sums[key] = one
+    sums[key] = decision
 
 
-def _of_many(one: NetworkDecision) -> NetworkDecision:
-    return dataclasses.replace(one, host="", port=0, rule="", reason="many hosts")
+def _of_many(decision: NetworkDecision) -> NetworkDecision:
+    return dataclasses.replace(decision, host="", port=0, rule="", reason="many hosts")
 
 
-def _line(log: str, event: str, told: NetworkDecision) -> bytes:
-    record = {"log": log, "event": event, **dataclasses.asdict(told)}
+def _line(log: str, event: str, decision: NetworkDecision) -> bytes:
+    record = {"log": log, "event": event, **dataclasses.asdict(decision)}
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
@@ -280,28 +281,30 @@ def read_decisions(name: str) -> tuple[NetworkDecision, ...]:
 
 def shortened(decisions: Sequence[NetworkDecision], most: int) -> tuple[NetworkDecision, ...]:
     """Return sums of the older decisions by host, then the newest `most` decisions."""
-    cut, sums = max(0, len(decisions) - most), _Sums()
-    for one in decisions[:cut]:
-        _sum_up(sums, one)
-    return (*sums.values(), *decisions[cut:])
+    older_count, sums = max(0, len(decisions) - most), _Sums()
+    for decision in decisions[:older_count]:
+        _sum_up(sums, decision)
+    return (*sums.values(), *decisions[older_count:])
 
 
 def _decisions_in(files: Iterable[Path]) -> tuple[NetworkDecision, ...]:
     """Return the decisions in the files of one sandbox, oldest first."""
-    found: dict[tuple[str, int], NetworkDecision] = {}
+    decisions: dict[tuple[str, int], NetworkDecision] = {}
     for file in files:
         for line in _lines(file):
             record = _record(line)
             if not record:
                 continue
             key = (str(record.get("log")), record["number"])
-            told = NetworkDecision(**{name: record[name] for name in _FIELDS})
+            decision = NetworkDecision(**{name: record[name] for name in _FIELDS})
             if record["event"] == "decision":
-                found[key] = told
+                decisions[key] = decision
             else:  # only the bytes count if the decision itself is part of a sum
-                known = found.get(key, dataclasses.replace(told, count=0))
-                found[key] = dataclasses.replace(known, sent_bytes=told.sent_bytes, received_bytes=told.received_bytes)
-    return tuple(sorted(found.values(), key=lambda one: one.time))
+                previous = decisions.get(key, dataclasses.replace(decision, count=0))
+                decisions[key] = dataclasses.replace(
+                    previous, sent_bytes=decision.sent_bytes, received_bytes=decision.received_bytes
+                )
+    return tuple(sorted(decisions.values(), key=lambda decision: decision.time))
 
 
 def audit_logs() -> dict[str, float]:
@@ -310,12 +313,12 @@ def audit_logs() -> dict[str, float]:
     Raises:
         UsageError: the directory cannot be created.
     """
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for file in paths.subdirectory(_FOLDER).glob("*.jsonl"):
         name = file.name.removesuffix(".jsonl").removesuffix(".1")
         with contextlib.suppress(OSError):
-            found[name] = max(found.get(name, 0.0), file.lstat().st_mtime)
-    return dict(sorted(found.items(), key=lambda one: one[1], reverse=True))
+            times[name] = max(times.get(name, 0.0), file.lstat().st_mtime)
+    return dict(sorted(times.items(), key=lambda item: item[1], reverse=True))
 
 
 def remove_audit_log(name: str) -> None:

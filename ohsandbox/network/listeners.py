@@ -27,7 +27,7 @@ class NetworkListeners(Generic[P]):
 
         def remove() -> None:
             with self._guard:
-                self._all = tuple(one for one in self._all if one is not listener)
+                self._all = tuple(registered for registered in self._all if registered is not listener)
 
         return remove
 

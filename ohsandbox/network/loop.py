@@ -42,15 +42,15 @@ async def side_by_side(*ways: Coroutine[Any, Any, Any]) -> AsyncIterator[list[as
 async def in_thread(function: Callable[[], T], name: str = "ohsandbox-network-call") -> T:
     """Await a blocking function in a daemon thread of its own: one that hangs does not hold up the program's end."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
     def settle(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
+        if future.cancelled():
             return
         if error is None:
-            done.set_result(result)  # type: ignore[arg-type] # None where T is None
+            future.set_result(result)  # type: ignore[arg-type] # None where T is None
         else:
-            done.set_exception(error)
+            future.set_exception(error)
 
     def call() -> None:
         try:
@@ -61,4 +61,4 @@ async def in_thread(function: Callable[[], T], name: str = "ohsandbox-network-ca
             loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=call, name=name, daemon=True).start()
-    return await done
+    return await future

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 NOT_PUBLIC = tuple(
-    ipaddress.IPv4Network(one)
-    for one in (
+    ipaddress.IPv4Network(network)
+    for network in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
         "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
         "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
@@ -82,28 +82,30 @@ def gateway_rules(
         resolvers: the addresses of name servers; none for those of the container that sets the rules.
     """
     opened = [*exceptions]
-    ranked = [(-one.network.prefixlen, one.port == _NO_PORT, 0, f"a {one}") for one in opened]
-    closed = {*NOT_PUBLIC, subnet, *(ipaddress.IPv4Network(one) for one in own)}
+    ranked = [(-rule.network.prefixlen, rule.port == _NO_PORT, 0, f"a {rule}") for rule in opened]
+    closed = {*NOT_PUBLIC, subnet, *(ipaddress.IPv4Network(address) for address in own)}
     ranked.append((-subnet.max_prefixlen, True, 1, f"g {gateway}"))
-    ranked += [(-one.prefixlen, True, 1, f"u {one}") for one in closed]
+    ranked += [(-network.prefixlen, True, 1, f"u {network}") for network in closed]
     return [
-        *(f"b {one}" for one in {subnet.broadcast_address, subnet.network_address}),
-        *([f"d {one}" for one in resolvers] or ["d"]),
+        *(f"b {address}" for address in {subnet.broadcast_address, subnet.network_address}),
+        *([f"d {address}" for address in resolvers] or ["d"]),
         *(rule for *_, rule in sorted(ranked)),
-        *(f"r {one}" for one in rejected([subnet, *(one.network for one in opened)])),
+        *(f"r {rule}" for rule in rejected([subnet, *(network.network for network in opened)])),
     ]
 
 
 def rejected(opened: Iterable[ipaddress.IPv4Network]) -> list[ipaddress.IPv4Network]:
     """Return the non-public ranges that get a rejecting route: those without any opened address."""
     ranges = [*opened]
-    return [one for one in NOT_PUBLIC if one in _NEVER or not any(one.overlaps(other) for other in ranges)]
+    return [
+        network for network in NOT_PUBLIC if network in _NEVER or not any(network.overlaps(other) for other in ranges)
+    ]
 
 
 def route_line(network: ipaddress.IPv4Network) -> str:
     """Return `DESTINATION/MASK` of a range as in /proc/net/route: hexadecimal, in little-endian byte order."""
     parts = (network.network_address, network.netmask)
-    return "/".join(one.packed[::-1].hex().upper() for one in parts)
+    return "/".join(part.packed[::-1].hex().upper() for part in parts)
 
 
 PROOF = frozenset(map(route_line, _NEVER))
@@ -113,7 +115,7 @@ PROOF = frozenset(map(route_line, _NEVER))
 def own_addresses(fib: Path = Path("/proc/net/fib_trie")) -> list[str]:
     """Return the public IPv4 addresses of this machine, sorted; an empty list if the kernel does not list them."""
     try:
-        found = set(_HOST_ADDRESS.findall(fib.read_text()))
+        addresses = set(_HOST_ADDRESS.findall(fib.read_text()))
     except (OSError, ValueError):
         return []
-    return sorted(one for one in found if ipaddress.IPv4Address(one).is_global)
+    return sorted(address for address in addresses if ipaddress.IPv4Address(address).is_global)

@@ -78,8 +78,8 @@ def found_on_this_machine() -> tuple[PackageHost, ...]:
     environ = dict(os.environ)
     readers = (pip_hosts, uv_hosts, npm_hosts, apt_hosts, cargo_hosts, go_hosts)
     with concurrent.futures.ThreadPoolExecutor(len(readers)) as pool:
-        found = [host for hosts in pool.map(lambda reader: list(reader(environ)), readers) for host in hosts]
-    return tuple({(one.tool, one.host, one.ports): one for one in reversed(found)}.values())[::-1]
+        hosts_found = [host for hosts in pool.map(lambda reader: list(reader(environ)), readers) for host in hosts]
+    return tuple({(host.tool, host.host, host.ports): host for host in reversed(hosts_found)}.values())[::-1]
 
 
 class PackageHosts:
@@ -116,7 +116,7 @@ class PackageHosts:
     def _run(self) -> None:
         try:
             self._found = tuple(self._find())
-            self._by_place = {(one.host, port): one for one in reversed(self._found) for port in one.ports}
+            self._by_place = {(host.host, port): host for host in reversed(self._found) for port in host.ports}
         finally:
             self._done.set()
 
@@ -159,10 +159,10 @@ def pip_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
     The pip of this interpreter, or the one that ensurepip bundles, prints the settings of the user's and the machine's
     files and variables. No pip on the PATH is run: a sandbox may have written one into a virtual environment.
     """
-    found = importlib.util.find_spec("ensurepip")  # on Debian it is a separate package
-    bundled = sorted(Path(found.origin).parent.glob("_bundled/pip-*.whl")) if found and found.origin else []
-    said = _said([sys.executable, "-I", "-c", _PIP_SCRIPT, *map(str, bundled)], environ)
-    default, _, settings = said.partition("\n")
+    spec = importlib.util.find_spec("ensurepip")  # on Debian it is a separate package
+    bundled = sorted(Path(spec.origin).parent.glob("_bundled/pip-*.whl")) if spec and spec.origin else []
+    output = _said([sys.executable, "-I", "-c", _PIP_SCRIPT, *map(str, bundled)], environ)
+    default, _, settings = output.partition("\n")
     has_index, source, key = False, "environment", ""
     for line in settings.splitlines():
         if file := _PIP_FILE.fullmatch(line):
@@ -186,34 +186,34 @@ def uv_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
     files = [_config_home(environ) / "uv" / "uv.toml"]
     files += [Path(each) / "uv" / "uv.toml" for each in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")]
     files += [Path("/etc/uv/uv.toml")]
-    named = environ.get("UV_CONFIG_FILE")
-    for file in [Path(named)] if named else files:
+    config_file = environ.get("UV_CONFIG_FILE")
+    for file in [Path(config_file)] if config_file else files:
         settings = _toml(file)
         has_index = (
             has_index
             or "index-url" in settings
-            or any(isinstance(one, dict) and one.get("default") for one in settings.get("index") or [])
+            or any(isinstance(index, dict) and index.get("default") for index in settings.get("index") or [])
         )
         yield from _hosts("uv", str(file), _urls_in(settings))
-    if not has_index and (said := _said(["uv", "pip", "install", "--help"], environ)):
+    if not has_index and (output := _said(["uv", "pip", "install", "--help"], environ)):
         lines = [
-            line for line in said.splitlines() if "by default: <" in line or line.lstrip().startswith("default: <")
+            line for line in output.splitlines() if "by default: <" in line or line.lstrip().startswith("default: <")
         ]
         yield from _hosts("uv", "the default of uv", " ".join(lines))
 
 
 def npm_hosts(environ: Mapping[str, str]) -> Iterator[PackageHost]:
     """Yield the registries in the user's `.npmrc`, and those that `npm config` prints, also the ones of scopes."""
-    own = Path(environ.get("NPM_CONFIG_USERCONFIG") or _home(environ) / ".npmrc")
-    of_file = [line for line in _text(own).splitlines() if "registry" in line.partition("=")[0]]
-    yield from _hosts("npm", str(own), "\n".join(line.partition("=")[2] for line in of_file))
+    user_file = Path(environ.get("NPM_CONFIG_USERCONFIG") or _home(environ) / ".npmrc")
+    of_file = [line for line in _text(user_file).splitlines() if "registry" in line.partition("=")[0]]
+    yield from _hosts("npm", str(user_file), "\n".join(line.partition("=")[2] for line in of_file))
     try:
         settings = json.loads(_said(["npm", "config", "list", "--json"], environ) or "{}")
     except (ValueError, RecursionError):
         return
     if isinstance(settings, dict):
-        named = [str(value) for key, value in settings.items() if key == "registry" or key.endswith(":registry")]
-        yield from _hosts("npm", "npm config", " ".join(named))
+        registries = [str(value) for key, value in settings.items() if key == "registry" or key.endswith(":registry")]
+        yield from _hosts("npm", "npm config", " ".join(registries))
 
 
 def apt_hosts(_: Mapping[str, str], etc: Path = Path("/etc/apt")) -> Iterator[PackageHost]:
@@ -281,9 +281,9 @@ def _hosts(tool: str, source: str, text: str) -> Iterator[PackageHost]:
 def _urls_in(value: Any, key: str = "") -> str:
     """Return the texts of a TOML tree whose key names an index, one per line."""
     if isinstance(value, dict):
-        return "\n".join(_urls_in(one, name) for name, one in value.items())
+        return "\n".join(_urls_in(item, name) for name, item in value.items())
     if isinstance(value, list):
-        return "\n".join(_urls_in(one, key) for one in value)
+        return "\n".join(_urls_in(item, key) for item in value)
     return value if isinstance(value, str) and key in _TOML_KEYS else ""
 
 
@@ -293,12 +293,14 @@ def _said(command: list[str], environ: Mapping[str, str]) -> str:
     program = shutil.which(command[0], path=path)
     if program is None:
         return ""
-    kept = {name: value for name, value in environ.items() if value[:1] != "/" or not _is_of_workspace(Path(value))}
+    environment = {
+        name: value for name, value in environ.items() if value[:1] != "/" or not _is_of_workspace(Path(value))
+    }
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [program, *command[1:]],
             cwd="/",
-            env={**kept, "PATH": path, "COLUMNS": "200", "NO_COLOR": "1"},
+            env={**environment, "PATH": path, "COLUMNS": "200", "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -307,25 +309,28 @@ def _said(command: list[str], environ: Mapping[str, str]) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout[:_MAX_FILE_BYTES].decode("utf-8", "replace") if done.returncode == 0 else ""
+    return result.stdout[:_MAX_FILE_BYTES].decode("utf-8", "replace") if result.returncode == 0 else ""
 
 
 def _trusted_path(path: str) -> str:
     """Return PATH without relative entries and those in the workspace or a virtual environment: a sandbox may write."""
-    workspace, kept = _workspace(), []
+    workspace, entries = _workspace(), []
     for entry in filter(os.path.isabs, path.split(":")):
         real = Path(entry).resolve()
         is_inside = workspace != Path("/") and real.is_relative_to(workspace)
         is_environment = (real.parent / "pyvenv.cfg").exists() or "node_modules" in real.parts
         if not is_inside and not is_environment:
-            kept.append(entry)
-    return ":".join(kept)
+            entries.append(entry)
+    return ":".join(entries)
 
 
 def _workspace() -> Path:
     """Return the repository around the current directory, or without one that directory: a sandbox may write there."""
-    here = Path.cwd()
-    return next((above for above in (here, *here.parents) if (above / ".git").exists()), here)
+    current_directory = Path.cwd()
+    return next(
+        (parent for parent in (current_directory, *current_directory.parents) if (parent / ".git").exists()),
+        current_directory,
+    )
 
 
 def _is_of_workspace(file: Path) -> bool:

@@ -99,8 +99,8 @@ def parse_rule(text: str) -> _NetworkRule:
         raise _invalid(text, "it would allow a whole top-level domain")
     if "." not in host and not private and nearest(host, [PACKAGES]):
         raise _invalid(text, f"no public host has a name without a dot, and {PACKAGES!r} is similar")
-    shown = f"{_PRIVATE * private}{'*.' * below}{host}{'' if port is None else f':{port}'}"
-    return _NetworkRule(shown, host, below, port, private)
+    rule_text = f"{_PRIVATE * private}{'*.' * below}{host}{'' if port is None else f':{port}'}"
+    return _NetworkRule(rule_text, host, below, port, private)
 
 
 def _host_of(url: str) -> str:
@@ -162,7 +162,7 @@ class NetworkPolicy:
         """
         parsed = _all_parsed(rules)
         with self._guard:
-            self._rules = {**self._rules, **{one.text: one for one in parsed if one.text not in self._rules}}
+            self._rules = {**self._rules, **{rule.text: rule for rule in parsed if rule.text not in self._rules}}
         if PACKAGES in self._rules:
             self.package_hosts.start_soon()
         self._listeners.tell()
@@ -175,12 +175,12 @@ class NetworkPolicy:
         """
         parsed = _all_parsed(rules)
         with self._guard:
-            missing = [one for one in parsed if one.text not in self._rules]
+            missing = [rule for rule in parsed if rule.text not in self._rules]
             if not missing:
-                gone = {one.text for one in parsed}
-                self._rules = {text: rule for text, rule in self._rules.items() if text not in gone}
+                removed_texts = {rule.text for rule in parsed}
+                self._rules = {text: rule for text, rule in self._rules.items() if text not in removed_texts}
         if missing:
-            raise UsageError("\n".join(self._no_such_rule(one) for one in missing))
+            raise UsageError("\n".join(self._no_such_rule(rule) for rule in missing))
         self._listeners.tell()
 
     def _no_such_rule(self, rule: _NetworkRule) -> str:
@@ -204,12 +204,12 @@ class NetworkPolicy:
                 allowed=False, reason="is the machine itself, of which only exposed ports can be reached"
             )
         rules = self._rules  # replaced as a whole, never changed
-        found = [rule for rule in rules.values() if rule.matches(name, port)]
+        matching = [rule for rule in rules.values() if rule.matches(name, port)]
         package_host = self.package_hosts.find(name, port) if PACKAGES in rules else None
-        if found:
-            named = min(found, key=lambda rule: rule.below).text
-            private = package_host is not None or any(rule.private for rule in found)
-            return NetworkVerdict(allowed=True, reason=f"is allowed by {named!r}", rule=named, private=private)
+        if matching:
+            rule_text = min(matching, key=lambda rule: rule.below).text
+            private = package_host is not None or any(rule.private for rule in matching)
+            return NetworkVerdict(allowed=True, reason=f"is allowed by {rule_text!r}", rule=rule_text, private=private)
         if package_host is not None:
             reason = f"is allowed by {PACKAGES!r}: {package_host.tool} has it from {package_host.source}"
             return NetworkVerdict(allowed=True, reason=reason, rule=PACKAGES, private=True)
@@ -223,7 +223,9 @@ class NetworkPolicy:
         return f"{_NOT_LISTED} of allowed hosts"
 
     def _at_another_port(self, name: str, rules: dict[str, _NetworkRule]) -> _NetworkRule | None:
-        return next((one for one in rules.values() if one.host and one.matches(name, one.port or HTTPS_PORT)), None)
+        return next(
+            (rule for rule in rules.values() if rule.host and rule.matches(name, rule.port or HTTPS_PORT)), None
+        )
 
     @property
     def ready(self) -> bool:

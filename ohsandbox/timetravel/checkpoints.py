@@ -81,7 +81,7 @@ class CheckpointIndex:
 
     def at(self, seq: int) -> CheckpointRange | None:
         """Return the checkpoint with the files after event seq; None if they were not kept."""
-        return next((kept for kept in reversed(self.kept) if kept.covers(seq)), None)
+        return next((checkpoint for checkpoint in reversed(self.kept) if checkpoint.covers(seq)), None)
 
     def add(self, event: SDKEvent) -> None:
         """Update the index with the next event."""
@@ -117,7 +117,10 @@ class CheckpointIndex:
         self.written = True
         if self.is_known:
             self.is_known = False
-            self.kept = [kept if kept.last is not None else kept._replace(last=seq - 1) for kept in self.kept]
+            self.kept = [
+                checkpoint if checkpoint.last is not None else checkpoint._replace(last=seq - 1)
+                for checkpoint in self.kept
+            ]
 
 
 def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
@@ -128,18 +131,21 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
     """
     files = CheckpointIndex.of(directory)
     if not 0 <= at <= files.last_seq:
-        told = f"Invalid event {at} of conversation {directory.name!r}: its last is {files.last_seq}."
-        raise UsageError(f"{told} Take that or an earlier one.")
-    kept = files.at(at)
-    if kept is None:
-        ranges = [f"{one.first}-{'' if one.last is None else one.last}" for one in files.kept[-10:]]
+        message = f"Invalid event {at} of conversation {directory.name!r}: its last is {files.last_seq}."
+        raise UsageError(f"{message} Take that or an earlier one.")
+    checkpoint = files.at(at)
+    if checkpoint is None:
+        ranges = [
+            f"{checkpoint.first}-{'' if checkpoint.last is None else checkpoint.last}"
+            for checkpoint in files.kept[-10:]
+        ]
         places = (
             "No files are kept: checkpoints are off (in Python, Conversation(checkpoints=True) turns them on), or this "
             "kind of sandbox keeps none."
         )
         places = f"They were kept for events {', '.join(ranges)}." if ranges else places
         raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. {places}")
-    return kept
+    return checkpoint
 
 
 class CheckpointLog(Protocol):
@@ -190,8 +196,8 @@ class CheckpointRecorder:
 
     def before_write(self) -> None:
         """Take a checkpoint, once per run, unless the last one still has the files."""
-        begun, self._begun = self._begun, True
-        if self._enabled and not begun and not (self._looked and self._log.files.is_known):
+        was_begun, self._begun = self._begun, True
+        if self._enabled and not was_begun and not (self._looked and self._log.files.is_known):
             self._try("before the first change of a turn")
 
     def after_run(self) -> None:
@@ -208,12 +214,19 @@ class CheckpointRecorder:
         if self._runtime is None:
             raise UsageError("The conversation has no sandbox yet, so nothing can be kept. Send a message first.")
         bound = Workspaces.bound(self._runtime.host_workspaces)
-        kept = None if bound is None else bound.record() | {"snapshot": self._snapshots.take(bound)}
-        made = self._runtime.checkpoint(label, owner=self._log.directory)
+        workspace = None if bound is None else bound.record() | {"snapshot": self._snapshots.take(bound)}
+        checkpoint = self._runtime.checkpoint(label, owner=self._log.directory)
         image = self._runtime.describe().get("image")
-        facts = self._tools.keep() | self._copied_from()
+        extra_fields = self._tools.keep() | self._copied_from()
         self._log.emit(
-            events.checkpoint(id=made.id, label=label, workspace=kept, size_bytes=made.size_bytes, image=image, **facts)
+            events.checkpoint(
+                id=checkpoint.id,
+                label=label,
+                workspace=workspace,
+                size_bytes=checkpoint.size_bytes,
+                image=image,
+                **extra_fields,
+            )
         )
         self._looked = True
 
@@ -223,8 +236,12 @@ class CheckpointRecorder:
             return {}
         if (copied := self._runtime.copied_workspace) is not None:
             return {COPIED_FROM: str(copied)}
-        kept = self._log.files.kept
-        return {COPIED_FROM: kept[-1].data[COPIED_FROM]} if kept and COPIED_FROM in kept[-1].data else {}
+        checkpoints = self._log.files.kept
+        return (
+            {COPIED_FROM: checkpoints[-1].data[COPIED_FROM]}
+            if checkpoints and COPIED_FROM in checkpoints[-1].data
+            else {}
+        )
 
     def _try(self, label: str) -> None:
         if self._given_up:

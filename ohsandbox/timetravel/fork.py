@@ -66,21 +66,21 @@ def fork(directory: Path, at: int, *, workspace: Workspaces | None = None) -> Fo
         UsageError: the files at that event were not kept, or the fork cannot be written.
         SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
     """
-    kept = find_checkpoint(directory, max(at, 0))
+    checkpoint = find_checkpoint(directory, max(at, 0))
     conversation_id = new_id()
     target = directory.parent / conversation_id
     make_private_dir(target)
     try:
         _copy_log(directory, target, at)
         shared = read_events(target)
-        found = [*(event.data for event in shared if event.type == "checkpoint"), kept.data]
-        _copy_snapshots(directory, target, found)
+        checkpoints = [*(event.data for event in shared if event.type == "checkpoint"), checkpoint.data]
+        _copy_snapshots(directory, target, checkpoints)
         _copy_agents(directory, target, shared)
         tools = ToolStateSnapshots(directory)
-        tools.share_with(target, found)
-        knows_tools = tools.put_into(target, kept.data, shared)
-        _keep_images(target, found)
-        forked = Fork(conversation_id, target, at, kept, workspace)
+        tools.share_with(target, checkpoints)
+        knows_tools = tools.put_into(target, checkpoint.data, shared)
+        _keep_images(target, checkpoints)
+        forked = Fork(conversation_id, target, at, checkpoint, workspace)
         _add_own_events(forked, directory.name, knows_tools=knows_tools, revoked=_revoked_since(directory, shared))
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
@@ -104,8 +104,8 @@ def fork_into(directory: Path, at: int, *, workspace: Path | None) -> Fork:
             if workspace is None
             else "The files lie in the container: leave workspace out."
         )
-    place = None if bound is None or workspace is None else bound.moved(empty_directory(workspace))
-    forked = fork(directory, at, workspace=place)
+    target_workspace = None if bound is None or workspace is None else bound.moved(empty_directory(workspace))
+    forked = fork(directory, at, workspace=target_workspace)
     if refused := restore_workspace(forked):
         raise UsageError(
             f"{len(refused)} files cannot be put into {str(workspace)!r}: {refused[0].why}. Name another directory."
@@ -122,16 +122,16 @@ def restore_workspace(forked: Fork) -> list[UnappliedChange]:
     bound, workspace = forked.kept.data.get("workspace"), forked.workspace
     if bound is None or workspace is None:
         return []
-    for place in workspace.directories.values():
-        empty_directory(place)
+    for directory in workspace.directories.values():
+        empty_directory(directory)
     store = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
-    wanted = store.load(bound["snapshot"])
-    if missing := [f"{path!r} ({why})" for path, why in worst_first(wanted.left_out).items()]:
+    manifest = store.load(bound["snapshot"])
+    if missing := [f"{path!r} ({reason})" for path, reason in worst_first(manifest.left_out).items()]:
         more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
-        shown = f"The snapshot did not hold {', '.join(missing[:MAX_NAMED])}{more}"
-        message = f"{shown}: copy that from the original directory if it is needed."
+        lost_text = f"The snapshot did not hold {', '.join(missing[:MAX_NAMED])}{more}"
+        message = f"{lost_text}: copy that from the original directory if it is needed."
         append_notice(forked.directory, code=NOT_KEPT, message=message)
-    return workspace.write(changes_between(workspace.scan(store), wanted), store, git=True)
+    return workspace.write(changes_between(workspace.scan(store), manifest), store, git=True)
 
 
 def append_notice(directory: Path, *, code: str, message: str, **facts: Any) -> None:
@@ -189,12 +189,12 @@ def _copy_log(directory: Path, target: Path, at: int) -> None:
             raise _unwritable(target, error) from error
 
 
-def _copy_snapshots(directory: Path, target: Path, found: Sequence[dict[str, object]]) -> None:
+def _copy_snapshots(directory: Path, target: Path, checkpoints: Sequence[dict[str, object]]) -> None:
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
-    bound = [data["workspace"] for data in found if data.get("workspace")]
-    wanted = {str(one["snapshot"]) for one in bound if isinstance(one, dict)}
-    if wanted:
-        store.copy_to(target / SNAPSHOTS_NAME, sorted(wanted & {*store.names()}))
+    bound = [data["workspace"] for data in checkpoints if data.get("workspace")]
+    snapshots = {str(workspace["snapshot"]) for workspace in bound if isinstance(workspace, dict)}
+    if snapshots:
+        store.copy_to(target / SNAPSHOTS_NAME, sorted(snapshots & {*store.names()}))
 
 
 def _copy_agents(directory: Path, target: Path, shared: Sequence[SDKEvent]) -> None:
@@ -203,23 +203,23 @@ def _copy_agents(directory: Path, target: Path, shared: Sequence[SDKEvent]) -> N
     names = {PurePath(str(data.get("trail"))).parent.name for data in began}
     source = directory / AGENTS_NAME
     try:
-        for one in source.iterdir() if names else ():
-            if one.name in names and one.is_dir() and not one.is_symlink():
+        for agent_directory in source.iterdir() if names else ():
+            if agent_directory.name in names and agent_directory.is_dir() and not agent_directory.is_symlink():
                 make_private_dir(target / AGENTS_NAME)
-                shutil.copytree(one, target / AGENTS_NAME / one.name, symlinks=True)
+                shutil.copytree(agent_directory, target / AGENTS_NAME / agent_directory.name, symlinks=True)
     except FileNotFoundError:
         return  # they were deleted
     except OSError as error:
         raise _unwritable(target, error) from error
 
 
-def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
+def _keep_images(target: Path, checkpoints: Sequence[dict[str, object]]) -> None:
     """Keep the containers' checkpoints for the fork as well.
 
     Raises:
         ImageUnavailable: the checkpoint with which the fork begins is gone.
     """
-    images = list(dict.fromkeys(str(data["id"]) for data in found if data.get("id")))
+    images = list(dict.fromkeys(str(data["id"]) for data in checkpoints if data.get("id")))
     if not images:
         return
     with open_inventory() as inventory:
@@ -231,11 +231,11 @@ def _keep_images(target: Path, found: Sequence[dict[str, object]]) -> None:
 def _revoked_since(directory: Path, shared: Sequence[SDKEvent]) -> list[int]:
     """Return approvals that were in force at the fork's event and were revoked later; a fork must not restore them."""
     then: set[int] = set()
-    now: set[int] = set()
+    in_force_now: set[int] = set()
     for event in shared:
         _note_approval(then, event)
-    stream_events(directory, lambda event: _note_approval(now, event))
-    return sorted(then - now)
+    stream_events(directory, lambda event: _note_approval(in_force_now, event))
+    return sorted(then - in_force_now)
 
 
 def _note_approval(in_force: set[int], event: SDKEvent) -> None:
@@ -250,31 +250,31 @@ def _note_approval(in_force: set[int], event: SDKEvent) -> None:
 
 
 def _add_own_events(forked: Fork, name: str, *, knows_tools: bool, revoked: Sequence[int]) -> None:
-    at, kept = forked.at, forked.kept.data
-    bound = kept.get("workspace")
+    at, data = forked.at, forked.kept.data
+    bound = data.get("workspace")
     if bound is not None and forked.workspace is not None:
         bound = {**bound, **forked.workspace.record()}
     with EventLog(forked.directory, conversation_id=forked.id) as log:
         for number in revoked:
             log.append(events.approval_revoked(number=number, by=f"fork of {name}"))
-        where = f"after event {at}" if at >= 0 else "before the first event"
-        message = f"This conversation goes on from {name!r} as it was {where}."
+        position_text = f"after event {at}" if at >= 0 else "before the first event"
+        message = f"This conversation goes on from {name!r} as it was {position_text}."
         if not knows_tools:
             message += f" {TOOLS_UNKNOWN}"
         log.append(events.notice(code=FORKED, message=message, conversation_id=name, at=at))
         log.append(
             events.checkpoint(
-                id=kept.get("id"),
-                label=f"as in {name} {where}",
+                id=data.get("id"),
+                label=f"as in {name} {position_text}",
                 workspace=bound,
-                size_bytes=int(kept.get("size_bytes") or 0),
-                image=kept.get("image"),
+                size_bytes=int(data.get("size_bytes") or 0),
+                image=data.get("image"),
                 **ToolStateSnapshots(forked.directory).keep(),
-                **({COPIED_FROM: kept[COPIED_FROM]} if COPIED_FROM in kept else {}),
+                **({COPIED_FROM: data[COPIED_FROM]} if COPIED_FROM in data else {}),
             )
         )
 
 
 def _unwritable(target: Path, error: OSError) -> UsageError:
-    why = error.strerror or "some files could not be copied"
-    return UsageError(f"The fork cannot be written to {str(target)!r}: {why}. Free space.")
+    reason = error.strerror or "some files could not be copied"
+    return UsageError(f"The fork cannot be written to {str(target)!r}: {reason}. Free space.")

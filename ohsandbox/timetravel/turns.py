@@ -23,8 +23,8 @@ def is_turn(event: SDKEvent) -> bool:
     """Whether a person wrote this message to the agent; if no run is active, it begins a turn."""
     if event.type != "user_message":
         return False
-    said = str(event.data["content"])
-    return not said.startswith(_FROM_US) and said.strip() != events.EXIT
+    content = str(event.data["content"])
+    return not content.startswith(_FROM_US) and content.strip() != events.EXIT
 
 
 class Turns:
@@ -39,11 +39,11 @@ class Turns:
 
     def begun_by(self, event: SDKEvent) -> SDKEvent | None:
         """Take the next event; return the message that thereby has begun a turn, or None."""
-        begun = None
+        message = None
         if event.type == "status_update":
             was_running, self._is_running = self._is_running, event.data["status"] == _RUNNING
             if was_running and self._is_running:  # that run was interrupted: the next one reads the message
-                begun = self._unheard
+                message = self._unheard
         elif is_turn(event):
             if not self._is_running:
                 return event
@@ -51,7 +51,7 @@ class Turns:
             return None
         if event.type in {"status_update", "assistant_message", "tool_call", "tool_result"}:
             self._unheard = None
-        return begun
+        return message
 
 
 def seq_before_turns(directory: Path, turns: int) -> int:
@@ -60,14 +60,16 @@ def seq_before_turns(directory: Path, turns: int) -> int:
     Raises:
         UsageError: there are fewer turns, or turns is below 1.
     """
-    said: list[int] = []
+    turn_seqs: list[int] = []
     counted = Turns()
 
     def note(event: SDKEvent) -> None:
-        if (begun := counted.begun_by(event)) is not None:
-            said.append(begun.seq)
+        if (message := counted.begun_by(event)) is not None:
+            turn_seqs.append(message.seq)
 
     stream_events(directory, note)
-    if not 1 <= turns <= len(said):
-        raise UsageError(f"{turns} turns cannot be undone in {directory.name!r}: it has {len(said)}. Ask for fewer.")
-    return said[-turns] - 1
+    if not 1 <= turns <= len(turn_seqs):
+        raise UsageError(
+            f"{turns} turns cannot be undone in {directory.name!r}: it has {len(turn_seqs)}. Ask for fewer."
+        )
+    return turn_seqs[-turns] - 1

@@ -66,16 +66,16 @@ def plan_undo(directory: Path, turns: int) -> UndoPlan:
     Raises:
         UsageError: there are fewer turns, their files were not kept, or too little disk space is free for a snapshot.
     """
-    at = seq_before_turns(directory, turns)
+    seq = seq_before_turns(directory, turns)
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
-    steps = _steps_after(directory, at, store)
+    steps = _steps_after(directory, seq, store)
     if steps.workspace is None:
-        return UndoPlan(directory, None, [], [], {}, at)
+        return UndoPlan(directory, None, [], [], {}, seq)
     store.require_space()
-    there = steps.workspace.scan(store)
-    changes, kept_back, left_out, _ = _planned(steps, there, store)
+    current = steps.workspace.scan(store)
+    changes, kept_back, left_out, _ = _planned(steps, current, store)
     is_cut_off = any(after is None for _, after in steps.trees)
-    return UndoPlan(directory, steps.workspace, changes, kept_back, left_out, at, is_cut_off)
+    return UndoPlan(directory, steps.workspace, changes, kept_back, left_out, seq, is_cut_off)
 
 
 def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
@@ -89,24 +89,24 @@ def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
         SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
     """
     forked = fork(plan.directory, plan.at, workspace=plan.workspace)
-    own = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
+    store_of_fork = SnapshotStore(forked.directory / SNAPSHOTS_NAME)
     if plan.workspace is None:
         _note_undone(forked.directory, plan.directory.name)
         return forked, []
-    before = own.take(plan.workspace)
-    there = own.load(before)
+    name_before = store_of_fork.take(plan.workspace)
+    current = store_of_fork.load(name_before)
     older = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
-    store = SnapshotStore(own.directory, beside=older)
+    store = SnapshotStore(store_of_fork.directory, beside=older)
     steps = _steps_after(plan.directory, plan.at, older)
-    changes, refused, _, wanted = _planned(steps, there, store)
+    changes, refused, _, target = _planned(steps, current, store)
     for change in changes:
         if change.new is not None and change.new.kind == "file":
-            own.adopt(store, change.new.what)
-    after = own.add(wanted)
-    facts = plan.workspace.record() | {"before": before, "after": after}
-    facts["workspace"] = facts.pop("path")
-    _note_undone(forked.directory, plan.directory.name, **facts)
-    refused = [*refused, *plan.workspace.write(changes, own, git=True)]
+            store_of_fork.adopt(store, change.new.what)
+    after = store_of_fork.add(target)
+    fields = plan.workspace.record() | {"before": name_before, "after": after}
+    fields["workspace"] = fields.pop("path")
+    _note_undone(forked.directory, plan.directory.name, **fields)
+    refused = [*refused, *plan.workspace.write(changes, store_of_fork, git=True)]
     _note_left_alone(forked.directory, refused)
     return forked, refused
 
@@ -147,51 +147,51 @@ def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
     if plan.workspace is None:
         return older, []
     store = SnapshotStore(plan.directory / SNAPSHOTS_NAME)
-    there = store.load(store.take(plan.workspace))  # stored, so that an undo of `older` can restore it
-    changes, refused, _, _ = _planned(_steps_of_redo(undone, store), there, store)
+    current = store.load(store.take(plan.workspace))  # stored, so that an undo of `older` can restore it
+    changes, refused, _, _ = _planned(_steps_of_redo(undone, store), current, store)
     refused = [*refused, *plan.workspace.write(changes, store, git=True)]
     _note_left_alone(older, refused)
     return older, refused
 
 
 def _planned(
-    steps: _Steps, there: Manifest, store: SnapshotStore
+    steps: _Steps, current: Manifest, store: SnapshotStore
 ) -> tuple[list[FileChange], list[UnappliedChange], dict[str, str], Manifest]:
-    trees = [(before, there if after is None else after) for before, after in steps.trees]
-    wanted, refused = revert_changes(trees, there, store)
-    left_out = {path: why for one, other in trees for path, why in (one.left_out | other.left_out).items()}
-    return changes_between(there, wanted), refused, worst_first(left_out), wanted
+    trees = [(before, current if after is None else after) for before, after in steps.trees]
+    target, refused = revert_changes(trees, current, store)
+    left_out = {path: reason for first, second in trees for path, reason in (first.left_out | second.left_out).items()}
+    return changes_between(current, target), refused, worst_first(left_out), target
 
 
-def _steps_after(directory: Path, at: int, store: SnapshotStore) -> _Steps:
-    """Return the checkpoints before and after each time that the agent wrote after event `at`.
+def _steps_after(directory: Path, seq: int, store: SnapshotStore) -> _Steps:
+    """Return the checkpoints before and after each time that the agent wrote after event `seq`.
 
     Raises:
         UsageError: the files at that event were not kept, or are lost.
     """
     files = CheckpointIndex.of(directory)
     if not files.kept:
-        told = f"{directory.name!r} has no checkpoints, so this cannot be undone"
-        raise UsageError(f"Conversation {told}: no files were changed, or they are off. Reverse changes by hand.")
-    if files.at(max(at, 0)) is None:
-        raise UsageError(f"The files after event {at} of {directory.name!r} were not kept. Go back to another event.")
+        reason = f"{directory.name!r} has no checkpoints, so this cannot be undone"
+        raise UsageError(f"Conversation {reason}: no files were changed, or they are off. Reverse changes by hand.")
+    if files.at(max(seq, 0)) is None:
+        raise UsageError(f"The files after event {seq} of {directory.name!r} were not kept. Go back to another event.")
     bound = Workspaces.recorded(files.kept[-1].data.get("workspace"))
     if bound is None:
         return _Steps(None, [])
     steps: list[tuple[Manifest, Manifest | None]] = []
-    for index, kept in enumerate(files.kept):
-        if kept.last is None or kept.last < at:
+    for index, checkpoint in enumerate(files.kept):
+        if checkpoint.last is None or checkpoint.last < seq:
             continue
         following = files.kept[index + 1] if index + 1 < len(files.kept) else None
-        if following is not None and kept.last >= following.seq:
+        if following is not None and checkpoint.last >= following.seq:
             continue  # nothing was written between the two
-        places = [one.data.get("workspace") for one in (kept, following) if one is not None]
-        if any(Workspaces.recorded(place) != bound for place in places):
+        places = [checkpoint.data.get("workspace") for checkpoint in (checkpoint, following) if checkpoint is not None]
+        if any(Workspaces.recorded(recorded) != bound for recorded in places):
             raise UsageError(
                 f"In these turns the agent's workspaces were not always {bound}, so this is not undone. "
                 "Reverse them by hand."
             )
-        before, *after = [store.load(str(place["snapshot"])) for place in places if place is not None]
+        before, *after = [store.load(str(recorded["snapshot"])) for recorded in places if recorded is not None]
         steps.append((before, after[0] if after else None))
     return _Steps(bound, steps)
 
@@ -204,17 +204,17 @@ def _steps_of_redo(undone: dict[str, Any], store: SnapshotStore) -> _Steps:
     return _Steps(Workspaces.recorded(undone | {"path": undone["workspace"]}), [(before, after)])
 
 
-def _note_undone(directory: Path, older: str, **facts: Any) -> None:
+def _note_undone(directory: Path, older: str, **data: Any) -> None:
     message = f"The agent's later changes in {older!r} were undone. `ohsandbox redo` restores them."
-    append_notice(directory, code=_UNDONE, message=message, conversation_id=older, **facts)
+    append_notice(directory, code=_UNDONE, message=message, conversation_id=older, **data)
 
 
 def _note_left_alone(directory: Path, refused: Sequence[UnappliedChange]) -> None:
     if not refused:
         return
-    named = ", ".join(f"{path!r} ({why})" for path, why in refused[:MAX_NAMED])
+    listed = ", ".join(f"{path!r} ({reason})" for path, reason in refused[:MAX_NAMED])
     more = f" and {len(refused) - MAX_NAMED} more" if len(refused) > MAX_NAMED else ""
-    append_notice(directory, code=_LEFT_ALONE, message=f"Left as it is in the workspace: {named}{more}.")
+    append_notice(directory, code=_LEFT_ALONE, message=f"Left as it is in the workspace: {listed}{more}.")
 
 
 def _undone(directory: Path) -> dict[str, Any]:
@@ -223,16 +223,16 @@ def _undone(directory: Path) -> dict[str, Any]:
     Raises:
         UsageError: it has no such notice.
     """
-    found: dict[str, Any] = {}
+    data: dict[str, Any] = {}
 
     def take(event: SDKEvent) -> None:
         if event.type == "notice" and event.data["code"] in {FORKED, _UNDONE}:
-            found.clear()
-            found.update(event.data if event.data["code"] == _UNDONE else {})
+            data.clear()
+            data.update(event.data if event.data["code"] == _UNDONE else {})
 
     stream_events(directory, take)
-    if not found:
+    if not data:
         raise UsageError(
             f"Conversation {directory.name!r} was not made by `ohsandbox undo`. Give the id of one that was."
         )
-    return found
+    return data

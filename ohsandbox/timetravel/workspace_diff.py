@@ -92,8 +92,8 @@ def diff_workspace(
         trees = _Trees(directory, Path(name))
         old = trees.of(first.data)
         new = trees.of(last.data) if last is not None else trees.now(files.kept[-1].data)
-        left_out = {path: why + BEFORE for path, why in old.left_out.items() if not is_git(path)}
-        left_out |= {path: why for path, why in new.left_out.items() if not is_git(path)}
+        left_out = {path: reason + BEFORE for path, reason in old.left_out.items() if not is_git(path)}
+        left_out |= {path: reason for path, reason in new.left_out.items() if not is_git(path)}
         is_whole = b is not None or files.is_known or first.data.get("workspace") is not None
         changes = outside_git(changes_between(old, new))
         if ignored is None and COPIED_FROM in files.kept[-1].data:
@@ -109,15 +109,15 @@ def diff_workspace(
 
 def bound_workspaces(directory: Path) -> list[Path]:
     """Return the directories of this machine at the last checkpoint; an empty list if the files are in a container."""
-    kept = CheckpointIndex.of(directory).kept
-    bound = Workspaces.recorded(kept[-1].data.get("workspace")) if kept else None
+    checkpoints = CheckpointIndex.of(directory).kept
+    bound = Workspaces.recorded(checkpoints[-1].data.get("workspace")) if checkpoints else None
     return [] if bound is None else [*bound.directories.values()]
 
 
 def copied_workspace(directory: Path) -> Path | None:
     """Return the directory of this machine whose copy the conversation works on; None if there is none."""
-    kept = CheckpointIndex.of(directory).kept
-    return Path(kept[-1].data[COPIED_FROM]) if kept and kept[-1].data.get(COPIED_FROM) else None
+    checkpoints = CheckpointIndex.of(directory).kept
+    return Path(checkpoints[-1].data[COPIED_FROM]) if checkpoints and checkpoints[-1].data.get(COPIED_FROM) else None
 
 
 def changed_between(directory: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -129,9 +129,9 @@ def changed_between(directory: Path, old: dict[str, Any], new: dict[str, Any]) -
     Raises:
         UsageError: a snapshot is missing or damaged.
     """
-    kept, bound = SnapshotStore(directory / SNAPSHOTS_NAME), Workspaces.recorded(new)
-    before, after = (kept.load(str(one["snapshot"])) for one in (old, new))
-    paths = [one.path for one in changes_between(before, after) if not one.is_of_directories]
+    store, bound = SnapshotStore(directory / SNAPSHOTS_NAME), Workspaces.recorded(new)
+    before, after = (store.load(str(data["snapshot"])) for data in (old, new))
+    paths = [change.path for change in changes_between(before, after) if not change.is_of_directories]
     return paths if bound is None else [bound.in_sandbox(path) for path in paths]
 
 
@@ -171,19 +171,19 @@ class _Trees:
         """Return the manifest of the files in a sandbox made from the checkpoint, downloaded within limits."""
         image = str(data.get("image") or DEFAULT_IMAGE)
         with (
-            tempfile.TemporaryDirectory(dir=self._temporary) as place,
+            tempfile.TemporaryDirectory(dir=self._temporary) as temporary,
             runtime_from(RuntimeSettings(image=image, checkpoint=str(data["id"]))) as sandbox,
         ):
             copied = COPIED_FROM in data
             self.place = _COPY if copied else sandbox.workdir
             left_out = _drop_large(sandbox, self.place)
             limits = TransferLimits(file_bytes=manifest.MAX_FILE_BYTES, depth=manifest.MAX_DEPTH, leaves_out=True)
-            missed = sandbox.download(self.place, place, user="0", limits=limits)
-            left_out |= {one.path.removeprefix("./"): one.reason for one in missed}
-            tree = scan(Path(place), self.store, git=False)
+            missed = sandbox.download(self.place, temporary, user="0", limits=limits)
+            left_out |= {missed_file.path.removeprefix("./"): missed_file.reason for missed_file in missed}
+            tree = scan(Path(temporary), self.store, git=False)
             if copied:
-                shutil.rmtree(Path(place) / ".git", ignore_errors=True)
-                self.ignored = {*tree.entries} - tracked_or_new(Path(place))
+                shutil.rmtree(Path(temporary) / ".git", ignore_errors=True)
+                self.ignored = {*tree.entries} - tracked_or_new(Path(temporary))
                 self.ignored -= {path for path, entry in tree.entries.items() if entry.kind == "dir"}
         tree.left_out.update(left_out)
         return tree
@@ -197,7 +197,7 @@ _MAX_NAMES_BYTES = 16 * 1024**2
 _FIND_S = 300.0
 
 
-def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
+def _drop_large(sandbox: Runtime, directory: str) -> dict[str, str]:
     """Remove files too large for a snapshot from a temporary sandbox; return their paths and the reasons.
 
     A sparse file may have any size, and tar would send all of it.
@@ -207,12 +207,12 @@ def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
     """
     most = manifest.MAX_FILE_BYTES
     argv = ["sh", "-c", _FIND_LARGE, "sh", str(most)]
-    found = sandbox.run(argv, workdir=place, user="0", timeout_s=_FIND_S, limit_bytes=_MAX_NAMES_BYTES)
-    if found.truncated or found.timed_out:
-        raise UsageError(f"{place!r} holds too many files over {most} bytes. Remove some in a resumed run.")
+    result = sandbox.run(argv, workdir=directory, user="0", timeout_s=_FIND_S, limit_bytes=_MAX_NAMES_BYTES)
+    if result.truncated or result.timed_out:
+        raise UsageError(f"{directory!r} holds too many files over {most} bytes. Remove some in a resumed run.")
     left_out = {}
-    for one in found.stdout.split(b"\0"):
-        size, _, path = one.partition(b"\n")
+    for record in result.stdout.split(b"\0"):
+        size, _, path = record.partition(b"\n")
         if size.isdigit():
             left_out[os.fsdecode(path.removeprefix(b"./"))] = too_large(int(size), most)
     return left_out
@@ -220,29 +220,29 @@ def _drop_large(sandbox: Runtime, place: str) -> dict[str, str]:
 
 def _ignored_of(changes: Sequence[FileChange], tree: Manifest, store: SnapshotStore) -> set[str]:
     """Return the new files among the changes that the tree's `.gitignore` files match, and Python's caches."""
-    made = {change.path for change in changes if change.old is None and change.new and change.new.kind != "dir"}
-    cached = {path for path in made if "__pycache__" in path.split("/")}
+    created = {change.path for change in changes if change.old is None and change.new and change.new.kind != "dir"}
+    cached = {path for path in created if "__pycache__" in path.split("/")}
     rules = {path: entry for path, entry in tree.entries.items() if path.split("/")[-1] == ".gitignore"}
     with tempfile.TemporaryDirectory(prefix="ohsandbox-ignored-") as name:
-        for path in made - cached:
+        for path in created - cached:
             (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(name) / path).touch()
         for path, entry in rules.items():
             if entry.kind == "file" and entry.size <= _MAX_RULES_BYTES:
                 (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
                 (Path(name) / path).write_bytes(store.content(entry.what))
-        return cached | (made - cached - tracked_or_new(Path(name)) if rules else set())
+        return cached | (created - cached - tracked_or_new(Path(name)) if rules else set())
 
 
 def _without_ignored(changes: Sequence[FileChange], ignored: set[str]) -> tuple[list[FileChange], list[str]]:
     """Return the changes without new ignored paths and directories of only those, and the paths removed."""
-    made = {change.path for change in changes if change.old is None and change.path in ignored}
-    filled = {parent for path in made for parent in parents_of(path)}
+    created = {change.path for change in changes if change.old is None and change.path in ignored}
+    filled = {parent for path in created for parent in parents_of(path)}
     only_filled = {change.path for change in changes if change.old is None and change.path in filled}
-    kept = [change for change in changes if change.path not in made and change.path not in only_filled]
-    needed = {parent for change in kept for parent in parents_of(change.path)}
-    dropped = made | (only_filled - needed)
-    return [change for change in changes if change.path not in dropped], sorted(made)
+    kept_changes = [change for change in changes if change.path not in created and change.path not in only_filled]
+    needed = {parent for change in kept_changes for parent in parents_of(change.path)}
+    dropped = created | (only_filled - needed)
+    return [change for change in changes if change.path not in dropped], sorted(created)
 
 
 def _by_directory(paths: Sequence[str]) -> dict[str, str]:

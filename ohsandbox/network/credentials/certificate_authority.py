@@ -81,7 +81,9 @@ class CertificateAuthority:
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(authority=True), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.NameConstraints(names, [x509.IPAddress(one) for one in _EVERYWHERE]), critical=True)
+            .add_extension(
+                x509.NameConstraints(names, [x509.IPAddress(network) for network in _EVERYWHERE]), critical=True
+            )
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key), critical=False)
             .sign(self._key, hashes.SHA256())
         )
@@ -104,19 +106,19 @@ class CertificateAuthority:
 def java_trust_store(roots: bytes) -> bytes:
     """Return the certificates of a PEM bundle as a trust store that Java reads without a password (PKCS #12)."""
     certificates = load_certificates(roots)
-    named = [PKCS12Certificate(one, str(number).encode()) for number, one in enumerate(certificates)]
-    return serialize_java_truststore(named, NoEncryption())
+    entries = [PKCS12Certificate(certificate, str(number).encode()) for number, certificate in enumerate(certificates)]
+    return serialize_java_truststore(entries, NoEncryption())
 
 
 def load_certificates(bundle: bytes) -> Sequence[x509.Certificate]:
     """Return the certificates of a PEM bundle; unreadable ones are skipped, as in TLS libraries."""
     end = b"-----END CERTIFICATE-----"
-    found = []
+    certificates = []
     for piece in bundle.split(end)[:-1]:
         # a public root of 2004 has the serial number 0: `cryptography` warns, and may refuse it in the future
         with contextlib.suppress(ValueError), warnings.catch_warnings(action="ignore"):
-            found.append(x509.load_pem_x509_certificate(piece[piece.rfind(b"-----BEGIN CERT") :] + end))
-    return found
+            certificates.append(x509.load_pem_x509_certificate(piece[piece.rfind(b"-----BEGIN CERT") :] + end))
+    return certificates
 
 
 def _builder(

@@ -49,7 +49,7 @@ class CredentialBroker:
             OSError: ca_bundle cannot be read.
         """
         roots = Path(certifi.where() if ca_bundle is None else ca_bundle).expanduser().read_bytes()
-        authority = CertificateAuthority(one.host for one in credentials)
+        authority = CertificateAuthority(credential.host for credential in credentials)
         self.rules = rules_of(credentials)
         self.interceptor = CredentialInterceptor(
             credentials, authority, upstream_context(ca_bundle) if upstream is None else upstream
@@ -69,8 +69,8 @@ def upstream_context(ca_bundle: str | Path | None = None, environ: Mapping[str, 
     """Return the context that verifies the real hosts, by this machine's trust store, user variables and ca_bundle."""
     context = ssl.create_default_context()
     environ = os.environ if environ is None else environ
-    named = [*(environ.get(variable) for variable in _BUNDLE_VARIABLES), ca_bundle]
-    for bundle in [Path(one).expanduser() for one in named if one]:
+    bundles = [*(environ.get(variable) for variable in _BUNDLE_VARIABLES), ca_bundle]
+    for bundle in [Path(bundle_path).expanduser() for bundle_path in bundles if bundle_path]:
         if bundle.is_file():
             context.load_verify_locations(bundle)
     if not context.cert_store_stats()["x509_ca"]:  # Python's own builds for macOS have no roots

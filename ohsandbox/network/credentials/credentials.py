@@ -140,7 +140,7 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
             the same host, port and path. The message never quotes text that may be a value.
     """
     environ = os.environ if environ is None else environ
-    found: list[Credential] = []
+    credentials: list[Credential] = []
     for flag in flags:
         subject, equals, reference = flag.partition("=")
         if subject in PRESETS:
@@ -149,11 +149,15 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
             parsed = [_of_host(subject, reference, environ)]
         else:
             raise _malformed(subject)
-        for one in parsed:
-            if any((one.host, one.port, one.path) == (other.host, other.port, other.path) for other in found):
-                raise UsageError(f"{one.host!r} has two credentials. Remedy: leave one of them out.")
-        found += parsed
-    return tuple(found)
+        for credential in parsed:
+            if any(
+                (credential.host, credential.port, credential.path)
+                == (other_credential.host, other_credential.port, other_credential.path)
+                for other_credential in credentials
+            ):
+                raise UsageError(f"{credential.host!r} has two credentials. Remedy: leave one of them out.")
+        credentials += parsed
+    return tuple(credentials)
 
 
 def check_outside(credentials: Iterable[Credential], variables: Mapping[str, str]) -> None:
@@ -162,18 +166,18 @@ def check_outside(credentials: Iterable[Credential], variables: Mapping[str, str
     Raises:
         UsageError: a variable contains one.
     """
-    for one in credentials:
+    for credential in credentials:
         for name, value in variables.items():
-            if one.value in value:
+            if credential.value in value:
                 raise UsageError(
-                    f"Variable {name!r} has the value of credential {one.name!r}, which never enters a sandbox. "
+                    f"Variable {name!r} has the value of credential {credential.name!r}, which never enters a sandbox. "
                     "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
                 )
 
 
 def rules_of(credentials: Iterable[Credential]) -> tuple[str, ...]:
     """Return the rules that a network policy needs for these credentials: `HOST:PORT` each."""
-    return tuple(dict.fromkeys(f"{one.host}:{one.port}" for one in credentials))
+    return tuple(dict.fromkeys(f"{credential.host}:{credential.port}" for credential in credentials))
 
 
 def _malformed(subject: str) -> UsageError:
@@ -190,37 +194,37 @@ def _of_host(subject: str, reference: str, environ: Mapping[str, str]) -> Creden
     form = "bearer"
     if stated := _FORM.search(reference):
         reference, form = reference[: stated.start()], stated[1]
-    kind, _, rest = reference.partition(":")
-    if kind == "env" and "," in rest:
+    kind, _, argument = reference.partition(":")
+    if kind == "env" and "," in argument:
         raise UsageError(
             f"The credential for {host!r} has a form that is not known. Remedy: write env:NAME alone, or behind it "
             ",bearer or ,header:NAME or ,basic:USER."
         )
-    variables = (check_name(rest),) if kind == "env" else ()
+    variables = (check_name(argument),) if kind == "env" else ()
     value = look_up(host, reference, environ).value
     name = variables[0] if variables else host
     return Credential(
         host, port, name, header=_header(host, form), form=form, value=_fitting(host, value),
-        placeholders=tuple((one, PLACEHOLDER) for one in variables),
+        placeholders=tuple((variable, PLACEHOLDER) for variable in variables),
     )  # fmt: skip
 
 
 def _preset(word: str, reference: str, environ: Mapping[str, str]) -> list[Credential]:
     preset = PRESETS[word]
-    variable = next((one for one in preset.variables if environ.get(one)), None)
+    variable = next((name for name in preset.variables if environ.get(name)), None)
     if variable is None and not reference:
         raise UsageError(
             f"{' or '.join(preset.variables)} is not set, which credential {word!r} takes its value from. "
             f"Set it, or write {word}=env:NAME."
         )
     value = look_up(word, reference or f"env:{variable}", environ).value
-    inside = tuple((one, preset.placeholder) for one in (*preset.variables, *preset.more_inside))
+    inside = tuple((name, preset.placeholder) for name in (*preset.variables, *preset.more_inside))
     return [
         Credential(
-            place.host, HTTPS_PORT, word, header=_header(place.host, place.form), form=place.form,
-            value=_fitting(place.host, value), path=place.path, placeholders=inside,
+            destination.host, HTTPS_PORT, word, header=_header(destination.host, destination.form),
+            form=destination.form, value=_fitting(destination.host, value), path=destination.path, placeholders=inside,
         )
-        for place in preset.places
+        for destination in preset.places
     ]  # fmt: skip
 
 
@@ -247,11 +251,11 @@ def _host(subject: str) -> tuple[str, int]:
 
 def _header(host: str, form: str) -> str:
     """Return the name of a form's header in lower case; raise UsageError if the form is invalid."""
-    kind, _, rest = form.partition(":")
-    header = rest.lower() if kind == "header" else "authorization"
+    kind, _, argument = form.partition(":")
+    header = argument.lower() if kind == "header" else "authorization"
     if not _HEADER.fullmatch(header) or _OF_A_MESSAGE.fullmatch(header):
         raise UsageError(f"The credential for {host!r} names no header that can be set. Remedy: write header:NAME.")
-    if kind == "basic" and not _USER.fullmatch(rest):
+    if kind == "basic" and not _USER.fullmatch(argument):
         raise UsageError(f"The credential for {host!r} names no user. Remedy: write basic:USER, without a password.")
     return header
 

@@ -53,17 +53,20 @@ class CredentialInterceptor:
         self, credentials: Sequence[Credential], authority: CertificateAuthority, upstream: ssl.SSLContext
     ) -> None:
         """Store credentials, whose hosts must be the authority's; upstream verifies the hosts' certificates."""
-        self._credentials = tuple(sorted(credentials, key=lambda one: -len(one.path)))
+        self._credentials = tuple(sorted(credentials, key=lambda credential: -len(credential.path)))
         self._authority = authority
         self._upstream = upstream
         self._masker = Masker(
-            {f"{one.name}": one.value for one in credentials}
-            | {f"{one.name} header": one.header_value.rpartition(b" ")[2].decode() for one in credentials}
+            {f"{credential.name}": credential.value for credential in credentials}
+            | {
+                f"{credential.name} header": credential.header_value.rpartition(b" ")[2].decode()
+                for credential in credentials
+            }
         )
 
     def wants(self, host: str, port: int) -> bool:
         """Whether connections to this host and port get a credential."""
-        return any((one.host, one.port) == (host, port) for one in self._credentials)
+        return any((credential.host, credential.port) == (host, port) for credential in self._credentials)
 
     async def serve(
         self,
@@ -85,7 +88,7 @@ class CredentialInterceptor:
                 refused(HTTPStatus.FORBIDDEN, f"has a credential, and its TLS was not agreed on: {_tls_problem(error)}")
             sandbox.close()
             return
-        mine = [one for one in self._credentials if (one.host, one.port) == (host, port)]
+        mine = [credential for credential in self._credentials if (credential.host, credential.port) == (host, port)]
         await _Exchanges(sandbox, _Destination(host, port, mine, self._upstream, connect), self._masker, refused).run()
 
 
@@ -104,7 +107,9 @@ class _Destination(NamedTuple):
 
     def credential(self, target: bytes) -> Credential | None:
         """Return the credential with the longest path that is a prefix of the request's target."""
-        return next((one for one in self.credentials if target.startswith(one.path.encode())), None)
+        return next(
+            (credential for credential in self.credentials if target.startswith(credential.path.encode())), None
+        )
 
     async def open(self) -> TlsStream:
         reader, writer = await self.connect()
@@ -296,10 +301,10 @@ class _Exchanges:
         """Carry bytes in both directions until one side ends."""
         mask = EchoMask(self._masker)
 
-        async def carry(side: _Side, other: TlsStream, change: Callable[[bytes], bytes]) -> None:
+        async def carry(side: _Side, target: TlsStream, change: Callable[[bytes], bytes]) -> None:
             data = side.http.trailing_data[0] or await side.stream.read()
             while data:
-                await other.write(change(data))
+                await target.write(change(data))
                 data = await side.stream.read()
 
         async def answers() -> None:
@@ -323,11 +328,11 @@ class _Exchanges:
         await self._linger()
 
     async def _linger(self) -> None:
-        left = LINGER_BYTES
+        remaining = LINGER_BYTES
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(LINGER_S):
-                while left > 0 and (data := await self._sandbox.stream.read()):
-                    left -= len(data)
+                while remaining > 0 and (data := await self._sandbox.stream.read()):
+                    remaining -= len(data)
 
     def _drop_upstream(self) -> None:
         if self._upstream is not None:

@@ -45,25 +45,27 @@ def outgoing(
     """Return the request to send to the host, or the refusal to send to the sandbox."""
     names = [name for name, _ in request.headers]
     if request.method.upper() in _REFUSED_METHODS:
-        told = f"{request.method.decode()} is refused: its answer would show the credential"
-        return CredentialRefusal(HTTPStatus.METHOD_NOT_ALLOWED, told)
+        reason = f"{request.method.decode()} is refused: its answer would show the credential"
+        return CredentialRefusal(HTTPStatus.METHOD_NOT_ALLOWED, reason)
     if not request.target.startswith(b"/") and (request.method, request.target) != (b"OPTIONS", b"*"):
         return CredentialRefusal(HTTPStatus.BAD_REQUEST, "the target of a request must be a path")
-    named = [value.decode("latin-1").lower() for name, value in request.headers if name == b"host"]
-    if named not in ([host], [f"{host}:{port}"]):
-        told = f"this connection is for {host} alone, and the request's Host is another; open another connection"
-        return CredentialRefusal(HTTPStatus.MISDIRECTED_REQUEST, told)
+    hosts = [value.decode("latin-1").lower() for name, value in request.headers if name == b"host"]
+    if hosts not in ([host], [f"{host}:{port}"]):
+        reason = f"this connection is for {host} alone, and the request's Host is another; open another connection"
+        return CredentialRefusal(HTTPStatus.MISDIRECTED_REQUEST, reason)
     if b"content-length" in names and b"transfer-encoding" in names:
         return CredentialRefusal(HTTPStatus.BAD_REQUEST, "a request has Content-Length or Transfer-Encoding, not both")
-    own = credential.header.encode() if credential is not None else b""
+    own_header = credential.header.encode() if credential is not None else b""
     dropped = {b"host", b"accept-encoding"} | ({b"sec-websocket-extensions"} if _is_websocket(request) else set())
-    kept = [pair for pair in _passed(request.headers) if pair[0] not in dropped and not _is_credential(pair[0], own)]
+    kept_headers = [
+        pair for pair in _passed(request.headers) if pair[0] not in dropped and not _is_credential(pair[0], own_header)
+    ]
     # compressed answers cannot be searched for an echo of the credential
-    headers = [(b"host", named[0].encode()), *kept, (b"accept-encoding", b"identity")]
+    headers = [(b"host", hosts[0].encode()), *kept_headers, (b"accept-encoding", b"identity")]
     if _is_websocket(request):
         headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
     if credential is not None:
-        headers.append((own, credential.header_value))
+        headers.append((own_header, credential.header_value))
     return h11.Request(method=request.method, target=request.target, headers=headers)
 
 
@@ -88,19 +90,25 @@ def answered(
 def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return the headers without those of one connection and those that `Connection` names."""
     pairs = list(headers)
-    named = {one.strip().lower() for name, value in pairs if name == b"connection" for one in value.split(b",")}
-    return [(name, value) for name, value in pairs if name not in _HOP and (name in _FRAMING or name not in named)]
+    connection_headers = {
+        token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",")
+    }
+    return [
+        (name, value)
+        for name, value in pairs
+        if name not in _HOP and (name in _FRAMING or name not in connection_headers)
+    ]
 
 
-def _is_credential(name: bytes, own: bytes = b"") -> bool:
+def _is_credential(name: bytes, own_header: bytes = b"") -> bool:
     """Whether a header may contain a key; some servers read `X_Api_Key` as `X-Api-Key`."""
     plain = name.replace(b"_", b"-")
-    return plain in _CREDENTIALS or plain == own.replace(b"_", b"-")
+    return plain in _CREDENTIALS or plain == own_header.replace(b"_", b"-")
 
 
 def _is_websocket(request: h11.Request) -> bool:
-    asked = {name: value.lower() for name, value in request.headers if name in {b"connection", b"upgrade"}}
-    return b"upgrade" in asked.get(b"connection", b"") and asked.get(b"upgrade") == b"websocket"
+    upgrade_headers = {name: value.lower() for name, value in request.headers if name in {b"connection", b"upgrade"}}
+    return b"upgrade" in upgrade_headers.get(b"connection", b"") and upgrade_headers.get(b"upgrade") == b"websocket"
 
 
 class EchoMask:
@@ -115,10 +123,10 @@ class EchoMask:
 
     def whole(self, data: bytes) -> bytes:
         """Return data with all values masked."""
-        found = bytearray(data)
+        masked = bytearray(data)
         for start, _, end, _ in self._masker.spans(data):
-            found[start:end] = b"*" * (end - start)
-        return bytes(found)
+            masked[start:end] = b"*" * (end - start)
+        return bytes(masked)
 
     def headers(self, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
         """Return the headers with masked values."""

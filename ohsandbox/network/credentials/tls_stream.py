@@ -65,8 +65,8 @@ class TlsStream:
             OSError: the connection has broken.
         """
         view = memoryview(data)
-        for at in range(0, len(view), READ_BYTES):
-            self._tls.write(view[at : at + READ_BYTES])
+        for start in range(0, len(view), READ_BYTES):
+            self._tls.write(view[start : start + READ_BYTES])
             self._flush()
             await self._writer.drain()
 

@@ -102,8 +102,8 @@ class _Fields:
         end = self._at + size
         if end > len(self._data):
             raise ClientHelloError("is a malformed ClientHello")
-        found, self._at = self._data[self._at : end], end
-        return found
+        field, self._at = self._data[self._at : end], end
+        return field
 
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size))
@@ -135,17 +135,17 @@ def server_name(message: bytes) -> str:
         hello.vector(length_bytes)
     extensions = _Fields(hello.vector(2) if hello.more else b"")
     hello.end()
-    found: dict[int, bytes] = {}
+    bodies: dict[int, bytes] = {}
     while extensions.more:
         kind, body = extensions.number(2), extensions.vector(2)
-        if kind in found:
+        if kind in bodies:
             raise ClientHelloError("is a ClientHello with an extension twice")
-        found[kind] = body
-    if _ENCRYPTED & found.keys():
+        bodies[kind] = body
+    if _ENCRYPTED & bodies.keys():
         raise ClientHelloError(
             "hides the name of its server (encrypted ClientHello), which browsers can be told not to"
         )
-    return _name(found[_SERVER_NAME]) if _SERVER_NAME in found else ""
+    return _name(bodies[_SERVER_NAME]) if _SERVER_NAME in bodies else ""
 
 
 def _name(extension: bytes) -> str:

@@ -101,12 +101,12 @@ class RequestReader:
             line = bytes(self.pending[:end])
             del self.pending[:end]
             return line
-        before = bytes(self.pending)
+        pending_bytes = bytes(self.pending)
         self.pending.clear()
         try:
-            return before + await self._reader.readuntil(b"\n")
+            return pending_bytes + await self._reader.readuntil(b"\n")
         except asyncio.IncompleteReadError as error:
-            if before or error.partial:
+            if pending_bytes or error.partial:
                 raise HeadError("ends in the middle") from None
             return b""
         except asyncio.LimitOverrunError:
@@ -175,10 +175,10 @@ def _check_host(request: h11.Request, target: Target) -> None:
             continue
         default_port = target.port if request.method == b"CONNECT" else HTTP_PORT
         try:
-            named = _authority(value, default_port=default_port, path=b"")
+            host_target = _authority(value, default_port=default_port, path=b"")
         except HeadError:
-            named = None
-        if named is None or (named.host, named.port) != (target.host, target.port):
+            host_target = None
+        if host_target is None or (host_target.host, host_target.port) != (target.host, target.port):
             raise HeadError("has a Host header that names another host", host=target.host, port=target.port)
 
 
@@ -188,18 +188,18 @@ def _authority(text: bytes, *, default_port: int | None, path: bytes) -> Target:
     Raises:
         HeadError: it is not a host name and port, or the port is missing and default_port is None.
     """
-    shown = text.decode("latin-1")
-    found = _AUTHORITY.fullmatch(text)
-    if found is None:
+    address = text.decode("latin-1")
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
         kinds = ((b"@", "holds a user's name"), (b"[", "is an IPv6 address; hosts are allowed by name"))
         kind = next((kind for sign, kind in kinds if sign in text), "is not a host and port")
-        raise HeadError(f"names a destination that {kind}", status=403, host=shown)
-    port = int(found[2]) if found[2] else default_port
+        raise HeadError(f"names a destination that {kind}", status=403, host=address)
+    port = int(match[2]) if match[2] else default_port
     if port is None or port > 0xFFFF:  # noqa: PLR2004 - 16 bits
-        raise HeadError("names a destination without a port, or with a wrong one", host=shown)
-    if not found[1].isascii():
-        raise HeadError("names a host in letters that are not ASCII", host=shown, port=port)
+        raise HeadError("names a destination without a port, or with a wrong one", host=address)
+    if not match[1].isascii():
+        raise HeadError("names a host in letters that are not ASCII", host=address, port=port)
     try:
-        return Target(normalized_host(found[1].decode("ascii")), port, path)
+        return Target(normalized_host(match[1].decode("ascii")), port, path)
     except HostNameError as error:
-        raise HeadError(f"names a destination that {error}", status=403, host=shown, port=port) from None
+        raise HeadError(f"names a destination that {error}", status=403, host=address, port=port) from None

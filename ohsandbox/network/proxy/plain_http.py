@@ -60,8 +60,8 @@ class PlainHTTP:
         Raises:
             UpstreamError: no connection could be made.
         """
-        found = self._outside
-        if found is not None and (found.host, found.port) == (target.host, target.port) and _is_idle(found):
+        upstream = self._outside
+        if upstream is not None and (upstream.host, upstream.port) == (target.host, target.port) and _is_idle(upstream):
             return
         self.drop()
         streams, proxy = await self._dialer.open_http(target.host, target.port, private=private)
@@ -193,6 +193,6 @@ def _request_for(request: h11.Request, target: Target, proxy: UpstreamProxy | No
 
 
 def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    listed = {one.strip().lower() for name, value in headers if name == b"connection" for one in value.split(b",")}
+    listed = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
     away = (_HOP_BY_HOP | listed) - _KEPT
     return [(name, value) for name, value in headers if name.lower() not in away]

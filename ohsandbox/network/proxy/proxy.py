@@ -192,9 +192,9 @@ class Proxy:
             link.writer.write(answer)
             await link.writer.drain()
             finish_writing(link.writer)
-            left = _LINGER_BYTES
-            while left > 0 and (data := await link.reader.read(left)):
-                left -= len(data)
+            remaining = _LINGER_BYTES
+            while remaining > 0 and (data := await link.reader.read(remaining)):
+                remaining -= len(data)
 
     async def _refuse_for_room(self, link: Link) -> None:
         """Refuse a connection beyond the limit; beyond twice the limit, without an answer, which would take time."""
@@ -319,8 +319,8 @@ class Proxy:
     ) -> bool:
         if self._has_credential(target.host, HTTPS_PORT) or self._has_credential(target.host, target.port):
             reason = "has a credential, which is only sent encrypted"
-            place = target.host if target.port in DEFAULT_PORTS else f"{target.host}:{target.port}"
-            raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{place}/."))
+            address = target.host if target.port in DEFAULT_PORTS else f"{target.host}:{target.port}"
+            raise RefusedError(ProxyRefusal(403, link.host, link.port, reason, remedy=f"Use https://{address}/."))
         verdict = await self._allowed(link)
         await self._connected(link, plain.connect(target, private=verdict.private))
         self._begin(link, verdict)
@@ -411,8 +411,10 @@ class Proxy:
         except ClientHelloError as error:
             raise RefusedError(ProxyRefusal(403, link.host, link.port, f"was sent what {error}")) from None
         if hello.server_name != link.host:
-            named = f"another server, {hello.server_name!r}" if hello.server_name else "no server"
-            raise RefusedError(ProxyRefusal(403, link.host, link.port, f"was sent a ClientHello that names {named}"))
+            named_server = f"another server, {hello.server_name!r}" if hello.server_name else "no server"
+            raise RefusedError(
+                ProxyRefusal(403, link.host, link.port, f"was sent a ClientHello that names {named_server}")
+            )
         return hello.raw
 
 

@@ -64,14 +64,18 @@ class ProxyRefusal(NamedTuple):
         return host if self.port in {0, *DEFAULT_PORTS} else f"{host}:{self.port}"
 
     def _text(self) -> str:
-        place = self._place()
+        destination = self._place()
         if self.status == HTTPStatus.FORBIDDEN:
-            lines = [f"Blocked by the sandbox: {place} {self.reason}.", _FINAL, self.remedy or _allowing(place)]
+            lines = [
+                f"Blocked by the sandbox: {destination} {self.reason}.",
+                _FINAL,
+                self.remedy or _allowing(destination),
+            ]
         elif self.status == HTTPStatus.TOO_MANY_REQUESTS:
             lines = [f"Refused by the sandbox: {self.reason}.", "Wait, use fewer connections, or go on without."]
         elif self.status == HTTPStatus.BAD_GATEWAY:
             lines = [
-                f"{place} {self.reason}. The sandbox allows this host; the failure is outside of it.",
+                f"{destination} {self.reason}. The sandbox allows this host; the failure is outside of it.",
                 "Trying again later may help.",
             ]
         else:

@@ -86,7 +86,7 @@ def proxy_of(url: str) -> UpstreamProxy:
         raise UpstreamError(
             "is behind your own proxy, whose URL is not an http:// or https:// one", kind="proxy_configuration_error"
         )
-    account = ":".join(urllib.parse.unquote(one or "") for one in (parts.username, parts.password))
+    account = ":".join(urllib.parse.unquote(part or "") for part in (parts.username, parts.password))
     authorization = "" if parts.username is None else f"Basic {base64.b64encode(account.encode()).decode()}"
     tls = parts.scheme == "https"
     return UpstreamProxy(parts.hostname, port or (443 if tls else 80), tls, authorization)
@@ -94,9 +94,9 @@ def proxy_of(url: str) -> UpstreamProxy:
 
 def _goes_past(host: str, no_proxy: str) -> bool:
     """Whether NO_PROXY matches a host: the host itself, a parent domain, or `*`."""
-    names = [one.strip().lower().partition(":")[0] for one in no_proxy.split(",")]
-    above = [one.removeprefix("*").lstrip(".") for one in names if one]
-    return "*" in names or any(host == one or host.endswith(f".{one}") for one in above if one)
+    names = [entry.strip().lower().partition(":")[0] for entry in no_proxy.split(",")]
+    domains = [domain.removeprefix("*").lstrip(".") for domain in names if domain]
+    return "*" in names or any(host == entry or host.endswith(f".{entry}") for entry in domains if entry)
 
 
 async def resolved(host: str, port: int) -> Sequence[str]:
@@ -104,8 +104,8 @@ async def resolved(host: str, port: int) -> Sequence[str]:
 
     It runs in a thread, so that slow names delay neither other sandboxes nor the program's exit.
     """
-    found = await in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), "ohsandbox-resolver")
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    answers = await in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), "ohsandbox-resolver")
+    return list(dict.fromkeys(str(address[0]) for *_, address in answers))
 
 
 class MeteredReader(asyncio.StreamReader):

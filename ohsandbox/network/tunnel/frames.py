@@ -79,30 +79,30 @@ class FrameReader:
         Raises:
             ConnectorError: a kind, stream or length is invalid.
         """
-        found: list[Frame] = []
+        complete: list[Frame] = []
         if self._partial:
             data = self._partial + data
-        at, end = 0, len(data)
-        while at < end:
+        position, end = 0, len(data)
+        while position < end:
             if self._left:
-                count = min(self._left, end - at)
-                found.append(Frame(FrameKind.DATA, self._stream, 0, data[at : at + count]))
+                count = min(self._left, end - position)
+                complete.append(Frame(FrameKind.DATA, self._stream, 0, data[position : position + count]))
                 self._left -= count
-                at += count
+                position += count
                 continue
-            if end - at < _HEADER.size:
+            if end - position < _HEADER.size:
                 break
-            number, stream, length = _HEADER.unpack_from(data, at)
+            number, stream, length = _HEADER.unpack_from(data, position)
             if (kind := _checked(number, stream, length)) is FrameKind.DATA:
                 self._stream, self._left = stream, length
-                at += _HEADER.size
+                position += _HEADER.size
                 continue
-            if end - at < _HEADER.size + length:
+            if end - position < _HEADER.size + length:
                 break
-            found.append(Frame(kind, stream, _VALUE.unpack_from(data, at + _HEADER.size)[0], b""))
-            at += _HEADER.size + length
-        self._partial = data[at:]
-        return found
+            complete.append(Frame(kind, stream, _VALUE.unpack_from(data, position + _HEADER.size)[0], b""))
+            position += _HEADER.size + length
+        self._partial = data[position:]
+        return complete
 
 
 def _checked(number: int, stream: int, length: int) -> FrameKind:

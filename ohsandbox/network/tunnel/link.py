@@ -112,10 +112,10 @@ class TunnelLink:
         Raises:
             OSError: listening failed, for example because another program listens there.
         """
-        done = self._asked[port] = self._loop.create_future()
+        future = self._asked[port] = self._loop.create_future()
         self._listened.add(port)
         self._send(frame(FrameKind.LISTEN, value=port))
-        await done
+        await future
 
     def unlisten(self, port: int) -> None:
         """Make the connector stop listening on the port."""
@@ -149,39 +149,43 @@ class TunnelLink:
     def _forget(self, number: int) -> None:
         self._streams.pop(number, None)
 
-    def _take(self, found: Frame) -> None:
-        if found.kind is FrameKind.HELLO or not self._hello.done():
-            if found.kind is not FrameKind.HELLO or self._hello.done() or found.value != VERSION:
-                raise ConnectorError(f"The connector began with {found.kind.name} {found.value}.")
+    def _take(self, received: Frame) -> None:
+        if received.kind is FrameKind.HELLO or not self._hello.done():
+            if received.kind is not FrameKind.HELLO or self._hello.done() or received.value != VERSION:
+                raise ConnectorError(f"The connector began with {received.kind.name} {received.value}.")
             self._hello.set_result(None)
-        elif found.kind is FrameKind.LISTENING:
-            self._take_listening(found)
-        elif found.kind is FrameKind.ACCEPTED:
-            self._take_accepted(found)
-        elif (transport := self._streams.get(found.stream)) is not None:
-            transport.take(found.kind, found.value, found.payload)
+        elif received.kind is FrameKind.LISTENING:
+            self._take_listening(received)
+        elif received.kind is FrameKind.ACCEPTED:
+            self._take_accepted(received)
+        elif (transport := self._streams.get(received.stream)) is not None:
+            transport.take(received.kind, received.value, received.payload)
         else:
-            raise ConnectorError(f"The connector sent {found.kind.name} for stream {found.stream}, which is not open.")
+            raise ConnectorError(
+                f"The connector sent {received.kind.name} for stream {received.stream}, which is not open."
+            )
 
-    def _take_listening(self, found: Frame) -> None:
-        done = self._asked.pop(found.stream, None)
-        if done is None:
-            raise ConnectorError(f"The connector listens on port {found.stream}, which nobody asked for.")
-        if found.value:
-            self._listened.discard(found.stream)
-        if done.done():
+    def _take_listening(self, received: Frame) -> None:
+        future = self._asked.pop(received.stream, None)
+        if future is None:
+            raise ConnectorError(f"The connector listens on port {received.stream}, which nobody asked for.")
+        if received.value:
+            self._listened.discard(received.stream)
+        if future.done():
             return  # nobody waits for it any more
-        if found.value:
-            known = found.value if found.value in errno.errorcode else errno.EIO
-            done.set_exception(OSError(known, "The sandbox cannot listen there"))
+        if received.value:
+            error_number = received.value if received.value in errno.errorcode else errno.EIO
+            future.set_exception(OSError(error_number, "The sandbox cannot listen there"))
         else:
-            done.set_result(None)
+            future.set_result(None)
 
-    def _take_accepted(self, found: Frame) -> None:
-        port = found.value
-        if found.stream < HALF or found.stream in self._streams or port not in self._listened:
-            raise ConnectorError(f"The connector says that port {port} accepted a connection, stream {found.stream}.")
-        transport = self._add(found.stream, port)
+    def _take_accepted(self, received: Frame) -> None:
+        port = received.value
+        if received.stream < HALF or received.stream in self._streams or port not in self._listened:
+            raise ConnectorError(
+                f"The connector says that port {port} accepted a connection, stream {received.stream}."
+            )
+        transport = self._add(received.stream, port)
         transport.opened.set_result(None)
         if not self._accepts(transport):
             transport.abort()
@@ -230,12 +234,12 @@ class TunnelLink:
 
     def _watch(self) -> None:
         """Make the loop watch the channel's readable descriptors, of which there are fewer once streams have ended."""
-        now = self._channel.filenos() or []
-        for descriptor in set(self._watched) - set(now):
+        descriptors = self._channel.filenos() or []
+        for descriptor in set(self._watched) - set(descriptors):
             self._loop.remove_reader(descriptor)
-        for descriptor in set(now) - set(self._watched):
+        for descriptor in set(descriptors) - set(self._watched):
             self._loop.add_reader(descriptor, self._read_some)
-        self._watched = now
+        self._watched = descriptors
 
     def _read_some(self) -> None:
         try:
@@ -274,8 +278,8 @@ class TunnelLink:
                 log.debug("the connector said %r", data[:200])
                 continue
             try:
-                for found in self._frames.feed(data):
-                    self._take(found)
+                for received in self._frames.feed(data):
+                    self._take(received)
             except ConnectorError as error:
                 log.warning("%s Its connections are closed.", error)
                 self.end(error)

@@ -192,8 +192,8 @@ class Ports:
     def close(self) -> None:
         """Close all ports and the tunnel; idempotent. New ones can be opened after that."""
         self._leave_those_of_parent()
-        for one in [*self._open]:
-            self._end(one)
+        for opened in [*self._open]:
+            self._end(opened)
         tunnel, self._tunnel = self._tunnel, None
         if tunnel is not None:
             run(tunnel.close())
@@ -216,10 +216,10 @@ class Ports:
         if self._owner != os.getpid():
             self._tunnel, self._owner, self._open = None, os.getpid(), set()
 
-    def _end(self, one: _Listener | _Exposed) -> None:
-        if one in self._open:
-            self._open.discard(one)
-            run(one.close())
+    def _end(self, opened: _Listener | _Exposed) -> None:
+        if opened in self._open:
+            self._open.discard(opened)
+            run(opened.close())
 
     def tell(self, connection: PortConnection) -> None:
         """Report a connection's end to on_connection."""
@@ -298,8 +298,8 @@ class _Listener(_Carrier):
         near.begin()
         with contextlib.suppress(OSError, TimeoutError):
             if _HTTP_REQUEST.match(await asyncio.wait_for(near.first, FIRST_BYTES_S)):
-                told = f"Nothing listens on port {self.port} of the sandbox yet. This page loads again by itself.\n"
-                near.answer(_NOBODY.format(length=len(told)).encode() + told.encode())
+                page = f"Nothing listens on port {self.port} of the sandbox yet. This page loads again by itself.\n"
+                near.answer(_NOBODY.format(length=len(page)).encode() + page.encode())
                 await asyncio.wait_for(near.lost, FIRST_BYTES_S)
 
     async def _serve(self, end: _End) -> None:
@@ -442,5 +442,5 @@ def _host_port_error(port: int, error: OSError) -> UsageError:
 def _sandbox_port_error(port: int, error: OSError) -> UsageError:
     if error.errno == errno.EADDRINUSE:
         return UsageError(f"Port {port} of the sandbox is taken. Remedy: end the server that listens there.")
-    why = os.strerror(error.errno or 0)
-    return UsageError(f"Port {port} of the sandbox cannot be listened on: {why}. Remedy: choose another port.")
+    reason = os.strerror(error.errno or 0)
+    return UsageError(f"Port {port} of the sandbox cannot be listened on: {reason}. Remedy: choose another port.")

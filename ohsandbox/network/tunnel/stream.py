@@ -328,10 +328,10 @@ def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
         assert isinstance(protocol, asyncio.Protocol)  # noqa: S101 - there is no third kind
         protocol.data_received(data)
         return
-    left: Any = memoryview(data)
-    while left:
-        buffer = memoryview(protocol.get_buffer(len(left)))
-        count = min(len(buffer), len(left))
-        buffer[:count] = left[:count]
+    remaining: Any = memoryview(data)
+    while remaining:
+        buffer = memoryview(protocol.get_buffer(len(remaining)))
+        count = min(len(buffer), len(remaining))
+        buffer[:count] = remaining[:count]
         protocol.buffer_updated(count)
-        left = left[count:]
+        remaining = remaining[count:]

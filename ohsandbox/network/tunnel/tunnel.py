@@ -225,11 +225,13 @@ class Tunnel:
 
 async def _with_streams(handler: Handler, transport: TunnelTransport) -> None:
     """Serve a connection by a handler of streams; after it, a TLS layer on top can still send its last record."""
-    made: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
+    streams_ready: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
+        asyncio.get_running_loop().create_future()
+    )
     # StreamWriter.start_tls recognizes a server by its protocol's callback
-    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), lambda *streams: made.set_result(streams))
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), lambda *streams: streams_ready.set_result(streams))
     transport.attach(protocol)
-    reader, writer = made.result()
+    reader, writer = streams_ready.result()
     try:
         await handler(reader, writer)
     finally:

@@ -69,10 +69,10 @@ class FileEntry(NamedTuple):
     def is_still(self, name: str, directory: int) -> bool:
         """Whether a file or link in an open directory has not been written or replaced since, or no longer exists."""
         try:
-            facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
             return True
-        return (facts.st_ino, facts.st_mtime_ns) == (self.inode, self.mtime_ns)
+        return (status.st_ino, status.st_mtime_ns) == (self.inode, self.mtime_ns)
 
 
 class Manifest(NamedTuple):
@@ -116,8 +116,8 @@ def scan(
     Raises:
         UsageError: root cannot be read, or is over a limit.
     """
-    wanted = None if only is None else {part for path in only for part in (path, *parents_of(path))}
-    look_now = _Scan(keeper, before or Manifest(0, {}, {}), wanted, git=git)
+    wanted_paths = None if only is None else {part for path in only for part in (path, *parents_of(path))}
+    look_now = _Scan(keeper, before or Manifest(0, {}, {}), wanted_paths, git=git)
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -138,11 +138,11 @@ def parents_of(path: str) -> Iterator[str]:
 def worst_first(left_out: Mapping[str, str]) -> dict[str, str]:
     """Sort left-out paths: too large files, largest first; those over another limit; the others, by path."""
 
-    def rank(one: tuple[str, str]) -> tuple[int, int, str]:
-        path, why = one
-        if found := _TOO_LARGE.match(why):
-            return 0, -int(found[1]), path
-        return (1 if is_over_limit(why) else 2), 0, path
+    def rank(item: tuple[str, str]) -> tuple[int, int, str]:
+        path, reason = item
+        if match := _TOO_LARGE.match(reason):
+            return 0, -int(match[1]), path
+        return (1 if is_over_limit(reason) else 2), 0, path
 
     return dict(sorted(left_out.items(), key=rank))
 
@@ -189,10 +189,10 @@ def changes_between(old: Manifest, new: Manifest) -> list[FileChange]:
     paths = old.entries.keys() | new.entries.keys()
     unknown = old.left_out.keys() | new.left_out.keys()
     if unknown:
-        below = tuple(f"{path}/" for path in unknown)
-        paths = {path for path in paths if path not in unknown and not path.startswith(below)}
-    found = (FileChange(path, old.entries.get(path), new.entries.get(path)) for path in sorted(paths))
-    return [change for change in found if change.old is None or not change.old.is_like(change.new)]
+        prefixes = tuple(f"{path}/" for path in unknown)
+        paths = {path for path in paths if path not in unknown and not path.startswith(prefixes)}
+    changes = (FileChange(path, old.entries.get(path), new.entries.get(path)) for path in sorted(paths))
+    return [change for change in changes if change.old is None or not change.old.is_like(change.new)]
 
 
 class _Scan:
@@ -227,8 +227,8 @@ class _Scan:
     def _names(self, directory: int, prefix: str) -> list[str]:
         """Return the names to scan, sorted; count FIFOs, sockets and devices."""
         names: list[str] = []
-        with os.scandir(directory) as found:
-            for entry in found:
+        with os.scandir(directory) as entries:
+            for entry in entries:
                 name, path = entry.name, prefix + entry.name
                 if self._wanted is not None and path not in self._wanted:
                     continue
@@ -246,26 +246,26 @@ class _Scan:
                         self._leave_out(path, "neither file, directory nor symlink")
         return sorted(names)
 
-    def _leave_out(self, path: str, why: str) -> None:
-        self._left_out[path] = why
+    def _leave_out(self, path: str, reason: str) -> None:
+        self._left_out[path] = reason
         self._count(len(path))
 
     def _take(self, directory: int, name: str, path: str, *, depth: int, in_git: bool) -> None:
-        facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        if stat.S_ISREG(facts.st_mode):
-            self._take_file(directory, name, path, facts, in_git=in_git)
-        elif stat.S_ISLNK(facts.st_mode):
-            self._add(path, _entry("link", facts, os.readlink(name, dir_fd=directory)))
-        elif stat.S_ISDIR(facts.st_mode):
-            below = os.open(name, DIRECTORY, dir_fd=directory)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode):
+            self._take_file(directory, name, path, status, in_git=in_git)
+        elif stat.S_ISLNK(status.st_mode):
+            self._add(path, _entry("link", status, os.readlink(name, dir_fd=directory)))
+        elif stat.S_ISDIR(status.st_mode):
+            subdirectory = os.open(name, DIRECTORY, dir_fd=directory)
             try:
-                if in_git and name == "objects" and (why := self._too_large_for_git(below)):
-                    self._leave_out(path, why)
+                if in_git and name == "objects" and (reason := self._too_large_for_git(subdirectory)):
+                    self._leave_out(path, reason)
                     return
-                self._add(path, _entry("dir", os.fstat(below)))
-                self.into(below, path + "/", depth=depth + 1, in_git=in_git or name == ".git")
+                self._add(path, _entry("dir", os.fstat(subdirectory)))
+                self.into(subdirectory, path + "/", depth=depth + 1, in_git=in_git or name == ".git")
             finally:
-                os.close(below)
+                os.close(subdirectory)
 
     def _add(self, path: str, entry: FileEntry) -> None:
         self._entries[path] = entry
@@ -278,28 +278,28 @@ class _Scan:
         if self._chars > MAX_NAMES_CHARS:
             raise _too_many(f"names of over {MAX_NAMES_CHARS >> 20} MiB")
 
-    def _take_file(self, directory: int, name: str, path: str, facts: os.stat_result, *, in_git: bool) -> None:
+    def _take_file(self, directory: int, name: str, path: str, status: os.stat_result, *, in_git: bool) -> None:
         most = MAX_GIT_BYTES if in_git else MAX_FILE_BYTES
-        if facts.st_size > most:
-            self._leave_out(path, too_large(facts.st_size, most))
+        if status.st_size > most:
+            self._leave_out(path, too_large(status.st_size, most))
             return
-        self._bytes += facts.st_size
+        self._bytes += status.st_size
         if self._bytes > MAX_TOTAL_BYTES + self._git_bytes:
             raise UsageError(f"The directory holds over {MAX_TOTAL_BYTES >> 30} GiB, the limit. Use a smaller one.")
-        known = self._before.entries.get(path)
-        if known is not None and self._is_unchanged(known, facts):
-            self._add(path, known)
+        previous = self._before.entries.get(path)
+        if previous is not None and self._is_unchanged(previous, status):
+            self._add(path, previous)
             return
         descriptor = os.open(name, _FILE, dir_fd=directory)
         with os.fdopen(descriptor, "rb") as file:
-            facts = os.fstat(descriptor)
-            if not stat.S_ISREG(facts.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise FileNotFoundError(path)
-            digest = self._kept(file, facts.st_size, most)
+            digest = self._kept(file, status.st_size, most)
         if digest is None:
             self._leave_out(path, too_large(os.stat(name, dir_fd=directory).st_size, most))
             return
-        self._add(path, _entry("file", facts, digest))
+        self._add(path, _entry("file", status, digest))
 
     def _kept(self, file: BinaryIO, size: int, most: int) -> str | None:
         if size <= _WHOLE_BYTES:
@@ -321,8 +321,10 @@ class _Scan:
         self._git_entries, self._git_bytes = count, size
         return None
 
-    def _is_unchanged(self, known: FileEntry, facts: os.stat_result) -> bool:
-        return known.ctime_ns < self._before.taken_ns - _SETTLED_NS and known == _entry("file", facts, known.what)
+    def _is_unchanged(self, previous: FileEntry, status: os.stat_result) -> bool:
+        return previous.ctime_ns < self._before.taken_ns - _SETTLED_NS and previous == _entry(
+            "file", status, previous.what
+        )
 
 
 def _sizes_below(directory: int, *, depth: int) -> Iterator[int]:
@@ -336,19 +338,19 @@ def _sizes_below(directory: int, *, depth: int) -> Iterator[int]:
             yield 0
             if depth < MAX_DEPTH:
                 with contextlib.suppress(OSError):
-                    below = os.open(entry.name, DIRECTORY, dir_fd=directory)
+                    subdirectory = os.open(entry.name, DIRECTORY, dir_fd=directory)
                     try:
-                        yield from _sizes_below(below, depth=depth + 1)
+                        yield from _sizes_below(subdirectory, depth=depth + 1)
                     finally:
-                        os.close(below)
+                        os.close(subdirectory)
 
 
-def _too_many(what: str) -> UsageError:
-    return UsageError(f"The directory holds {what}: too many to keep. Work in a smaller one.")
+def _too_many(contents: str) -> UsageError:
+    return UsageError(f"The directory holds {contents}: too many to keep. Work in a smaller one.")
 
 
-def _entry(kind: Literal["file", "link", "dir"], facts: os.stat_result, what: str = "") -> FileEntry:
-    mode = 0o777 if kind == "link" else stat.S_IMODE(facts.st_mode) & 0o777
-    size = facts.st_size if kind == "file" else 0
-    times = (facts.st_mtime_ns, facts.st_uid, facts.st_gid, facts.st_ctime_ns, facts.st_ino)
-    return FileEntry(kind, mode, what, size, *times)
+def _entry(kind: Literal["file", "link", "dir"], status: os.stat_result, content: str = "") -> FileEntry:
+    mode = 0o777 if kind == "link" else stat.S_IMODE(status.st_mode) & 0o777
+    size = status.st_size if kind == "file" else 0
+    times = (status.st_mtime_ns, status.st_uid, status.st_gid, status.st_ctime_ns, status.st_ino)
+    return FileEntry(kind, mode, content, size, *times)

@@ -50,20 +50,20 @@ def patch_of(changes: Sequence[FileChange], content: Callable[[str], bytes]) -> 
     Raises:
         UsageError: git is not installed, or failed.
     """
-    wanted = [change for change in changes if not change.is_of_directories]
-    if not wanted:
+    file_changes = [change for change in changes if not change.is_of_directories]
+    if not file_changes:
         return []
     with tempfile.TemporaryDirectory(prefix="ohsandbox-diff-") as name:
         directory = Path(name)
         for side in ("a", "b"):
             (directory / side).mkdir()
-        for number, change in enumerate(wanted):
+        for number, change in enumerate(file_changes):
             for side, entry in (("a", change.old), ("b", change.new)):
                 _lay(directory / side / f"{number:07}", entry, content)
         code, output = git.call(_COMPARE, directory=directory)
     if code > 1:
         raise UsageError(f"git could not compare the files (exit code {code}). Check `git --version`: 2.20 is enough.")
-    return list(_parts(output, wanted))
+    return list(_parts(output, file_changes))
 
 
 def _lay(path: Path, entry: FileEntry | None, content: Callable[[str], bytes]) -> None:
@@ -78,10 +78,10 @@ def _lay(path: Path, entry: FileEntry | None, content: Callable[[str], bytes]) -
 
 def _parts(output: bytes, changes: Sequence[FileChange]) -> Iterator[_FilePatch]:
     beginnings = [*_BEGINNING.finditer(output)]
-    ends = [*(found.start() for found in beginnings[1:]), len(output)]
-    for found, end in zip(beginnings, ends, strict=True):
-        path = changes[int(found[1])].path
-        yield _FilePatch(path, _named(output[found.end() : end], path))
+    ends = [*(match.start() for match in beginnings[1:]), len(output)]
+    for match, end in zip(beginnings, ends, strict=True):
+        path = changes[int(match[1])].path
+        yield _FilePatch(path, _named(output[match.end() : end], path))
 
 
 def _named(text: bytes, path: str) -> bytes:

@@ -52,8 +52,8 @@ def write_changes(
         raise UsageError(f"Directory {str(root)!r} cannot be written: {error.strerror}. Make it first.") from error
     try:
         putting = _Writer(descriptor, store, git=git)
-        gone = [change for change in changes if _must_go(change)]
-        for change in sorted(gone, key=lambda change: change.path, reverse=True):  # contents before their directory
+        removals = [change for change in changes if _must_go(change)]
+        for change in sorted(removals, key=lambda change: change.path, reverse=True):  # contents before their directory
             putting.do(change, putting.remove)
         for change in changes:
             if change.new is not None:
@@ -95,8 +95,8 @@ class _Writer:
         except UsageError as error:
             self.refused.append(UnappliedChange(change.path, str(error)))
         except OSError as error:
-            why = "a symlink or a file stands in its way" if error.errno in _IN_THE_WAY else str(error.strerror)
-            self.refused.append(UnappliedChange(change.path, why))
+            reason = "a symlink or a file stands in its way" if error.errno in _IN_THE_WAY else str(error.strerror)
+            self.refused.append(UnappliedChange(change.path, reason))
 
     def remove(self, directory: int, name: str, change: FileChange) -> None:
         """Remove a name; a directory that is not empty (`.git`, a file too large for a snapshot) stays."""
@@ -115,16 +115,16 @@ class _Writer:
 
     def write(self, directory: int, name: str, change: FileChange) -> None:
         """Create or replace the name with the wanted state."""
-        wanted = change.new
-        assert wanted is not None  # noqa: S101 - only called for changes that have one
-        if wanted.kind == "dir":
+        new_entry = change.new
+        assert new_entry is not None  # noqa: S101 - only called for changes that have one
+        if new_entry.kind == "dir":
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=directory)
             os.close(os.open(name, DIRECTORY, dir_fd=directory))
             return
         temporary = f".ohsandbox-{secrets.token_hex(8)}"
         try:
-            self._make(directory, temporary, wanted)
+            self._make(directory, temporary, new_entry)
             if not _may_write(directory, name, change):
                 self.refused.append(UnappliedChange(change.path, _CHANGED))
                 os.unlink(temporary, dir_fd=directory)
@@ -144,16 +144,16 @@ class _Writer:
         finally:
             os.close(descriptor)
 
-    def _make(self, directory: int, name: str, wanted: FileEntry) -> None:
-        if wanted.kind == "link":
-            os.symlink(wanted.what, name, dir_fd=directory)
+    def _make(self, directory: int, name: str, entry: FileEntry) -> None:
+        if entry.kind == "link":
+            os.symlink(entry.what, name, dir_fd=directory)
             if os.geteuid() == 0:
-                os.chown(name, wanted.uid, wanted.gid, dir_fd=directory, follow_symlinks=False)
+                os.chown(name, entry.uid, entry.gid, dir_fd=directory, follow_symlinks=False)
             return
         with os.fdopen(os.open(name, NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
-            self._store.copy_content(wanted.what, file)
+            self._store.copy_content(entry.what, file)
             file.flush()
-            _dress(file.fileno(), wanted)
+            _dress(file.fileno(), entry)
 
 
 _CHANGED = "it was changed in the meantime, and stays as it is"
@@ -173,9 +173,9 @@ def _may_write(directory: int, name: str, change: FileChange) -> bool:
 _IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENOTEMPTY}
 
 
-def _dress(descriptor: int, wanted: FileEntry) -> None:
+def _dress(descriptor: int, entry: FileEntry) -> None:
     if os.geteuid() == 0:
-        os.fchown(descriptor, wanted.uid, wanted.gid)
-    os.fchmod(descriptor, stat.S_IMODE(wanted.mode) & 0o777)
-    if wanted.kind == "file" and wanted.mtime_ns:
-        os.utime(descriptor, ns=(wanted.mtime_ns, wanted.mtime_ns))
+        os.fchown(descriptor, entry.uid, entry.gid)
+    os.fchmod(descriptor, stat.S_IMODE(entry.mode) & 0o777)
+    if entry.kind == "file" and entry.mtime_ns:
+        os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))

@@ -52,10 +52,10 @@ class SnapshotStore:
             UsageError: root is too large, the disk has too little free space, or the snapshot cannot be written.
         """
         self.require_space()
-        name, before = self._newest()
+        name, previous = self._newest()
         roots = root if isinstance(root, Workspaces) else Workspaces({"": root})
-        tree = roots.scan(self, taken_ns=time.time_ns(), before=before)
-        if before is None or not same(tree, before):
+        tree = roots.scan(self, taken_ns=time.time_ns(), before=previous)
+        if previous is None or not same(tree, previous):
             name = f"{int(name or 0) + 1:06}"
         self._write(name, tree)
         self._prune()
@@ -67,9 +67,9 @@ class SnapshotStore:
         Raises:
             UsageError: less space is free than must stay free; see `disk_space.floor_bytes`.
         """
-        here = next(path for path in (self.directory, *self.directory.parents) if path.exists())
-        if (short := disk_space.shortage(disk_space.measure(here), None)) is not None:
-            raise UsageError(f"No snapshot is written: the disk of {str(here)!r} {short}. Free space on it.")
+        existing = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        if (short := disk_space.shortage(disk_space.measure(existing), None)) is not None:
+            raise UsageError(f"No snapshot is written: the disk of {str(existing)!r} {short}. Free space on it.")
 
     def load(self, name: str) -> Manifest:
         """Load a snapshot.
@@ -142,14 +142,14 @@ class SnapshotStore:
         if self._beside is not None and not self._object(digest).exists():
             self._beside.copy_content(digest, target)
             return
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         if _DIGEST.fullmatch(digest):
             path, anchor = self._object(digest), self.directory.parent
             with os.fdopen(open_regular(path, os.O_RDONLY, name="Kept file", inside=anchor), "rb") as file:
                 while data := file.read(_PIECE_BYTES):
-                    found.update(data)
+                    hasher.update(data)
                     target.write(data)
-        if found.hexdigest() != digest:
+        if hasher.hexdigest() != digest:
             raise UsageError(
                 f"A kept file in {str(self._objects)!r} was changed or cut ({digest[:12]!r}). Go back to another event."
             )
@@ -160,13 +160,13 @@ class SnapshotStore:
         Raises:
             UsageError: a snapshot is lost, or directory cannot be written.
         """
-        other = SnapshotStore(directory)
+        target = SnapshotStore(directory)
         try:
             for name in names:
                 tree = self.load(name)
                 for digest in {entry.what for entry in tree.entries.values() if entry.kind == "file"}:
-                    other._adopt(self._object(digest), digest)
-                other._write(name, tree)
+                    target._adopt(self._object(digest), digest)
+                target._write(name, tree)
         except OSError as error:
             raise _full(directory, error) from error
 
@@ -196,7 +196,7 @@ class SnapshotStore:
 
     def _store(self, file: BinaryIO, *, limit_bytes: int) -> str | None:
         """Copy to a temporary file while computing the hash, then rename it."""
-        found, size = hashlib.sha256(), 0
+        hasher, size = hashlib.sha256(), 0
         temporary = f".{secrets.token_hex(8)}"
         try:
             with self._opened("objects") as objects:
@@ -207,12 +207,12 @@ class SnapshotStore:
                             size += len(data)
                             if size > limit_bytes:
                                 return None
-                            found.update(data)
+                            hasher.update(data)
                             copy.write(data)
-                    digest = found.hexdigest()
+                    digest = hasher.hexdigest()
                     if not self._is_kept(digest, size):
-                        with self._opened("objects", digest[:2]) as place:
-                            os.rename(temporary, digest[2:], src_dir_fd=objects, dst_dir_fd=place)
+                        with self._opened("objects", digest[:2]) as directory:
+                            os.rename(temporary, digest[2:], src_dir_fd=objects, dst_dir_fd=directory)
                 finally:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(temporary, dir_fd=objects)
@@ -221,9 +221,9 @@ class SnapshotStore:
         return digest
 
     def _adopt(self, source: Path, digest: str) -> None:
-        with self._opened("objects", digest[:2]) as place:
+        with self._opened("objects", digest[:2]) as directory:
             try:
-                os.link(source, digest[2:], dst_dir_fd=place, follow_symlinks=False)
+                os.link(source, digest[2:], dst_dir_fd=directory, follow_symlinks=False)
             except FileExistsError:
                 return
             except OSError:  # another file system, or too many links
@@ -233,9 +233,9 @@ class SnapshotStore:
         with os.fdopen(open_regular(source, os.O_RDONLY, name="Kept file"), "rb") as file:
             self._store(file, limit_bytes=MAX_GIT_BYTES)
 
-    def _opened(self, *below: str) -> contextlib.AbstractContextManager[int]:
+    def _opened(self, *names: str) -> contextlib.AbstractContextManager[int]:
         """Open a directory of the store, created if missing, without following symlinks."""
-        return opened_dir(self.directory.parent, self.directory.name, *below, make=PRIVATE_DIR_MODE)
+        return opened_dir(self.directory.parent, self.directory.name, *names, make=PRIVATE_DIR_MODE)
 
     def _write(self, name: str, tree: Manifest) -> None:
         try:

@@ -41,19 +41,19 @@ def merge(
     Raises:
         UsageError: a content is missing.
     """
-    done = Merge([], [])
+    result = Merge([], [])
     touched = {change.path for change in changes}
     stays: set[str] = set()
     for change in changes:
         if blocked := _in_the_way(change.path, there, touched):
             if blocked not in stays:
-                done.conflicts.append(UnappliedChange(change.path, f"{blocked} is not a directory there"))
+                result.conflicts.append(UnappliedChange(change.path, f"{blocked} is not a directory there"))
             continue
-        _merge_one(change, there, store, done, owner)
-        if done.conflicts and done.conflicts[-1].path == change.path:
+        _merge_one(change, there, store, result, owner)
+        if result.conflicts and result.conflicts[-1].path == change.path:
             stays.add(change.path)  # paths below it cannot be applied either, but are not reported
             touched.discard(change.path)
-    return done
+    return result
 
 
 def revert_changes(
@@ -72,25 +72,29 @@ def revert_changes(
     Raises:
         UsageError: a content is missing.
     """
-    now, refused = dict(there.entries), dict[str, UnappliedChange]()
+    entries, refused = dict(there.entries), dict[str, UnappliedChange]()
     for before, after in reversed(steps):
         back = [change for change in changes_between(after, before) if not _is_object(change.path) or change.new]
-        found = merge(back, there._replace(entries=now), store)
+        merged = merge(back, there._replace(entries=entries), store)
         moved = {_repository(change.path) for change in back if _is_state_of_git(change.path)}
-        forced = {one.path for one in found.conflicts if _is_derived(one.path) and _repository(one.path) in moved}
-        for one in found.conflicts:
-            if not _is_derived(one.path) and not _is_object(one.path):
-                refused[_repository(one.path)] = _since(one)
-        for change in (*found.changes, *(change for change in back if change.path in forced)):
+        forced = {
+            conflict.path
+            for conflict in merged.conflicts
+            if _is_derived(conflict.path) and _repository(conflict.path) in moved
+        }
+        for conflict in merged.conflicts:
+            if not _is_derived(conflict.path) and not _is_object(conflict.path):
+                refused[_repository(conflict.path)] = _since(conflict)
+        for change in (*merged.changes, *(change for change in back if change.path in forced)):
             if _repository(change.path) in refused and not _is_object(change.path):
                 continue
             if change.new is None:
-                now.pop(change.path, None)
+                entries.pop(change.path, None)
             else:
-                now[change.path] = change.new
-    filled = {parent for path in now for parent in parents_of(path)}
-    now |= {path: entry for path, entry in there.entries.items() if path in filled and path not in now}
-    return there._replace(entries=now), [*refused.values()]
+                entries[change.path] = change.new
+    filled = {parent for path in entries for parent in parents_of(path)}
+    entries |= {path: entry for path, entry in there.entries.items() if path in filled and path not in entries}
+    return there._replace(entries=entries), [*refused.values()]
 
 
 _DERIVED = {"index", "logs", "ORIG_HEAD", "COMMIT_EDITMSG", "FETCH_HEAD", "gc.log"}
@@ -131,60 +135,60 @@ def _since(conflict: UnappliedChange) -> UnappliedChange:
     return UnappliedChange(conflict.path, "it was changed since as well")
 
 
-def _in_the_way(path: str, there: Manifest, touched: set[str]) -> str | None:
+def _in_the_way(path: str, target: Manifest, touched: set[str]) -> str | None:
     """Return a parent of the path that is a file or symlink there and is not changed, or None."""
     for parent in parents_of(path):
-        found = there.entries.get(parent)
-        if found is not None and found.kind != "dir" and parent not in touched:
+        entry = target.entries.get(parent)
+        if entry is not None and entry.kind != "dir" and parent not in touched:
             return parent
     return None
 
 
 def _merge_one(
-    change: FileChange, there: Manifest, store: SnapshotStore, done: Merge, owner: tuple[int, int] | None
+    change: FileChange, target: Manifest, store: SnapshotStore, result: Merge, owner: tuple[int, int] | None
 ) -> None:
-    found = there.entries.get(change.path)
-    if change.path in there.left_out:
-        done.conflicts.append(
-            UnappliedChange(change.path, f"what is there cannot be compared: {there.left_out[change.path]}")
+    existing = target.entries.get(change.path)
+    if change.path in target.left_out:
+        result.conflicts.append(
+            UnappliedChange(change.path, f"what is there cannot be compared: {target.left_out[change.path]}")
         )
-    elif _alike(found, change.new, exactly=owner is None):
+    elif _alike(existing, change.new, exactly=owner is None):
         return
-    elif _alike(found, change.old, exactly=owner is None):
-        done.changes.append(FileChange(change.path, found, _as_ours(change.new, found, owner)))
+    elif _alike(existing, change.old, exactly=owner is None):
+        result.changes.append(FileChange(change.path, existing, _as_ours(change.new, existing, owner)))
     elif change.is_of_directories:
-        if change.new is not None and found is not None and found.kind != "dir":
-            done.conflicts.append(UnappliedChange(change.path, f"a {found.kind} is there in place of a directory"))
-    elif (merged := _merged(change, found, store)) is None:
-        done.conflicts.append(UnappliedChange(change.path, _why(change, found)))
-    elif not _alike(found, merged, exactly=owner is None):  # else the change was applied before
-        done.changes.append(FileChange(change.path, found, _as_ours(merged, found, owner)))
+        if change.new is not None and existing is not None and existing.kind != "dir":
+            result.conflicts.append(UnappliedChange(change.path, f"a {existing.kind} is there in place of a directory"))
+    elif (merged := _merged(change, existing, store)) is None:
+        result.conflicts.append(UnappliedChange(change.path, _why(change, existing)))
+    elif not _alike(existing, merged, exactly=owner is None):  # else the change was applied before
+        result.changes.append(FileChange(change.path, existing, _as_ours(merged, existing, owner)))
 
 
-def _alike(one: FileEntry | None, other: FileEntry | None, *, exactly: bool) -> bool:
+def _alike(first: FileEntry | None, second: FileEntry | None, *, exactly: bool) -> bool:
     """Whether two entries are equal; if not exactly, as in git: of modes only the executable bit counts."""
-    if one is None or other is None:
-        return one is other
+    if first is None or second is None:
+        return first is second
     if exactly:
-        return one.is_like(other)
-    same = one.kind == other.kind and one.what == other.what
-    return same and (one.kind != "file" or bool(one.mode & 0o100) == bool(other.mode & 0o100))
+        return first.is_like(second)
+    same = first.kind == second.kind and first.what == second.what
+    return same and (first.kind != "file" or bool(first.mode & 0o100) == bool(second.mode & 0o100))
 
 
-def _as_ours(wanted: FileEntry | None, found: FileEntry | None, owner: tuple[int, int] | None) -> FileEntry | None:
+def _as_ours(entry: FileEntry | None, existing: FileEntry | None, owner: tuple[int, int] | None) -> FileEntry | None:
     """Return wanted with the owner and mode of the entry it replaces; of its mode only the executable bit counts."""
-    if wanted is None or owner is None:
-        return wanted
-    uid, gid = owner if found is None else (found.uid, found.gid)
-    mode = 0o755 if wanted.kind == "dir" or wanted.mode & 0o100 else 0o644
-    if found is not None and found.kind == wanted.kind and found.mode & 0o100 == wanted.mode & 0o100:
-        mode = found.mode
-    return wanted._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # the file gets the time of its writing
+    if entry is None or owner is None:
+        return entry
+    uid, gid = owner if existing is None else (existing.uid, existing.gid)
+    mode = 0o755 if entry.kind == "dir" or entry.mode & 0o100 else 0o644
+    if existing is not None and existing.kind == entry.kind and existing.mode & 0o100 == entry.mode & 0o100:
+        mode = existing.mode
+    return entry._replace(mode=mode, uid=uid, gid=gid, mtime_ns=0)  # the file gets the time of its writing
 
 
-def _merged(change: FileChange, found: FileEntry | None, store: SnapshotStore) -> FileEntry | None:
+def _merged(change: FileChange, existing: FileEntry | None, store: SnapshotStore) -> FileEntry | None:
     """Return the three-way merge of a text file; None if it is impossible."""
-    versions = (found, change.old, change.new)
+    versions = (existing, change.old, change.new)
     if is_git(change.path) or any(entry is None or entry.kind != "file" for entry in versions) or not git.is_here():
         return None
     texts = [store.content(entry.what) for entry in versions if entry is not None]
@@ -200,11 +204,11 @@ def _merged(change: FileChange, found: FileEntry | None, store: SnapshotStore) -
     return change.new._replace(what=store.keep(output), size=len(output), mtime_ns=0)
 
 
-def _why(change: FileChange, found: FileEntry | None) -> str:
-    if found is None:
+def _why(change: FileChange, existing: FileEntry | None) -> str:
+    if existing is None:
         return "it was changed by the agent, and is not there"
     if change.old is None:
-        return f"the agent made it, and another {found.kind} is there"
+        return f"the agent made it, and another {existing.kind} is there"
     if change.new is None:
         return "the agent removed it, and it was changed there"
     return "it was changed there as well, and the changes do not merge"

@@ -35,8 +35,11 @@ class Workspaces(NamedTuple):
         """Return the workspaces of directories, given by their paths in the sandbox; None if there are none."""
         if len(places) < 2:  # noqa: PLR2004 - one alone
             return cls({"": next(iter(places.values()))}) if places else None
-        names = {place: path.name for place, path in moved_places([*places], Path("/")).items()}
-        return cls({names[place]: path for place, path in places.items()}, {names[place]: place for place in places})
+        names = {mount_path: path.name for mount_path, path in moved_places([*places], Path("/")).items()}
+        return cls(
+            {names[mount_path]: path for mount_path, path in places.items()},
+            {names[mount_path]: mount_path for mount_path in places},
+        )
 
     @classmethod
     def recorded(cls, data: Mapping[str, Any] | None) -> Workspaces | None:
@@ -44,7 +47,7 @@ class Workspaces(NamedTuple):
         if not data:
             return None
         places = data.get("places") or {"": data["path"]}
-        return cls.bound({str(place): Path(path) for place, path in places.items()})
+        return cls.bound({str(mount_path): Path(path) for mount_path, path in places.items()})
 
     @property
     def first(self) -> Path:
@@ -71,8 +74,8 @@ class Workspaces(NamedTuple):
 
     def in_sandbox(self, path: str) -> str:
         """Return a path of the tree as a path in the sandbox; with one workspace it stays relative."""
-        name, _, rest = path.partition("/")
-        return f"{self.places[name]}/{rest}" if name in self.places else path
+        name, _, subpath = path.partition("/")
+        return f"{self.places[name]}/{subpath}" if name in self.places else path
 
     def scan(
         self, keeper: SnapshotStore, *, taken_ns: int = 0, before: Manifest | None = None, git: bool = True
@@ -82,14 +85,14 @@ class Workspaces(NamedTuple):
         Raises:
             UsageError: a directory cannot be read, or is over a limit.
         """
-        found = Manifest(taken_ns, {}, {})
+        combined = Manifest(taken_ns, {}, {})
         for name, directory in self.directories.items():
-            known = _below(name, before or _EMPTY)
-            one = scan(directory, keeper, taken_ns=taken_ns, before=known, git=git)
-            found.entries.update({_joined(name, path): entry for path, entry in one.entries.items()})
-            found.left_out.update({_joined(name, path): why for path, why in one.left_out.items()})
-            found = found._replace(special=found.special + one.special)
-        return found
+            previous = _below(name, before or _EMPTY)
+            manifest = scan(directory, keeper, taken_ns=taken_ns, before=previous, git=git)
+            combined.entries.update({_joined(name, path): entry for path, entry in manifest.entries.items()})
+            combined.left_out.update({_joined(name, path): reason for path, reason in manifest.left_out.items()})
+            combined = combined._replace(special=combined.special + manifest.special)
+        return combined
 
     def write(self, changes: Sequence[FileChange], store: SnapshotStore, *, git: bool) -> list[UnappliedChange]:
         """Apply changes to paths of the tree; return those that failed. See `write_changes`.
@@ -102,9 +105,13 @@ class Workspaces(NamedTuple):
         refused: list[UnappliedChange] = []
         for name, directory in self.directories.items():
             prefix = _joined(name, "")
-            own = [one._replace(path=one.path.removeprefix(prefix)) for one in changes if one.path.startswith(prefix)]
-            failed = write_changes(directory, own, store, git=git) if own else []
-            refused += [one._replace(path=_joined(name, one.path)) for one in failed]
+            own_changes = [
+                change._replace(path=change.path.removeprefix(prefix))
+                for change in changes
+                if change.path.startswith(prefix)
+            ]
+            failed = write_changes(directory, own_changes, store, git=git) if own_changes else []
+            refused += [change._replace(path=_joined(name, change.path)) for change in failed]
         return refused
 
 
@@ -117,5 +124,5 @@ def _below(name: str, tree: Manifest) -> Manifest:
     if not name:
         return tree
     prefix = _joined(name, "")
-    found = {path.removeprefix(prefix): entry for path, entry in tree.entries.items() if path.startswith(prefix)}
-    return tree._replace(entries=found, left_out={})
+    entries = {path.removeprefix(prefix): entry for path, entry in tree.entries.items() if path.startswith(prefix)}
+    return tree._replace(entries=entries, left_out={})
