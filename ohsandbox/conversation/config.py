@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.environment.skill_servers import SkillServersPolicy
     from ohsandbox.llm import ChatModel
     from ohsandbox.runtime.base import Runtime
-    from ohsandbox.secrets import Masker
 
 
 _TOOL_CHOICES = ("auto", "required", "none")
@@ -84,8 +83,7 @@ class ConversationConfig:
         self.given_secrets = secrets
         self.secrets = secrets or Secrets()
         """After `load`, includes those of the settings, and masks the host's keys."""
-        self.outside: Mapping[str, str] = {}
-        """Values of the runtime's credentials, which never enter the sandbox; they are masked all the same."""
+        self._outside: Mapping[str, str] = {}
         self._agent_is_ours = agent is None
         self._limits_given = limits is not None
         self._checkpoints = checkpoints
@@ -145,13 +143,16 @@ class ConversationConfig:
 
         return screen
 
-    def load(self) -> None:
+    def load(self, outside: Mapping[str, str]) -> None:
         """Open the agent's model if it has none, and take limits and secrets from the settings if these are known.
+
+        outside are the values of the runtime's credentials, which never enter the sandbox; they are masked, too.
 
         Raises:
             UsageError: no model is named, it cannot be opened, its price is unknown and the cost is limited, or a
                 secret of the settings has no value or is the model's own key.
         """
+        self._outside = outside
         if self.agent.llm is None:
             settings = self.read_settings()
             self.agent = _with_model(self.agent, settings)
@@ -165,8 +166,8 @@ class ConversationConfig:
             self.secrets = Secrets.load(self.settings.secrets)
         self._hide_keys()
 
-    def use_model(self, model: ChatModel) -> Masker:
-        """Set another model for the agent; return the masker that also hides its key.
+    def use_model(self, model: ChatModel) -> None:
+        """Set another model for the agent; from now on its key is masked, too.
 
         Raises:
             UsageError: a secret is the model's key, or the cost is limited and its price is unknown.
@@ -179,11 +180,10 @@ class ConversationConfig:
         except BaseException:
             self.agent = before
             raise
-        return self.secrets.masker
 
     def _hide_keys(self) -> None:
         own = keys_of(self.llm)
-        self.secrets = self.secrets.hiding({**host_keys(), **self.outside, **own}, never=own.values())
+        self.secrets = self.secrets.hiding({**host_keys(), **self._outside, **own}, never=own.values())
 
     def check_prices(self, limits: RunLimits) -> None:
         """Check that a cost limit can be enforced, for the agent and for the agents that it has as tools."""

@@ -18,7 +18,8 @@ from ohsandbox.conversation.methods.model_side import ModelSide
 from ohsandbox.conversation.methods.time_travel import TimeTravel
 from ohsandbox.conversation.run.limits import RunLimits
 from ohsandbox.conversation.run.result import RunResult
-from ohsandbox.conversation.run.runner import STOP_TIMEOUT_S, Runner, RunThread
+from ohsandbox.conversation.run.run_thread import STOP_TIMEOUT_S, RunThread
+from ohsandbox.conversation.run.runner import Runner
 from ohsandbox.conversation.storage import find_conversation
 from ohsandbox.conversation.storage.autoresume import ResumeOptions, adopt, class_or_instance
 from ohsandbox.conversation.storage.metadata import ConversationStore, FileConversationStore, root_of
@@ -102,9 +103,8 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
             UsageError: an argument has a wrong type, the id is invalid, or a policy or one of the agent's tools does
                 not exist.
         """
-        self.id = new_id() if conversation_id is None else check_id(conversation_id)
         root = root_of("persist_dir", persist_dir)
-        self.directory = root / self.id
+        conversation_id = new_id() if conversation_id is None else check_id(conversation_id)
         self._closed = False
         expect_method("metadata_store", metadata_store, "save", "a ConversationStore")
         self._store = metadata_store or FileConversationStore(root)
@@ -113,7 +113,9 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
             confirmation=confirmation, security_analyzer=security_analyzer, secrets=secrets, checkpoints=checkpoints,
             skill_servers=skill_servers, depth=depth,
         )  # fmt: skip
-        self._log = ConversationLog(self.directory, conversation_id=self.id)
+        self._log = ConversationLog(
+            root / conversation_id, conversation_id=conversation_id, masker=lambda: self._config.secrets.masker
+        )
         self._run_began = self._log.position
         self._stream = StreamRelay(self._log)
         self._statuses: Listeners[str] = Listeners()
@@ -161,8 +163,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
             return target(persist_dir=root, conversation_id=find_conversation(root, conversation_id), **options)
         if persist_dir is not None or options:
             raise UsageError("conversation.autoresume() takes an id alone. Use Conversation.autoresume(id, ...).")
-        target.directory = adopt(target._log, conversation_id)
-        target.id = target.directory.name
+        adopt(target._log, conversation_id)
         return target.start()
 
     # --- opening and closing ----------------------------------------------------------------------
@@ -202,14 +203,14 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         if self.runtime is not None:
             check_place(self.directory, self.runtime)
             self.agent.check_names(self.runtime)
-            self._config.outside = self.runtime.outside_secrets
-        self._config.load()
+        self._config.load(outside={} if self.runtime is None else self.runtime.outside_secrets)
         self._environment.read_servers()
         self.agent.preload()
-        take = (self.resume_state.add, self._run_thread.recall, self._approvals.standing.add)
-        self._log.open(*take, masker=self._config.secrets.masker)
+        self._log.open(self.resume_state.add, self._approvals.standing.add)
         self._run_began = self._log.position
-        self._run_thread.take_over(is_finished=self.resume_state.is_finished, is_asking=bool(self.pending))
+        self._run_thread.restore_status(
+            self._log.metadata().status, is_finished=self.resume_state.is_finished, is_waiting=bool(self.pending)
+        )
 
     def _subagent_conversation(
         self, agent: Agent, runtime: Runtime, *, conversation_id: str, limits: RunLimits
@@ -309,7 +310,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         """
         settled = {ConversationStatus.WAITING_FOR_CONFIRMATION, ConversationStatus.FINISHED}
         self.start()
-        return self._run_thread.begin_where(lambda: self.status() not in settled and self._log.history.needs_answer)
+        return self._run_thread.begin_if(lambda: self.status() not in settled and self._log.history.needs_answer)
 
     # --- answering for calls ----------------------------------------------------------------------
 
@@ -357,7 +358,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
             OhsandboxError: as for `start`.
         """
         self.start()
-        return self._run_thread.begin_where(lambda: self._log.history.held.is_decided)
+        return self._run_thread.begin_if(lambda: self._log.history.held.is_decided)
 
     @property
     def approvals(self) -> list[Approval]:
@@ -396,7 +397,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         self.start()
         with self._log.lock:
             self._approvals.decide(decision, by=by)
-            self._run_thread.begin_where(lambda: run and not self.pending)
+            self._run_thread.begin_if(lambda: run and not self.pending)
 
     # --- looking on -------------------------------------------------------------------------------
 
@@ -410,6 +411,16 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         return self._run_thread.error
 
     # --- what it is made of -----------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The id of the conversation."""
+        return self._log.conversation_id
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the conversation, with its log."""
+        return self._log.directory
 
     @property
     def agent(self) -> Agent:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from ohsandbox import events
 from ohsandbox.agent import History
 from ohsandbox.arguments import wrong
-from ohsandbox.conversation.run.limits import Spending, StuckDetector
+from ohsandbox.conversation.run.limits import Spending
+from ohsandbox.conversation.run.stuck import StuckDetector
 from ohsandbox.conversation.storage.metadata import MetadataProjection
 from ohsandbox.errors import UsageError
 from ohsandbox.events import KNOWN_TYPES, EventBody
@@ -116,8 +117,8 @@ class _Lock:
 class ConversationLog:
     """Stores each event, then updates the projections (history, spending, checkpoints...), then calls the listeners."""
 
-    def __init__(self, directory: Path, *, conversation_id: str) -> None:
-        """Create the log object; nothing is opened yet."""
+    def __init__(self, directory: Path, *, conversation_id: str, masker: Callable[[], Masker] = Masker) -> None:
+        """Create the log object; nothing is opened yet. masker returns the present masker: see `masker`."""
         self.directory = directory
         self.conversation_id = conversation_id
         self.listeners: Listeners[SDKEvent] = Listeners()
@@ -126,8 +127,7 @@ class ConversationLog:
 
         Listeners are called after its release, since one of them may wait for another thread.
         """
-        self.masker = Masker()
-        """Masks secrets in each event before it is stored, passed to listeners, or shown to the model."""
+        self._present_masker = masker
         self.history = History()
         self.spending = Spending()
         self.stuck = StuckDetector()
@@ -140,24 +140,28 @@ class ConversationLog:
         """Whether events can be stored."""
         return self._log is not None
 
-    def open(self, *take: Callable[[SDKEvent], None], masker: Masker | None = None) -> None:
-        """Open the log and add its events to the projections.
+    @property
+    def masker(self) -> Masker:
+        """Masks secrets in each event before it is stored, passed to listeners, or shown to the model."""
+        return self._present_masker()
 
-        Args:
-            take: functions to call with each event.
-            masker: masks secrets in future events; None masks none.
+    def select(self, conversation_id: str) -> None:
+        """Be the log of another conversation, stored beside this one; only before `open`."""
+        self.conversation_id, self.directory = conversation_id, self.directory.parent / conversation_id
+
+    def open(self, *take: Callable[[SDKEvent], None]) -> None:
+        """Open the log, add its events to the projections, and call each function of take with each of them.
 
         Raises:
             ConversationOpenError: another process has the conversation open.
             LogCorruptError: the log is damaged.
             UsageError: the directory cannot be used.
         """
-        self.masker = masker or Masker()
 
         def replay(event: SDKEvent) -> None:
             self._metadata.add(event)
             if event.type in KNOWN_TYPES:
-                for add in (self.history.add, self.spending.recall, self.stuck.add, self.files.add, *take):
+                for add in (self.history.add, self.spending.replay, self.stuck.add, self.files.add, *take):
                     add(event)
 
         self._log = EventLog(self.directory, conversation_id=self.conversation_id, take=replay)

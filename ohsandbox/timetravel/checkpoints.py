@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from ohsandbox import events
@@ -176,12 +177,18 @@ class CheckpointRecorder:
         self._log = log
         self._runtime = runtime
         self._enabled = enabled and runtime is not None and runtime.keeps_checkpoints
-        self._snapshots = SnapshotStore(log.directory / SNAPSHOTS_NAME)
-        self._tools = ToolStateSnapshots(log.directory)
         is_new = runtime is not None and runtime.resumed is not None and runtime.resumed.how == "new"
         self._looked = runtime is None or not (runtime.host_workspace or is_new)
         """Whether the log's record of the files still holds: a bound workspace may have changed since the last run."""
         self._begun = self._given_up = False
+
+    @cached_property
+    def _snapshots(self) -> SnapshotStore:
+        return SnapshotStore(self._log.directory / SNAPSHOTS_NAME)
+
+    @cached_property
+    def _tools(self) -> ToolStateSnapshots:
+        return ToolStateSnapshots(self._log.directory)
 
     def __enter__(self) -> Self:
         return self

@@ -147,10 +147,12 @@ class Environment:
         Raises:
             MCPConfigError: the configuration is invalid, or a variable is not set.
         """
+        if self._tools is not None:
+            return
         servers = self.read_servers()
         if self._has_looked and not ((servers is not None and servers.to_begin) or self._skill_servers.approved):
             return
-        if self._tools is None and self.runtime is not None and self.runtime.is_alive():
+        if self.runtime is not None and self.runtime.is_alive():
             self._look_at_skills(self.runtime)
             to_begin = self._skill_servers.approved or (servers is not None and servers.to_begin)
             if self._skill_servers.waiting is None and to_begin:

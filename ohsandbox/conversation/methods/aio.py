@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from ohsandbox.arguments import check_wait
-from ohsandbox.conversation.run.runner import STOP_TIMEOUT_S
+from ohsandbox.conversation.run.run_thread import STOP_TIMEOUT_S
 from ohsandbox.runtime.aio import in_thread, to_thread
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.conversation.run.result import RunResult
-    from ohsandbox.conversation.run.runner import RunThread
+    from ohsandbox.conversation.run.run_thread import RunThread
     from ohsandbox.events import ConversationStatus, SDKEvent
 
 

@@ -8,7 +8,6 @@ from ohsandbox.persistence import LOG_NAME, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ohsandbox.agent.agent import ToolsMap
     from ohsandbox.conversation.config import ConversationConfig
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 class ObservedConversation:
     """The methods of a conversation that report what it does."""
 
-    directory: Path
     _config: ConversationConfig
     _environment: Environment
     _log: ConversationLog
@@ -34,7 +32,7 @@ class ObservedConversation:
 
     def events(self) -> list[SDKEvent]:
         """Return all events of the log so far, read from disk."""
-        return read_events(self.directory)
+        return read_events(self._log.directory)
 
     @property
     def cost(self) -> ConversationCost:
@@ -45,7 +43,7 @@ class ObservedConversation:
         """
         from ohsandbox.conversation.cost import ConversationCost, cost_of  # noqa: PLC0415 - for who asks
 
-        return cost_of(self.directory) if (self.directory / LOG_NAME).exists() else ConversationCost(())
+        return cost_of(self._log.directory) if (self._log.directory / LOG_NAME).exists() else ConversationCost(())
 
     @property
     def context(self) -> ContextUse:

@@ -13,7 +13,7 @@ from ohsandbox.errors import UsageError
 if TYPE_CHECKING:
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog
-    from ohsandbox.conversation.run.runner import RunThread
+    from ohsandbox.conversation.run.run_thread import RunThread
     from ohsandbox.llm import ChatModel
     from ohsandbox.persistence.log import LogPosition
 
@@ -56,7 +56,7 @@ class ModelSide(ABC):
         with self._log.lock:
             if self._run_thread.is_on:
                 raise UsageError("The conversation runs. Stop it before you give it another model.")
-            self._log.masker = self._config.use_model(model)
+            self._config.use_model(model)
             if self._log.has_events:
                 message = f"The model is {model.name} from now on."
                 self._log.emit(events.notice(code=MODEL_CHANGED, message=message, model=model.name))

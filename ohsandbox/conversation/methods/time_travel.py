@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 class TimeTravel(ABC):
     """The methods that go back. Those that return another conversation do not start it, and leave this one as it is."""
 
-    directory: Path
     _log: ConversationLog
 
     @property
@@ -59,7 +58,7 @@ class TimeTravel(ABC):
         seq = keep_now(self._log, self.runtime) if at is None else _seq_of(at)
         expect("at", seq, int, optional=False)
         self._check_same_workspaces(seq)
-        forked = fork_into(self.directory, seq, workspace=None if workspace is None else Path(workspace))
+        forked = fork_into(self._log.directory, seq, workspace=None if workspace is None else Path(workspace))
         workspace_copy = None if forked.workspace is None else forked.workspace.for_runtime()
         return self._sibling(forked.id, self._forked_runtime(forked, workspace_copy))
 
@@ -78,7 +77,7 @@ class TimeTravel(ABC):
 
         expect("turns", turns, int, optional=False)
         self._check_idle("Stop it first.")
-        forked, _ = undoing.undo(undoing.plan_undo(self.directory, turns))
+        forked, _ = undoing.undo(undoing.plan_undo(self._log.directory, turns))
         stays = None if self.runtime is None else self.runtime.host_workspaces or None
         return self._sibling(forked.id, self._forked_runtime(forked, stays))
 
@@ -95,7 +94,7 @@ class TimeTravel(ABC):
         from ohsandbox.timetravel import undo as undoing  # noqa: PLC0415 - as in `fork`
 
         self._check_idle("Stop it first.")
-        plan = undoing.plan_redo(self.directory)
+        plan = undoing.plan_redo(self._log.directory)
         older, _ = undoing.redo(plan)
         checkpoints = CheckpointIndex.of(older).kept
         runtime = self.runtime
@@ -120,7 +119,7 @@ class TimeTravel(ABC):
         from ohsandbox.timetravel.workspace_diff import diff_workspace  # noqa: PLC0415 - as in `fork`
 
         first, last = (None if event is None else _seq_of(event) for event in (since, until))
-        with diff_workspace(self.directory, first, last) as work:
+        with diff_workspace(self._log.directory, first, last) as work:
             return b"".join(part.text for part in patch_of(work.changes, work.store.content))
 
     def _check_idle(self, remedy: str) -> None:
@@ -129,7 +128,7 @@ class TimeTravel(ABC):
 
     def _check_same_workspaces(self, seq: int) -> None:
         """Check that the workspaces at the event have the places of the runtime's; raise UsageError if not."""
-        recorded = Workspaces.recorded(find_checkpoint(self.directory, max(seq, 0)).data.get("workspace"))
+        recorded = Workspaces.recorded(find_checkpoint(self._log.directory, max(seq, 0)).data.get("workspace"))
         now = None if self.runtime is None else Workspaces.bound(self.runtime.host_workspaces)
         if recorded is not None and now is not None and recorded.places != now.places:
             raise UsageError(f"The workspaces were {recorded} then, and are {now} now. Fork it with those of then.")

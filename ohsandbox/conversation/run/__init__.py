@@ -1,5 +1,6 @@
 """One run of a conversation.
 
-`runner` runs it in a thread, `loop` repeats the agent's steps, `limits` ends it when too much is used or the agent is
-stuck, and `result` is the caller's result.
+`run_thread` has one run at a time in a thread, `runner` prepares it, `loop` repeats the agent's steps, `condensation`
+shortens the model's input between them, `limits` ends it when too much is used, `stuck` when the model repeats itself,
+and `result` is the caller's result.
 """

@@ -1,32 +1,27 @@
-"""Limits of a conversation: `RunLimits`, what is used of them (`Spending`), and a model that repeats itself."""
+"""Limits of a conversation: `RunLimits`, what is used of them (`Spending`), and the time limit (`Deadline`)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import threading
 import time
-from collections import deque
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field
 
-from ohsandbox import events
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import LimitReachedError, UsageError
-from ohsandbox.tools import hint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-    from ohsandbox.events import EventBody, SDKEvent
+    from ohsandbox.events import SDKEvent
     from ohsandbox.llm import ChatModel
 
-_NUDGED = "Repetition"
-"""Code of the notice that tells the model that it repeats itself."""
+MAX_STUCK_AFTER = 20
+"""Upper bound of both thresholds; `StuckDetector` keeps twice as many calls in memory."""
 
-_MAX_STUCK_AFTER = 20
-"""Upper bound of both thresholds; twice as many calls are kept in memory."""
+INTERRUPT_EVERY_S = 0.5
+"""Seconds between interrupts: one may come before the command begins, so they are repeated until the run has ended."""
 
 
 class RunLimits(ConfigModel):
@@ -46,9 +41,9 @@ class RunLimits(ConfigModel):
     """A model with unknown price is refused; an answer of unknown cost ends the run."""
     stuck_detection: bool = True
     """Whether a model that repeats itself is told so, and then stopped; see `StuckDetector`."""
-    nudge_after: int | None = Field(default=3, ge=2, le=_MAX_STUCK_AFTER)
+    nudge_after: int | None = Field(default=3, ge=2, le=MAX_STUCK_AFTER)
     """Number of repetitions after which the model is told what it repeats; None never tells it."""
-    stuck_after: int = Field(default=4, ge=2, le=_MAX_STUCK_AFTER)
+    stuck_after: int = Field(default=4, ge=2, le=MAX_STUCK_AFTER)
     """Number of repetitions after which the run ends."""
 
 
@@ -109,7 +104,7 @@ class Spending:
         self.iterations += event.data.get("requests", 0)  # of sub-agents and tools, reported in notices
         self._spoken_to = self._spoken_to or event.type == "user_message"
 
-    def recall(self, event: SDKEvent) -> None:
+    def replay(self, event: SDKEvent) -> None:
         """Add an event of an earlier process, whose requests are counted by their answers."""
         if event.type == "user_message":
             self.iterations = 0
@@ -173,113 +168,32 @@ def _reached(name: str, used: float, limit: float, unit: str) -> LimitReachedErr
     return LimitReachedError(message, code=_CODES[name])
 
 
-class _Turn:
-    """A call and its result; their digests are computed at first use, which is rare."""
+class Deadline:
+    """A block with a time limit: after it has passed, a function is called repeatedly until the block is left."""
 
-    def __init__(self, call: SDKEvent | None, result: SDKEvent) -> None:
-        called = {} if call is None else call.data
-        self.name: str = result.data["name"]
-        self.is_thought = hint_of(self.name, called).kind == "thought"
-        self.response_id: str = called.get("response_id", "")
-        self._arguments: str = called.get("arguments", "{}")
-        self._result: dict[str, Any] = result.data["result"]
+    def __init__(self, seconds: float | None, cut: Callable[[], None]) -> None:
+        """Call cut, which must return soon, in another thread after so many seconds; None never calls it."""
+        self.passed = False
+        self._seconds = seconds
+        self._cut = cut
+        self._left = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    @cached_property
-    def call(self) -> bytes:
-        """Digest of name, result and arguments; key order, whitespace and `security_risk` do not count."""
-        arguments = json.loads(self._arguments)
-        arguments.pop("security_risk", None)
-        return _digest(self.name, arguments, self._result)
+    def __enter__(self) -> Self:
+        if self._seconds is not None:
+            self._thread = threading.Thread(target=self._watch, name="ohsandbox-deadline", daemon=True)
+            self._thread.start()
+        return self
 
-    @cached_property
-    def error(self) -> bytes | None:
-        """Digest of name and error; None if the call succeeded."""
-        return _digest(self.name, self._result) if self._result["status"] == "error" else None
+    def __exit__(self, *_: object) -> None:
+        """Wait until no call of cut is running; none comes after this."""
+        self._left.set()
+        if self._thread is not None:
+            self._thread.join()
 
-    def repeats(self, other: _Turn) -> bool:
-        """Whether other is the same call of the same response: the model wrote both before it saw a result."""
-        if not self.response_id or self.response_id != other.response_id:
-            return False
-        return self.call == other.call or (self.error is not None and self.error == other.error)
-
-
-class StuckDetector:
-    """Detects repetitions, from the events. A user message resets it; polls of a running command do not count.
-
-    n repetitions are one of these: n times in a row the same call with the same result; n times in a row the same error
-    of the same tool, with any arguments; n - 1 times (at least 2) two alternating calls with the same results; 2 n
-    thoughts in a row.
-    """
-
-    def __init__(self) -> None:
-        self._calls: dict[str, SDKEvent] = {}
-        self._turns: deque[_Turn] = deque(maxlen=2 * _MAX_STUCK_AFTER)
-        self._since_nudge = 0
-        """Number of turns since the model was last told: it is told of each once."""
-
-    def add(self, event: SDKEvent) -> None:
-        """Handle the next event."""
-        if event.type == "user_message":
-            self._turns.clear()
-            self._calls.clear()
-            self._since_nudge = 0
-        elif event.type == "tool_call":
-            self._calls[event.data["tool_call_id"]] = event
-        elif event.type == "notice" and event.data.get("code") == _NUDGED:
-            self._since_nudge = 0
-        elif event.type == "tool_result" and not (event.data.get("details") or {}).get("running"):
-            turn = _Turn(self._calls.pop(event.data["tool_call_id"], None), event)
-            if not any(turn.repeats(other) for other in self._turns):
-                self._turns.append(turn)
-                self._since_nudge += 1
-
-    def check(self, limits: RunLimits) -> None:
-        """Check that the last calls are not repetitions.
-
-        Raises:
-            LimitReachedError: there were `stuck_after` repetitions; its code is Stuck.
-        """
-        if why := _repetition([*self._turns], limits.stuck_after):
-            raise LimitReachedError(
-                f"The model goes round in circles: {why}. Tell it what to do otherwise.", code="Stuck"
-            )
-
-    def nudge(self, limits: RunLimits) -> EventBody | None:
-        """Return the notice for the model if there were `nudge_after` repetitions since the last one, else None."""
-        if limits.nudge_after is None:
-            return None
-        why = _repetition([*self._turns][max(0, len(self._turns) - self._since_nudge) :], limits.nudge_after)
-        if why is None:
-            return None
-        message = (
-            f"You repeat yourself: {why}. The same again will change nothing. Try another way, or tell the user what "
-            "stops you; if you go on like this, the run is ended."
-        )
-        return events.notice(code=_NUDGED, message=message, to_model=True)
-
-
-def _repetition(turns: list[_Turn], times: int) -> str | None:
-    """Return what the last turns repeat so many times; None if they do not."""
-    last = turns[-times:]
-    if len(last) == times:
-        if _same(turn.call for turn in last):
-            return f"{times} times the same call of {last[-1].name} with the same result"
-        errors = [turn.error for turn in last]
-        if errors[0] is not None and _same(errors):
-            return f"{times} times the same error of {last[-1].name}"
-    rounds = max(times - 1, 2)
-    pairs = turns[-2 * rounds :]
-    if len(pairs) == 2 * rounds and all(_same(turn.call for turn in half) for half in (pairs[::2], pairs[1::2])):
-        return f"{pairs[-2].name} and {pairs[-1].name} in turn, {rounds} times with the same results"
-    thoughts = turns[-2 * times :]
-    if len(thoughts) == 2 * times and all(turn.is_thought for turn in thoughts):
-        return f"{2 * times} thoughts in a row and no action"
-    return None
-
-
-def _digest(*parts: Any) -> bytes:
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).digest()
-
-
-def _same(values: Iterable[Any]) -> bool:
-    return len(set(values)) == 1
+    def _watch(self) -> None:
+        wait_s = min(max(0.0, self._seconds or 0.0), threading.TIMEOUT_MAX)
+        while not self._left.wait(wait_s):
+            self.passed = True
+            self._cut()
+            wait_s = INTERRUPT_EVERY_S

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ohsandbox import events
 from ohsandbox.agent import StepOutcome
+from ohsandbox.conversation.run.limits import Deadline
 from ohsandbox.errors import ModelError
 from ohsandbox.events import EXIT, ConversationStatus
 from ohsandbox.llm.errors import ContextWindowError
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
-    from ohsandbox.agent import Agent
     from ohsandbox.agent.agent import ToolsMap
-    from ohsandbox.agent.condenser import Ask
     from ohsandbox.agent.execution import Step
     from ohsandbox.agent.held import Screen
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.log import ConversationLog
-    from ohsandbox.events import CondensationReason, EventBody
+    from ohsandbox.conversation.run.condensation import CondensationTrigger
+    from ohsandbox.events import EventBody
     from ohsandbox.llm.chat import OnEvent
     from ohsandbox.timetravel.checkpoints import CheckpointRecorder
-
-_CUT_EVERY_S = 0.5
-"""Seconds between interrupts: one may come before the command begins, so they are repeated until the run has ended."""
-
-NEAR = 0.8
-"""Share of the model's context window that a request may fill; the rest is for its answer and the calls' results."""
 
 _STATUS_AFTER = {
     StepOutcome.IDLE: ConversationStatus.IDLE,
@@ -174,90 +168,3 @@ class Loop:
         result = events.ToolResult.failed(self._why_cut() or "")
         for call_id, name in self.log.history.unanswered.items():
             self.log.emit(events.tool_result(tool_call_id=call_id, name=name, result=result))
-
-
-class Deadline:
-    """A block with a time limit: after it has passed, a function is called repeatedly until the block is left."""
-
-    def __init__(self, seconds: float | None, cut: Callable[[], None]) -> None:
-        """Call cut, which must return soon, in another thread after so many seconds; None never calls it."""
-        self.passed = False
-        self._seconds = seconds
-        self._cut = cut
-        self._left = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        if self._seconds is not None:
-            self._thread = threading.Thread(target=self._watch, name="ohsandbox-deadline", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Wait until no call of cut is running; none comes after this."""
-        self._left.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        wait_s = min(max(0.0, self._seconds or 0.0), threading.TIMEOUT_MAX)
-        while not self._left.wait(wait_s):
-            self.passed = True
-            self._cut()
-            wait_s = _CUT_EVERY_S
-
-
-class CondensationTrigger:
-    """Asks the agent's condenser when a condensation is due, and stores the summary."""
-
-    def __init__(self, agent: Agent, log: ConversationLog, ask: Ask) -> None:
-        """Create it for one run. ask sends a prompt to the model outside of the history."""
-        self._agent = agent
-        self._log = log
-        self._ask = ask
-        self._was_too_long = False
-
-    def before_request(self) -> None:
-        """Condense if the model has requested it, or if the last request came near the model's limit.
-
-        Raises:
-            ModelError: the model gave no summary.
-        """
-        history, llm = self._log.history, self._agent.llm
-        window = None if llm is None else llm.context_tokens
-        if history.condensation_requested:
-            self._condense("requested")
-        elif history.prompt_tokens and window is not None and history.prompt_tokens >= NEAR * window:
-            self._condense("near the limit")
-
-    def now(self) -> bool:
-        """Condense because a person asks for it; return whether there was anything to leave out.
-
-        Raises:
-            ModelError: the model gave no summary.
-        """
-        return self._condense("by the user")
-
-    def after_refusal(self) -> bool:
-        """Condense after the provider refused the request as too long; return whether to send it again.
-
-        This happens once: a request that is too long after condensation stays too long.
-        """
-        if self._was_too_long:
-            return False
-        self._was_too_long = True
-        return self._condense("over the limit")
-
-    def after_answer(self) -> None:
-        """Allow the next condensation after a refusal, since the model has answered."""
-        self._was_too_long = False
-
-    def _condense(self, reason: CondensationReason) -> bool:
-        history = self._log.history
-        [*messages] = history.messages(system=False)
-        condensation = self._agent.condenser.condense(messages, self._ask)
-        if condensation is None:
-            history.condensation_requested = False
-            return False
-        self._log.emit(events.condensation(**condensation._asdict(), reason=reason))
-        return True

@@ -11,7 +11,6 @@ from ohsandbox.persistence import LOG_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ohsandbox.agent import Agent
     from ohsandbox.conversation.approvals.analysis import SecurityAnalyzer
@@ -58,8 +57,8 @@ class class_or_instance(Generic[P, R]):  # noqa: N801 - a decorator, as classmet
         return functools.partial(self._function, owner if instance is None else instance)
 
 
-def adopt(log: ConversationLog, wanted: str | None) -> Path:
-    """Make a log that is not open that of a stored conversation beside it; return its directory.
+def adopt(log: ConversationLog, wanted: str | None) -> None:
+    """Make a log that is not open that of a stored conversation beside it.
 
     None is its own conversation if that is stored, else the newest as for `find_conversation`.
 
@@ -68,12 +67,11 @@ def adopt(log: ConversationLog, wanted: str | None) -> Path:
     """
     is_stored = log.is_open or (log.directory / LOG_NAME).exists()
     if wanted == log.conversation_id or (wanted is None and is_stored):
-        return log.directory
+        return
     existing_id = find_conversation(log.directory.parent, wanted)
     if log.is_open and existing_id != log.conversation_id:
         raise UsageError(
             f"Conversation {log.conversation_id!r} is open and cannot become {existing_id!r}. "
             f"Use Conversation.autoresume({existing_id!r})."
         )
-    log.conversation_id, log.directory = existing_id, log.directory.parent / existing_id
-    return log.directory
+    log.select(existing_id)

@@ -9,8 +9,7 @@ import pytest
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation, RunLimits
 from ohsandbox.conversation.config import limits_of
-from ohsandbox.conversation.run.limits import Spending
-from ohsandbox.conversation.run.loop import Deadline
+from ohsandbox.conversation.run.limits import Deadline, Spending
 from ohsandbox.errors import LimitReachedError, UsageError
 from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.llm import LLM, LLMConfig

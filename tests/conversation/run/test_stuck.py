@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from ohsandbox import events
-from ohsandbox.conversation.run.limits import RunLimits, StuckDetector
+from ohsandbox.conversation.run.limits import RunLimits
+from ohsandbox.conversation.run.stuck import StuckDetector
 from ohsandbox.errors import LimitReachedError
 from ohsandbox.events import EventBody, ToolResult
 from tests.fakes import stamp

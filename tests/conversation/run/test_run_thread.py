@@ -10,7 +10,7 @@ from ohsandbox.conversation import FileConversationStore
 from ohsandbox.conversation.approvals.decisions import Approvals
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.log import ConversationLog
-from ohsandbox.conversation.run.runner import RunThread
+from ohsandbox.conversation.run.run_thread import RunThread
 from ohsandbox.errors import LogWriteError
 from ohsandbox.events import ConversationStatus
 from tests.fakes import FakeModel
@@ -79,9 +79,9 @@ def test_what_is_said_after_the_last_request_is_worked_on_in_the_same_run(run_th
 
     work = FakeRunner(deaf, hearing)
     runs = run_thread(work)
-    assert runs.begin_where(lambda: True)
+    assert runs.begin_if(lambda: True)
     assert begun.wait(60)
-    assert not runs.begin_where(lambda: True)
+    assert not runs.begin_if(lambda: True)
     runs.wake()
     said.set()
     runs.wait(60)
@@ -90,7 +90,7 @@ def test_what_is_said_after_the_last_request_is_worked_on_in_the_same_run(run_th
 
 def test_nothing_begins_where_nothing_is_due(run_thread: Callable[..., RunThread]) -> None:
     runs = run_thread(FakeRunner())
-    assert not runs.begin_where(lambda: False)
+    assert not runs.begin_if(lambda: False)
     assert (runs.status, runs.is_on) == (IDLE, False)
 
 
@@ -114,7 +114,7 @@ def test_whatever_ends_the_work_is_the_error(run_thread: Callable[..., RunThread
         raise fault
 
     runs = run_thread(FakeRunner(broken))
-    assert runs.begin_where(lambda: True)
+    assert runs.begin_if(lambda: True)
     runs.wait(60)
     assert (runs.status, runs.error, runs.is_on) == (ERROR, fault, False)
 
@@ -130,7 +130,7 @@ def test_stop_interrupts_the_work_and_waits_for_its_end(run_thread: Callable[...
     runs = run_thread(work)
     runs.stop(20)
     assert not work.interrupted.is_set()
-    assert runs.begin_where(lambda: True)
+    assert runs.begin_if(lambda: True)
     runs.stop(20)
     assert (runs.status, runs.is_on) == (ConversationStatus.CANCELED, False)
 
@@ -148,6 +148,5 @@ def test_a_status_of_a_dead_process_is_set_right(
     run_thread: Callable[..., RunThread], left: str, facts: tuple[bool, bool], now: str
 ) -> None:
     runs = run_thread()
-    runs.status = ConversationStatus(left)
-    runs.take_over(is_finished=facts[0], is_asking=facts[1])
+    runs.restore_status(ConversationStatus(left), is_finished=facts[0], is_waiting=facts[1])
     assert runs.status.value == now
