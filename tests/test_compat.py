@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import ohsandbox
 from ohsandbox import Agent, Conversation, LLMConfig, UsageError, compat
-from ohsandbox.agent.condenser import NoCondenser, WindowCondenser
+from ohsandbox.agent.condenser import WindowCondenser
 from ohsandbox.schema import Action
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.delegate import DelegateAction
@@ -303,7 +303,7 @@ def test_history_is_a_view_until_something_is_left_out(tmp_path: Path) -> None:
         for word in ("a", "b", "c"):
             conversation.run(word, timeout_s=60)
         events = conversation.events()
-    match compat.condensed_history(NoCondenser(), events, cast("Any", None)):
+    match compat.condensed_history(WindowCondenser(keep_first=20), events, cast("Any", None)):
         case compat.View(events=seen) as view:  # type: ignore[misc] # a NamedTuple by another name
             assert seen == events
             assert [message["role"] for message in view.messages] == ["system", *["user", "assistant"] * 3]

@@ -86,14 +86,6 @@ class Condenser(ABC):
         """
 
 
-class NoCondenser(Condenser):
-    """Drops nothing: the run ends with an error when the conversation is too long."""
-
-    def condense(self, messages: Sequence[Message], ask: Ask) -> Condensation | None:  # noqa: ARG002 - the interface
-        """Return None."""
-        return None
-
-
 class WindowCondenser(Condenser):
     """Keeps the beginning and the newest messages, and drops those in between."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.mcp.config import OLDER_FORMS, ServerConfig, entries_of, server_of
 from ohsandbox.mcp.errors import MCPConfigError
-from ohsandbox.mcp.skill_files import KEY, SkillFiles, TooManySkillsError, find_skill_files
+from ohsandbox.mcp.skill_files import KEY, SkillFiles, TooManySkillsError
 from ohsandbox.review_text import concealed_in
 from ohsandbox.strict_json import parse
 from ohsandbox.text import texts_in
@@ -84,15 +84,6 @@ class SkillServers(NamedTuple):
         """Return the SHA-256, in hex, of place and all definitions with their files: equal if nothing has changed."""
         definitions = [[server.name, server.file, server.definition] for server in self.servers]
         return hashlib.sha256(json.dumps([[*place], definitions], sort_keys=True).encode()).hexdigest()
-
-
-def find_skill_servers(runtime: Runtime) -> SkillServers:
-    """Find the skills' servers below the sandbox's working directory. If any limit is exceeded, none is returned.
-
-    Raises:
-        SandboxUnavailable: the sandbox is unavailable.
-    """
-    return read_skill_servers(find_skill_files(runtime), runtime)
 
 
 def read_skill_servers(files: SkillFiles, runtime: Runtime) -> SkillServers:

@@ -54,6 +54,13 @@ WriteScript = Callable[..., str]
 Answer = bytes | Callable[["subprocess.Popen[bytes]", int], object]
 
 
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    directory = tmp_path / "work"
+    directory.mkdir()
+    return directory
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home of the test's own; no key, model or debug flag of whoever runs it."""

@@ -24,13 +24,6 @@ TOLD = [
 ]
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    directory = tmp_path / "work"
-    directory.mkdir()
-    return directory
-
-
 def told(err: str) -> list[str]:
     return [line.removeprefix("ohsandbox: ") for line in err.splitlines()]
 

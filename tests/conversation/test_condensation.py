@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.agent import Agent, messages_from_events
-from ohsandbox.agent.condenser import Condenser, NoCondenser, SummarizingCondenser, WindowCondenser
+from ohsandbox.agent.condenser import Condenser, SummarizingCondenser, WindowCondenser
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.run.limits import RunLimits
 from ohsandbox.events import ConversationStatus as Status
@@ -75,7 +75,7 @@ def test_what_stays_too_long_ends_the_run_with_the_providers_words(tmp_path: Pat
 
 
 def test_without_a_condenser_too_long_is_the_end(tmp_path: Path) -> None:
-    conversation = run(tmp_path, FakeModel(*turns(6), TOO_LONG), NoCondenser())
+    conversation = run(tmp_path, FakeModel(*turns(6), TOO_LONG), WindowCondenser(keep_first=20))
     assert conversation.error is TOO_LONG
 
 
@@ -97,7 +97,7 @@ def test_model_may_ask_for_it(tmp_path: Path) -> None:
 
 def test_request_that_nothing_can_answer_is_asked_for_once(tmp_path: Path) -> None:
     model = FakeModel(answer("", call("request_condensation")), *turns(2), answer("Done."))
-    conversation = run(tmp_path, model, NoCondenser(), enable_condensation_request=True)
+    conversation = run(tmp_path, model, WindowCondenser(keep_first=20), enable_condensation_request=True)
     assert conversation.status() is Status.IDLE
     assert data_of(conversation.events(), "condensation") == []
 

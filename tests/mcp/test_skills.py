@@ -10,12 +10,15 @@ import pytest
 
 from ohsandbox import CLIRuntime
 from ohsandbox.mcp import skill_files, skills
-from ohsandbox.mcp.skills import SkillServers, find_skill_servers
+from ohsandbox.mcp.skill_files import find_skill_files
+from ohsandbox.mcp.skills import SkillServers, read_skill_servers
 from tests.fakes import RecordingRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from ohsandbox.runtime import Runtime
 
 MICROAGENT = ".openhands/microagents/tools.md"
 SKILL = ".agents/skills/pdf"
@@ -35,8 +38,12 @@ def skill(**servers: Any) -> str:
     return f"---\nname: tools\nmcp_tools:\n  mcpServers: {json.dumps(servers)}\n---\nUse them.\n"
 
 
+def servers_in(runtime: Runtime) -> SkillServers:
+    return read_skill_servers(find_skill_files(runtime), runtime)
+
+
 def found(files: Mapping[str, str | bytes], *, isolated: bool = True) -> SkillServers:
-    return find_skill_servers(Sandbox(files, isolated=isolated))
+    return servers_in(Sandbox(files, isolated=isolated))
 
 
 def of_microagent(text: str | bytes) -> SkillServers:
@@ -146,9 +153,9 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     os.mkfifo(work / ".openhands" / "microagents" / "y.md")
     with CLIRuntime(work, bubblewrap=False, quiet=True) as runtime:
         runtime.isolated = True
-        assert find_skill_servers(runtime) == SkillServers()
+        assert servers_in(runtime) == SkillServers()
         (work / ".openhands" / "microagents" / "z.md").write_text(skill(b={"command": "x"}))
-        assert [one.name for one in find_skill_servers(runtime).servers] == ["b"]
+        assert [one.name for one in servers_in(runtime).servers] == ["b"]
 
 
 # --- what is refused ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.cli.commands.net import old_logs, remove_old_logs
 from ohsandbox.cli.prompts.prompt import ask_yes_no, person_present
-from ohsandbox.cli.rendering.tables import print_json, print_table
+from ohsandbox.cli.rendering.tables import print_list
 from ohsandbox.cli.rendering.text import age, cut, output, progress_text, safe_line, say, size
 from ohsandbox.cli.session.resume import SANDBOX_NAME
 from ohsandbox.errors import SandboxUnavailable, UsageError
@@ -43,16 +43,12 @@ def list_sandboxes(*, labels: Sequence[str] = (), as_json: bool) -> int:
         raise UsageError(f"Invalid --label {wrong[0]!r}: expected NAME=VALUE.")
     with open_inventory() as inventory:
         found = inventory.list_sandboxes(dict(label.split("=", 1) for label in labels))
-    if as_json:
-        print_json({**info._asdict(), "created_at": info.created_at.isoformat()} for info in found)
-    elif not found:
-        print("No sandboxes.")
-    else:
-        rows = [
-            (info.name, info.image, info.state, age(info.created_at), _owner(info), info.conversation or "")
-            for info in found
-        ]
-        print_table(("NAME", "IMAGE", "STATE", "AGE", "OWNER", "CONVERSATION"), rows)
+    rows = [
+        (info.name, info.image, info.state, age(info.created_at), _owner(info), info.conversation or "")
+        for info in found
+    ]
+    headings = ("NAME", "IMAGE", "STATE", "AGE", "OWNER", "CONVERSATION")
+    print_list(found, headings, rows, as_json=as_json, nothing="No sandboxes.")
     return 0
 
 
@@ -142,23 +138,13 @@ def list_images(*, as_json: bool) -> int:
     """Print the images that ohsandbox made."""
     with open_inventory() as inventory:
         found = inventory.list_made_images()
-    if as_json:
-        print_json({**one._asdict(), "created_at": one.created_at.isoformat()} for one in found)
-    elif found:
-        rows = [
-            (
-                one.name,
-                size(one.size_bytes),
-                age(one.created_at),
-                "in use" if one.in_use else "",
-                _KINDS[one.kind],
-            )
-            for one in found
-        ]
-        print_table(("NAME", "SIZE", "AGE", "STATE", "WHAT"), rows)
+    rows = [
+        (one.name, size(one.size_bytes), age(one.created_at), "in use" if one.in_use else "", _KINDS[one.kind])
+        for one in found
+    ]
+    nothing = "No images of ours. `ohsandbox images build` makes those that are shipped."
+    if print_list(found, ("NAME", "SIZE", "AGE", "STATE", "WHAT"), rows, as_json=as_json, nothing=nothing):
         print("They share layers, so their sizes do not add up.")
-    else:
-        print("No images of ours. `ohsandbox images build` makes those that are shipped.")
     return 0
 
 
@@ -199,25 +185,13 @@ def list_caches(*, as_json: bool) -> int:
     """Print the caches of this user, largest first."""
     with open_inventory() as inventory:
         found = inventory.list_caches()
-    if as_json:
-        print_json({**one._asdict(), "used_at": one.used_at.isoformat()} for one in found)
-    elif not found:
-        print("No package caches.")
-    else:
-        rows = [
-            (
-                one.scope,
-                one.image,
-                _mib(one.size_bytes),
-                age(one.used_at),
-                "yes" if one.in_use else "",
-                _cache_id(one),
-            )
-            for one in found
-        ]
-        print_table(("OF", "IMAGE", "SIZE", "LAST USED", "IN USE", "ID"), rows)
-        if sys.stdout.isatty():
-            print("Each holds what pip, uv, npm, apt and cargo downloaded in sandboxes of that directory or name.")
+    rows = [
+        (one.scope, one.image, _mib(one.size_bytes), age(one.used_at), "yes" if one.in_use else "", _cache_id(one))
+        for one in found
+    ]
+    headings = ("OF", "IMAGE", "SIZE", "LAST USED", "IN USE", "ID")
+    if print_list(found, headings, rows, as_json=as_json, nothing="No package caches.") and sys.stdout.isatty():
+        print("Each holds what pip, uv, npm, apt and cargo downloaded in sandboxes of that directory or name.")
     return 0
 
 
@@ -278,23 +252,12 @@ def list_services(sandbox: str | None, *, as_json: bool) -> int:
     """
     with open_inventory() as inventory:
         found = _services_of(inventory, sandbox)
-    if as_json:
-        print_json(info._asdict() for info in found)
-    elif not found:
-        print("No services.")
-    else:
-        rows = [
-            (
-                one.sandbox,
-                one.name,
-                one.image,
-                _service(one),
-                ", ".join(map(str, one.ports)),
-                one.conversation or "",
-            )
-            for one in found
-        ]
-        print_table(("SANDBOX", "SERVICE", "IMAGE", "STATE", "PORTS", "CONVERSATION"), rows)
+    rows = [
+        (one.sandbox, one.name, one.image, _service(one), ", ".join(map(str, one.ports)), one.conversation or "")
+        for one in found
+    ]
+    headings = ("SANDBOX", "SERVICE", "IMAGE", "STATE", "PORTS", "CONVERSATION")
+    print_list(found, headings, rows, as_json=as_json, nothing="No services.")
     return 0
 
 

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.cells import cell_len, set_cell_size
@@ -32,8 +33,25 @@ FILE_COLUMNS = 200
 
 
 def print_json(rows: Iterable[dict[str, Any]]) -> None:
-    """Print rows for `--json` as an array of objects."""
-    print(json.dumps([*rows], indent=2))
+    """Print rows for `--json` as an array of objects; times as ISO 8601."""
+    print(json.dumps([*rows], indent=2, default=datetime.isoformat))
+
+
+def print_list(
+    found: Sequence[Any], headings: Sequence[str], rows: Sequence[Sequence[str]], *, as_json: bool, nothing: str
+) -> bool:
+    """Print named tuples as JSON, or as a table of rows, or the text nothing if there are none.
+
+    Returns:
+        Whether a table was printed.
+    """
+    if as_json:
+        print_json(one._asdict() for one in found)
+    elif not found:
+        print(nothing)
+    else:
+        print_table(headings, rows)
+    return bool(found) and not as_json
 
 
 def print_message(text: object) -> None:

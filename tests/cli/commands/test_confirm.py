@@ -340,29 +340,27 @@ def test_on_this_host_a_person_is_asked_about_what_is_risky(
     assert not (home / ".profile").exists()
 
 
+@pytest.mark.parametrize(
+    ("answers", "ran"),
+    [
+        ([(ASKED, b"o\n"), (ASKED, b"n\n"), (ASKED, b"y\n")], "two\n"),
+        (
+            [(ASKED, b"o\ny\ny\n"), (b"discarded.)", b""), (ASKED, b"y\ny\n"), (b"discarded.)", b""), (ASKED, b"n\n")],
+            "one\n",
+        ),
+    ],
+    ids=["one answer each", "what was typed before its question is discarded"],
+)
 def test_calls_of_one_reply_are_answered_one_by_one(
-    at_terminal: AtTerminal, write_script: WriteScript, workspace: Path
+    at_terminal: AtTerminal, write_script: WriteScript, workspace: Path, answers: list[tuple[bytes, bytes]], ran: str
 ) -> None:
     calls = [{"name": "execute_bash", "arguments": {"command": f"echo {word} >> done"}} for word in ("one", "two")]
     model = write_script({"content": "both", "tool_calls": calls}, ("done", None))
     ended = at_terminal(
         "run", "go", "--confirm", "always", "--model", model, "--runtime", "cli", "--workspace", str(workspace),
-        answers=[(ASKED, b"o\n"), (ASKED, b"n\n"), (ASKED, b"y\n")],
+        answers=answers,
     )  # fmt: skip
-    assert (ended.code, done(workspace)) == (0, "two\n")
-
-
-def test_one_by_one_each_is_answered_by_what_was_typed_after_it(
-    at_terminal: AtTerminal, write_script: WriteScript, workspace: Path
-) -> None:
-    calls = [{"name": "execute_bash", "arguments": {"command": f"echo {word} >> done"}} for word in ("one", "two")]
-    model = write_script({"content": "both", "tool_calls": calls}, ("done", None))
-    ended = at_terminal(
-        "run", "go", "--confirm", "always", "--model", model, "--runtime", "cli", "--workspace", str(workspace),
-        answers=[(ASKED, b"o\ny\ny\n"), (b"discarded.)", b""), (ASKED, b"y\ny\n"), (b"discarded.)", b""),
-                 (ASKED, b"n\n")],
-    )  # fmt: skip
-    assert (ended.code, done(workspace)) == (0, "one\n"), ended.raw[-2000:]
+    assert (ended.code, done(workspace)) == (0, ran), ended.raw[-2000:]
 
 
 @pytest.mark.parametrize("flag", ["--max-time-s", "--max-tokens", "--max-cost-usd", "--max-iterations"])

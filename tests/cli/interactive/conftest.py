@@ -16,13 +16,6 @@ Turns = Callable[..., "Emulator"]
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    directory = tmp_path / "work"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
 def talk(emulator: Callable[..., Emulator], write_script: WriteScript, workspace: Path) -> Turns:
     """Begin a session whose model answers with turns, and wait until it is the person's turn."""
 

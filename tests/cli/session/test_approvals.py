@@ -21,13 +21,6 @@ ONE, TWO = "echo one >> done", "echo two >> done"
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    directory = tmp_path / "work"
-    directory.mkdir()
-    return directory
-
-
-@pytest.fixture
 def options(write_script: WriteScript, workspace: Path) -> tuple[str, ...]:
     """Three commands, of which the first and the last are the same."""
     model = write_script(("", ONE), ("", TWO), ("", ONE), ("all done", None))
