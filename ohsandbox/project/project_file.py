@@ -2,7 +2,7 @@
 
 The file is as untrusted as its repository, so it is only data. It can narrow what the user's settings allow. Everything
 else it asks for (an image is foreign code, a limit may be raised) takes effect only once the user trusts the directory
-with exactly this content. Some settings are always refused in it: see `NEVER`.
+with exactly this content. Some settings are always refused in it: see `setting_rules`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ohsandbox.private_files import open_regular, write_atomically
 from ohsandbox.project.devcontainer import DevContainer, find_devcontainer
 from ohsandbox.project.devcontainer import fault as devcontainer_fault
 from ohsandbox.project.features import staged
+from ohsandbox.project.setting_rules import FILES, NEVER, needs_trust
 from ohsandbox.runtime.build_options import Build
-from ohsandbox.runtime.factory import build_digest, check_mount, default_limits
+from ohsandbox.runtime.factory import build_digest, check_mount
 from ohsandbox.runtime.mount_text import Mount
-from ohsandbox.runtime.runtime_settings import DEFAULT_ALLOW, RESOURCE_LIMITS
 from ohsandbox.settings import Settings, SettingsLayer
 from ohsandbox.text import did_you_mean
 
@@ -42,37 +42,13 @@ TABLE = "ohsandbox"
 MAX_FILE_BYTES = 256 * 1024
 """Maximum size; a pyproject.toml of a large project has 30 KiB."""
 
-NEVER = frozenset(
-    {"api_key", "base_url", "api_version", "custom_llm_provider", "price", "mcpServers", "mcp"}
-)  # fmt: skip
-"""Settings that a project's file can never have, even if trusted: where a key is sent, how its costs are counted,
-programs of this machine (an MCP server's `where: host`). They belong in the user's own settings or on the command
-line."""
 _MAX_NAMED_BYTES = 4 * 1024 * 1024
 """Maximum size of a file that it names; all certificates of a system have 300 KiB."""
 _DEEP_KEY = re.compile(rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
 """Matches `a.a.a.a...`: tomllib takes time quadratic in the parts of a key, up to hours within MAX_FILE_BYTES."""
-_FILES = ("instructions", "ca_bundle")
-"""Settings that name a file, which lies below the project and is part of the trusted content."""
-
 COPIES = "project-files"
 """Directory below the state directory with copies of these files as they were trusted, since the project may change
 before they are used. The modification time is that of the last use."""
-
-_WIDEST_FIRST = {
-    "network": ("open", "allowlist", "none"),
-    "git": ("rw", "guarded", "ro"),
-    "confirm": ("never", "risky", "medium", "always", "plan"),
-    "skill_servers": ("allow", "ask", "never"),
-}
-_UNSET: dict[str, Any] = {
-    "confirm": "risky", "skill_servers": "ask", "network": "allowlist", "allow": DEFAULT_ALLOW,
-}  # fmt: skip
-"""What None means for a setting, in the narrowest sense, such as `risky` on this host; `default_limits` has the
-limits."""
-_LIMITS = ("max_iterations", "max_time_s", "max_tokens", "max_cost_usd", *RESOURCE_LIMITS)
-_NARROWEST = {"profile": "strict", "cache": "none"}
-_GUARDS = ("checkpoints", "stuck_detection")
 
 
 class ProjectSandbox(ConfigModel):
@@ -163,7 +139,10 @@ class Project(NamedTuple):
     def needing_trust(self, base: Settings) -> dict[str, Any]:
         """Return, by name, what the file requests beyond the user's settings; empty if it only narrows them."""
         typed = _typed(self.values, self.path)
-        wide = {name: value for name, value in self.values.items() if not _is_narrower(name, typed, base)}
+        wide = {
+            name: value for name, value in self.values.items()
+            if needs_trust(name, getattr(typed, name), getattr(base, name))
+        }  # fmt: skip
         wide |= {name: value for name, value in self._besides(exclude_defaults=True).items() if value}
         if (dev := self.devcontainer) is None or not dev.is_used:
             return wide
@@ -205,7 +184,7 @@ class Project(NamedTuple):
         said = json.dumps([self.values, self._besides(), dev], sort_keys=True, default=str)
         digest = hashlib.sha256(said.encode())
         try:
-            for name in _FILES:
+            for name in FILES:
                 if name in self.contents:
                     digest.update(hashlib.sha256(self.contents[name]).digest())
             if self.build is not None:
@@ -363,14 +342,14 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
     for name, reference in values.get("secrets", {}).items():
         if not reference.startswith("env:"):
             raise _fault(path, f"secret {name!r} is not env:NAME; other files of yours are named on the command line.")
-    for name in _FILES:
+    for name in FILES:
         if name in values:
             values[name] = _below(values[name], name, path, root)
     if options.build is not None:
         options = options.model_copy(update={"build": _below(options.build, "build", path, root)})
     values |= {name: [_absolute(one, path) for one in values[name]] for name in ("mounts",) if name in values}
     options, services, notes = _with_services(options, path, root)
-    contents = {name: _content(values[name], name, path) for name in _FILES if name in values}
+    contents = {name: _content(values[name], name, path) for name in FILES if name in values}
     return Project(path, root, values, options, notes, contents, services=services)
 
 
@@ -440,25 +419,6 @@ def _absolute(mount: str, path: Path) -> str:
     named = Mount.parse(mount)
     source = os.path.realpath(path.parent / Path(named.source).expanduser())
     return str(named.model_copy(update={"source": source}))
-
-
-def _is_narrower(name: str, typed: Settings, base: Settings) -> bool:
-    """Whether the project's value of a setting equals the user's, or gives the sandbox and its agent less."""
-    value, before = getattr(typed, name), getattr(base, name)
-    if value == before:
-        return True
-    unset = default_limits() if name in RESOURCE_LIMITS else _UNSET
-    value, before = (unset.get(name) if one is None else one for one in (value, before))
-    if name in _WIDEST_FIRST:
-        order = _WIDEST_FIRST[name]
-        return order.index(value) >= order.index(before)
-    if name in {"allow", "mounts", "forward", "expose_host"}:
-        return isinstance(before, tuple) and isinstance(value, tuple) and {*value} <= {*before}
-    if name in _NARROWEST:
-        return bool(value == _NARROWEST[name])
-    if name in _LIMITS:
-        return value is not None and (before is None or value <= before)
-    return name in _GUARDS and value is True
 
 
 def _fault(path: Path, told: str) -> UsageError:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.errors import UsageError
+from ohsandbox.limit_ranges import RESOURCE_LIMITS
 from ohsandbox.runtime.build_options import checked
 from ohsandbox.runtime.mount_text import Mount, parse_path
 from ohsandbox.runtime.results import PullProgress
@@ -18,7 +19,6 @@ from ohsandbox.runtime.runtime_settings import (
     DEFAULT_BACKEND,
     HOST_BACKEND,
     NETWORK_OPTIONS,
-    RESOURCE_LIMITS,
     ContainerOptions,
     RuntimeSettings,
 )
@@ -90,7 +90,7 @@ def _limits(container: ContainerOptions) -> SandboxLimits | None:
     """Return the limits that the options name; None if they name none."""
     from ohsandbox.runtime.docker import SandboxLimits  # noqa: PLC0415 - only who uses docker imports it
 
-    named = {field: getattr(container, name) for name, field in RESOURCE_LIMITS.items()}
+    named = {limit.field: getattr(container, name) for name, limit in RESOURCE_LIMITS.items()}
     given = {field: value for field, value in named.items() if value is not None}
     if container.accept_unenforced:
         given["enforced"] = False
@@ -163,14 +163,6 @@ def runtime_from(settings: RuntimeSettings, *, progress: Progress | None = None)
         UsageError: the backend is unknown, or refuses an image name, a directory or a combination.
     """
     return backend_info(settings.runtime).create(settings, progress)
-
-
-def default_limits() -> dict[str, Any]:
-    """Return the default values of `RESOURCE_LIMITS`, by name; None means no limit."""
-    from ohsandbox.runtime.docker.config.container_config import DEFAULT_CPUS, SandboxLimits  # noqa: PLC0415 - as above
-
-    defaults = {name: SandboxLimits.model_fields[limit].default for name, limit in RESOURCE_LIMITS.items()}
-    return defaults | {"cpus": DEFAULT_CPUS}
 
 
 def build_digest(build: Build) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final, Literal
 
+from ohsandbox.limit_ranges import RESOURCE_LIMITS, ContainerLimits
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -25,21 +27,12 @@ DEFAULT_ALLOW = ("packages",)
 """Default allowlist of commands: the package registries in the user's own configuration."""
 
 NETWORK_OPTIONS = ("network", "allow", "credential")
-RESOURCE_LIMITS = {"memory": "memory_bytes", "cpus": "cpus", "pids": "pids", "disk": "disk_bytes"}
-"""Limits of a container: their names here, and those in `runtime.docker.SandboxLimits`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContainerOptions:
+class ContainerOptions(ContainerLimits):
     """Options of a new container, its limits among them: fields of `SandboxOptions` (flags) and `Settings` by name."""
 
-    memory: int | None = None
-    """Limit of memory and swap together, in bytes. Of this and the next three, None is the backend's default."""
-    cpus: float | None = None
-    pids: int | None = None
-    """Limit of processes and threads."""
-    disk: int | None = None
-    """Limit of the growth of the root file system, in bytes."""
     cache: str | None = None
     """`project` or a name: package tools keep their downloads for other sandboxes; see `DockerRuntime`."""
     platform: str | None = None

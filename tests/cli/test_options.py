@@ -16,7 +16,7 @@ from ohsandbox.cli.options.typer_options import command, new_app
 from ohsandbox.cli.sandbox.runtime import MAX_IMAGES_NAMED, make_runtime, nearest_images, place_of
 from ohsandbox.conversation.environment.conversation_environment import default_runtime
 from ohsandbox.errors import UsageError
-from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
+from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS, RESOURCE_LIMITS, LimitRange
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.docker import DockerRuntime, SandboxLimits
 from ohsandbox.runtime.docker.config.container_config import ContainerConfig, create_payload
@@ -24,7 +24,7 @@ from ohsandbox.runtime.docker.config.resolve import resolve
 from ohsandbox.runtime.docker.images.engine_images import ImageFacts
 from ohsandbox.runtime.factory import BACKENDS
 from ohsandbox.runtime.local import CLIRuntime
-from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS, ContainerOptions, RuntimeSettings
+from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, ContainerOptions, RuntimeSettings
 from ohsandbox.runtime.service_options import Service
 from ohsandbox.runtime.ssh import SshRuntime
 from ohsandbox.settings import Settings
@@ -93,7 +93,7 @@ def test_no_option_of_the_sandbox_is_lost_on_the_way(monkeypatch: pytest.MonkeyP
     assert BACKENDS["docker"].isolated  # what ports need
     supported = {name for backend in BACKENDS.values() for name in backend.options}
     assert declared - {"runtime", "workspace", "host_workdir"} == supported
-    assert set(RESOURCE_LIMITS.values()) <= SandboxLimits.model_fields.keys()
+    assert {limit.field for limit in RESOURCE_LIMITS.values()} <= SandboxLimits.model_fields.keys()
     seen: list[RuntimeSettings] = []
     monkeypatch.setattr("ohsandbox.cli.sandbox.runtime.runtime_from", lambda asked, **_: seen.append(asked))
     make_runtime(SandboxOptions(allowed=("a.example",)))  # which `--allow` is a part of
@@ -142,7 +142,7 @@ def test_an_option_of_a_container_arrives_from_flag_settings_and_conversation(na
 
 @pytest.mark.parametrize("name", RESOURCE_LIMITS)
 def test_a_limit_of_a_container_arrives_from_flag_settings_and_conversation(name: str) -> None:
-    field = RESOURCE_LIMITS[name]
+    field = RESOURCE_LIMITS[name].field
     least = next(one.ge for one in SandboxLimits.model_fields[field].metadata if isinstance(one, Ge))
     runtimes: list[Runtime] = [make_runtime(_given(f"--{name}", str(least)).with_settings(Settings()))]
     if name in Settings.model_fields:
@@ -158,7 +158,7 @@ def test_a_limit_of_a_container_arrives_from_flag_settings_and_conversation(name
 
 def test_a_limit_of_containers_need_not_be_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ContainerOptions.of(SimpleNamespace(pids=99, more=1)) == ContainerOptions(pids=99)
-    monkeypatch.setitem(RESOURCE_LIMITS, "keep", "enforced")
+    monkeypatch.setitem(RESOURCE_LIMITS, "keep", LimitRange("enforced", 0, 1))
     assert "keep" not in Settings.model_fields
     assert SandboxOptions(memory=1 << 30).with_settings(Settings(pids=99)).pids == 99
 
@@ -188,7 +188,7 @@ def test_a_flag_a_setting_and_the_runtime_have_one_least_value_of_a_limit(name: 
     for value, is_taken in ((least, True), (least - 1 if least > 1 else least / 2, False)):
         assert accepts(lambda given=value: _given(f"--{name}", str(given))) is is_taken  # type: ignore[misc]
         assert accepts(lambda given=value: Settings(**{name: given})) is is_taken  # type: ignore[misc]
-        assert accepts(lambda given=value: SandboxLimits(**{RESOURCE_LIMITS[name]: given})) is is_taken  # type: ignore[misc]
+        assert accepts(lambda given=value: SandboxLimits(**{RESOURCE_LIMITS[name].field: given})) is is_taken  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ohsandbox.errors import UsageError
-from ohsandbox.project.project_file import NEVER, Project, find_project
+from ohsandbox.project.project_file import Project, find_project
+from ohsandbox.project.setting_rules import NEVER
 from ohsandbox.runtime.build_options import checked
 from ohsandbox.runtime.docker.images import build
 from ohsandbox.settings import Settings

@@ -26,7 +26,7 @@ from ohsandbox.cli.options.typer_options import (
     switch,
 )
 from ohsandbox.errors import UsageError
-from ohsandbox.limit_ranges import DISK_BYTES, MEMORY_BYTES, PIDS
+from ohsandbox.limit_ranges import DISK_BYTES, MEMORY_BYTES, PIDS, RESOURCE_LIMITS
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.build_options import Build
@@ -254,7 +254,7 @@ class SandboxOptions:
     def checked(self) -> SandboxOptions:  # noqa: C901 - one check after another
         """Return the same options. One that the backend does not support is refused, never ignored."""
         from ohsandbox.runtime.factory import BACKENDS  # noqa: PLC0415 - `--help` reads this module
-        from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, NETWORK_OPTIONS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
+        from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, NETWORK_OPTIONS  # noqa: PLC0415 - `--help` reads this module
 
         if self.branch is not None:
             return self._on_branch()
@@ -342,7 +342,7 @@ class SandboxOptions:
 
     def with_settings(self, settings: Settings) -> SandboxOptions:
         """Fill in the settings' values for options that were not given."""
-        from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, RESOURCE_LIMITS  # noqa: PLC0415 - `--help` reads this module
+        from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS  # noqa: PLC0415 - `--help` reads this module
 
         bundle = self.ca_bundle or (Path(settings.ca_bundle) if settings.ca_bundle else None)
         of_new = set() if self.attach else {*RESOURCE_LIMITS, *CONTAINER_OPTIONS}

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ohsandbox.cli.options.shared import ProjectParts, SandboxOptions
 from ohsandbox.errors import UsageError
+from ohsandbox.limit_ranges import RESOURCE_LIMITS
 from ohsandbox.paths import conversations_dir
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.mount_text import moved_places, parse_path, place_of_workspace
-from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, DEFAULT_BACKEND, RESOURCE_LIMITS
+from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from collections.abc import Callable

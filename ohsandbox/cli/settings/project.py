@@ -17,6 +17,7 @@ from ohsandbox.cli.rendering.text import safe_line, say
 from ohsandbox.cli.settings.model import settings_of_one
 from ohsandbox.errors import UsageError
 from ohsandbox.project.project_file import Project, find_project
+from ohsandbox.project.setting_rules import RULES
 from ohsandbox.project.trust import revoke, trust, trust_of, trusted
 from ohsandbox.settings import Settings, SettingsLayer
 
@@ -24,41 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ohsandbox.cli.options.shared import SandboxOptions
-
-MEANINGS = {
-    "image": "code from elsewhere: what you let the sandbox see, it sees",
-    "build": "its Dockerfile runs with a network, outside the sandbox",
-    "features": "their scripts run as root with a network, outside the sandbox, when the image is built",
-    "services": "programs that run beside the sandbox, in its network",
-    "setup": "runs in each new sandbox first, unasked",
-    "start": "runs at each start, unasked",
-    "local": "variables of this machine that commands get",
-    "remote user": "with a copy of the workspace; in a bound one commands run as you",
-    "workspace": "bind: the sandbox writes your files; copy: it reads them",
-    "mounts": "files of yours that the sandbox reads, or writes without :ro",
-    "network": "open, allowlist: what the sandbox sees can leave this machine",
-    "allow": "hosts to which what the sandbox sees can be sent",
-    "forward": "programs of this machine can be led to the sandbox's servers",
-    "expose_host": "services of this machine that the sandbox reaches",
-    "model": "asked with your key, at your cost",
-    "env": "variables of every command",
-    "user": "root is the strongest in the sandbox",
-    "cache": "a name: its sandboxes run what those of other projects with that name left",
-    "platform": "another processor's programs, which this machine may have to emulate",
-    "gpus": "drivers of this machine are reached from the sandbox",
-    "oci_runtime": "the program of this machine that isolates the sandbox",
-    "profile": "trusted: sudo and setuid programs work in the sandbox",
-    "accept_unenforced": "true: limits may not hold",
-    "secrets": "variables of yours that commands get",
-    "instructions": "what your model is told in each request",
-    "ca_bundle": "whoever holds its key can read the sandbox's connections",
-    "confirm": "less is asked before it runs",
-    "skill_servers": "allow: MCP servers of the repository start unasked",
-    "checkpoints": "false: no undo",
-    "git": "rw: nothing guards the configuration and hooks of git",
-}
-"""Why a value deserves attention; a value not listed here raises a limit or changes how a model is called."""
-
 
 MAX_SHOWN_CHARS = 4_000
 """Longest text of one value in the question: fifty lines of a terminal."""
@@ -286,7 +252,9 @@ def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
     if project.devcontainer is not None and project.devcontainer.path != project.path:
         yield from _row("file", str(project.devcontainer.path))
     for name, value in wide.items():
-        yield from _row(f"{name} ({MEANINGS[name]})" if name in MEANINGS else name, value)
+        yield from _row(
+            f"{name} ({meaning})" if (meaning := RULES[name].meaning if name in RULES else "") else name, value
+        )
     if project.notes:
         yield from _row("not used of its Compose file", project.notes)
     if project.devcontainer is not None and project.devcontainer.left_out:

@@ -13,7 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ohsandbox.arguments import ConfigModel
 from ohsandbox.errors import UsageError
-from ohsandbox.limit_ranges import CPUS, DISK_BYTES, MEMORY_BYTES, PIDS
+from ohsandbox.limit_ranges import (
+    CPUS,
+    DEFAULT_CPUS,
+    DEFAULT_MEMORY_BYTES,
+    DEFAULT_PIDS,
+    DISK_BYTES,
+    MEMORY_BYTES,
+    PIDS,
+)
 from ohsandbox.paths import subdirectory
 from ohsandbox.private_files import write_atomically
 from ohsandbox.runtime.docker.config.seccomp import ARCHITECTURES, SETGID_BIT, SETUID_BIT, profile_json
@@ -78,23 +86,19 @@ hierarchies is a tmpfs of half the machine's memory. There root could fill all m
 kernel can reclaim, so that no process could start any more."""
 
 
-DEFAULT_CPUS = 2.0
-"""Processors of a sandbox whose limits name none, if the engine's machine has as many."""
-
-
 class SandboxLimits(ConfigModel):
     """Resource limits of a sandbox. The engine enforces all except free_bytes.
 
     Those of memory, processors, processes, open files and file size are verified from inside.
     """
 
-    memory_bytes: int = Field(default=2 * GIB, ge=MEMORY_BYTES.least)
+    memory_bytes: int = Field(default=DEFAULT_MEMORY_BYTES, ge=MEMORY_BYTES.least)
     """Memory plus swap in bytes. The default suffices for a compiler, and is a quarter of a small laptop's 8 GiB."""
     cpus: float | None = Field(default=None, ge=CPUS.least)
     """Number of processors. None: two, or as many as the engine's machine has."""
     cpuset: str | None = Field(default=None, pattern=r"^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$")
     """The processors of the engine's machine on which the sandbox's processes run, such as '0,2-3'. None: any."""
-    pids: int = Field(default=512, ge=PIDS.least)
+    pids: int = Field(default=DEFAULT_PIDS, ge=PIDS.least)
     """Number of processes and threads. A build with 16 jobs used 90; a fork bomb fails at once."""
     disk_bytes: int | None = Field(default=None, ge=DISK_BYTES.least)
     """Growth of the root file system in bytes, if the engine's storage can limit it (xfs with pquota, btrfs); else

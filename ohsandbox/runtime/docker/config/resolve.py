@@ -8,10 +8,10 @@ import resource
 from typing import TYPE_CHECKING
 
 from ohsandbox.errors import UsageError
+from ohsandbox.limit_ranges import DEFAULT_CPUS
 from ohsandbox.runtime.docker.config import profiles
 from ohsandbox.runtime.docker.config.container_config import (
     ALL_GPUS,
-    DEFAULT_CPUS,
     MAPPED_HOME,
     ContainerConfig,
     SandboxLimits,
