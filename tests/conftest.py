@@ -52,6 +52,15 @@ def pytest_report_header() -> list[str]:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """tests/toplevel comes first: its modules build images, for which each worker waits that has a test of them.
+
+    At the end of a run, where they stood by their name, work stealing gave one to every worker.
+    """
+    items.sort(key=lambda item: "/toplevel/" not in item.nodeid)
+
+
 @functools.cache
 def missing_engine() -> str | None:
     """Why no engine can be had, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
 import ohsandbox.tools  # noqa: F401 - registers those that ship
+from ohsandbox.cli.app import app
+from ohsandbox.cli.entrypoint import exit_code_of
 from ohsandbox.runtime.local import CLIRuntime
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, resolve_tool
@@ -241,10 +244,23 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
         ),
     ],
 )
-def test_wrong_options(serve: Serve, home: dict[str, str], options: tuple[str, ...], words: str) -> None:
-    home["SHORT"] = "short"
-    _, err = serve(*options).process.communicate(timeout=60)
-    assert words in err.decode()
+def test_wrong_options(
+    options: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHORT", "short")
+    code = exit_code_of(lambda: app(["mcp", "serve", *options], prog_name="ohsandbox", standalone_mode=False))
+    gc.unfreeze()
+    out, err = capfd.readouterr()
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_option_ends_the_process(serve: Serve) -> None:
+    process = serve("--token", "env:HOME").process
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, b"")
+    assert b"--token needs --http" in err
     assert err.count(b"\n") == 1
 
 
