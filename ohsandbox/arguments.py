@@ -32,16 +32,18 @@ _MAX_WORD_CHARS = 15
 
 def wrong(name: str, value: object, expected: str) -> UsageError:
     """Return the error for an argument: its name, its value and what is expected."""
-    shown = repr(value)
-    shown = shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[: MAX_SHOWN_CHARS - 1]}…"
-    return UsageError(f"Invalid {name} {shown}: {expected}")
+    shown_value = repr(value)
+    shown_value = shown_value if len(shown_value) <= MAX_SHOWN_CHARS else f"{shown_value[: MAX_SHOWN_CHARS - 1]}…"
+    return UsageError(f"Invalid {name} {shown_value}: {expected}")
 
 
 def wrong_type(name: str, value: object, expected: str, remedy: str = "", *, secret: bool = False) -> UsageError:
     """Return the error for an argument of another type; a value that may hold a key is not quoted."""
     is_plain = value is None or isinstance(value, str | bytes | int | float)
-    shown = f"{value!r:.200}" if is_plain and not secret else "..."
-    return UsageError(f"{name}={shown} is of type {type(value).__name__}; expected is {expected}. {remedy}".rstrip())
+    shown_value = f"{value!r:.200}" if is_plain and not secret else "..."
+    return UsageError(
+        f"{name}={shown_value} is of type {type(value).__name__}; expected is {expected}. {remedy}".rstrip()
+    )
 
 
 def expect(
@@ -60,7 +62,7 @@ def expect(
     """
     if not isinstance(value, kind) and not (optional and value is None):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        raise wrong_type(name, value, " or ".join(one.__name__ for one in kinds), remedy, secret=secret)
+        raise wrong_type(name, value, " or ".join(kind.__name__ for kind in kinds), remedy, secret=secret)
 
 
 def expect_method(name: str, value: object, method: str, expected: str, remedy: str = "") -> None:
@@ -93,8 +95,8 @@ def expect_path(name: str, value: object) -> None:
     Raises:
         UsageError: as `expect`.
     """
-    found = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if found is not None and not isinstance(found, str):
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if text is not None and not isinstance(text, str):
         raise wrong(name, value, "give a string, or a path object of strings")
 
 
@@ -133,13 +135,13 @@ def suggests_names(function: Callable[P, R]) -> Callable[P, R]:
 
     For constructors, and for functions that are called now and then: a call takes 0.3 microseconds longer.
     """
-    known = frozenset(inspect.signature(function).parameters) - {"self"}
+    parameters = frozenset(inspect.signature(function).parameters) - {"self"}
     called = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not kwargs.keys() <= known:
-            raise unknown_argument(called, next(name for name in kwargs if name not in known), known)
+        if not kwargs.keys() <= parameters:
+            raise unknown_argument(called, next(name for name in kwargs if name not in parameters), parameters)
         return function(*args, **kwargs)
 
     return call
@@ -161,16 +163,16 @@ class ConfigModel(BaseModel):
             Raises:
                 UsageError: a key is unknown or missing, or its value is wrong.
             """
-            here, names = f"{type(self).__name__}(...)", self.by_position
+            call_text, names = f"{type(self).__name__}(...)", self.by_position
             if len(given) > len(names):
                 if names:
-                    raise TypeError(f"{here} takes {' and '.join(names)} by position, not {len(given)} values.")
+                    raise TypeError(f"{call_text} takes {' and '.join(names)} by position, not {len(given)} values.")
                 example = next(iter(type(self).model_fields))
-                raise TypeError(f"{here} takes its values by name: give {example}=... and so on.")
+                raise TypeError(f"{call_text} takes its values by name: give {example}=... and so on.")
             try:
                 super().__init__(**dict(zip(names, given, strict=False)), **values)
             except ValidationError as error:
-                raise UsageError(f"{here}: {_fault_of(error, type(self))}") from None
+                raise UsageError(f"{call_text}: {_fault_of(error, type(self))}") from None
 
         __init__.__signature__ = inspect.signature(lambda self, **values: None)  # noqa: ARG005 - what `help` shows
 
@@ -178,14 +180,14 @@ class ConfigModel(BaseModel):
 def _fault_of(error: ValidationError, model: type[BaseModel]) -> str:
     """Describe the first fault in a model's values in one line."""
     faults = error.errors(include_url=False)
-    fault = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])  # it explains a missing one
+    fault = next((item for item in faults if item["type"] == "extra_forbidden"), faults[0])  # it explains a missing one
     key = ".".join(str(part) for part in fault["loc"])
     inner = (fault.get("ctx") or {}).get("error")
     if isinstance(inner, UsageError) and "(...): " in str(inner):  # of a ConfigModel in this one
         return str(inner).partition("(...): ")[2].replace("key '", f"key '{key}.", 1)
     if fault["type"] == "extra_forbidden":
-        known = list(model.model_fields)
-        return f"unknown key {key!r}. Known keys: {', '.join(known)}.{did_you_mean(key, known)}"
+        known_keys = list(model.model_fields)
+        return f"unknown key {key!r}. Known keys: {', '.join(known_keys)}.{did_you_mean(key, known_keys)}"
     if fault["type"] == "missing":
         return f"key {key!r} is missing. Give it."
     expected = fault["msg"].removeprefix("Value error, ").rstrip(".")
@@ -194,9 +196,9 @@ def _fault_of(error: ValidationError, model: type[BaseModel]) -> str:
 
 def _shown(fault: ErrorDetails, model: type[BaseModel]) -> str:
     """The wrong value as a message shows it, where it cannot be a key or password: a number, or a short word."""
-    value, place = fault["input"], fault["loc"]
+    value, location = fault["input"], fault["loc"]
     is_word = fault["type"] == "literal_error" and isinstance(value, str) and len(value) <= _MAX_WORD_CHARS
     is_plain = value is None or is_word or isinstance(value, int | float)
-    if not is_plain or len(place) > 1 or "Secret" in str(model.model_fields[str(place[0])].annotation):
+    if not is_plain or len(location) > 1 or "Secret" in str(model.model_fields[str(location[0])].annotation):
         return ""
     return f"{value!r}. "

@@ -113,9 +113,9 @@ class _Constructor(type, Generic[P, T]):
 
 def _makes(*kinds: type[Action]) -> Callable[[Callable[P, T]], _Constructor[P, T]]:
     def constructor(make: Callable[P, T]) -> _Constructor[P, T]:
-        facts = {"make": staticmethod(make), "kinds": kinds, "__signature__": inspect.signature(make)}
+        class_body = {"make": staticmethod(make), "kinds": kinds, "__signature__": inspect.signature(make)}
         described = {"__doc__": make.__doc__, "__module__": make.__module__}
-        return _Constructor(make.__name__, (), {**facts, **described})
+        return _Constructor(make.__name__, (), {**class_body, **described})
 
     return constructor
 
@@ -217,10 +217,10 @@ def to_tool_call(action: Action, call_id: str = "") -> MessageToolCall:
     elif isinstance(action, FileViewAction):
         name, arguments = file_editor.definition.TOOL_NAME, action.to_arguments()
     else:
-        found = next((tool.name for tool in _tools().values() if tool.action_type is type(action)), None)
-        if found is None:
+        tool_name = next((tool.name for tool in _tools().values() if tool.action_type is type(action)), None)
+        if tool_name is None:
             raise UsageError(f"No built-in tool has the action {type(action).__name__}. Call its own tool with it.")
-        name, arguments = found, json.loads(action.model_dump_json(by_alias=True, exclude_unset=True))
+        name, arguments = tool_name, json.loads(action.model_dump_json(by_alias=True, exclude_unset=True))
     return MessageToolCall(id=call_id, function=_FunctionCall(name=name, arguments=json.dumps(arguments)))
 
 
@@ -236,8 +236,8 @@ def _tools() -> dict[str, ToolDefinition[Any, Any]]:
 
     runtime = CLIRuntime("/", quiet=True)  # a tool starts nothing before its first call
     state = ConversationState(conversation_id="described", runtime=runtime, ask_model=nobody, delegate=nobody)
-    own = [name for name in HINTS if origin_of_tool(name).name == "ohsandbox"]
-    return {tool.name: tool for name in own for tool in resolve_tool(_Spec(name=name), state)}
+    own_names = [name for name in HINTS if origin_of_tool(name).name == "ohsandbox"]
+    return {tool.name: tool for name in own_names for tool in resolve_tool(_Spec(name=name), state)}
 
 
 def _param(name: str, *, use_short_description: bool = False) -> dict[str, Any]:

@@ -24,14 +24,14 @@ def open_templates(directory: Path, *, scripts: Sequence[str] = ("script.js",)) 
     """
     import jinja2  # noqa: PLC0415 - takes 30 ms, and only who makes a page needs it
 
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         autoescape=True, loader=jinja2.FileSystemLoader(directory), undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     for kind, names in (("style", ["style.css"]), ("script", scripts)):
         text = "".join((directory / name).read_text(encoding="utf-8") for name in names)
-        made.globals |= {kind: text, f"{kind}_hash": _source_hash(text)}
-    return made
+        environment.globals |= {kind: text, f"{kind}_hash": _source_hash(text)}
+    return environment
 
 
 def _source_hash(text: str) -> str:

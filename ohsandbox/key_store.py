@@ -50,18 +50,20 @@ def look_up_key(reference: str) -> str:
     Raises:
         UsageError: it is not there, or its keyring or file cannot be read. The key is never quoted.
     """
-    kind, _, rest = reference.partition(":")
+    kind, _, argument = reference.partition(":")
     if kind == "env":
-        if not os.environ.get(rest):
-            raise UsageError(f"The setting api_key names the environment variable {rest!r}, which is not set. Set it.")
-        return os.environ[rest]
+        if not os.environ.get(argument):
+            raise UsageError(
+                f"The setting api_key names the environment variable {argument!r}, which is not set. Set it."
+            )
+        return os.environ[argument]
     if kind == "keyring":
-        return _of_keyring(rest)
+        return _of_keyring(argument)
     try:
         return look_up("api_key", reference, os.environ).value
     except UsageError as error:
-        told = str(error).replace("Secret 'api_key': file", "The setting api_key: file", 1)
-        raise UsageError(told.replace("of secret 'api_key'", "of the setting api_key", 1)) from None
+        message = str(error).replace("Secret 'api_key': file", "The setting api_key: file", 1)
+        raise UsageError(message.replace("of secret 'api_key'", "of the setting api_key", 1)) from None
 
 
 def store_key(name: str, key: str) -> _StoredKey:
@@ -131,7 +133,7 @@ def _keyring() -> Any:
     import keyring  # noqa: PLC0415 - 0.2 s and D-Bus, for those who use it
 
     try:
-        backend, priority = _bounded(lambda: (found := keyring.get_keyring(), found.priority))
+        backend, priority = _bounded(lambda: (backend := keyring.get_keyring(), backend.priority))
     except (OSError, TimeoutError, UsageError):
         return None
     return backend if priority >= _MIN_PRIORITY else None

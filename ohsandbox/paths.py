@@ -68,11 +68,13 @@ def state_dir(*, create: bool = False) -> Path:
 
 
 def _named_state_dir() -> Path:
-    for variable, below in ((STATE_VARIABLE, "."), ("HOME", _DEFAULT_STATE_NAME)):
-        if named := os.environ.get(variable):
-            if Path(named).is_absolute():
-                return Path(named) / below
-            raise UsageError(f"Invalid {variable} {named!r}: expected an absolute path. Set {variable} to one.")
+    for variable, relative in ((STATE_VARIABLE, "."), ("HOME", _DEFAULT_STATE_NAME)):
+        if directory_name := os.environ.get(variable):
+            if Path(directory_name).is_absolute():
+                return Path(directory_name) / relative
+            raise UsageError(
+                f"Invalid {variable} {directory_name!r}: expected an absolute path. Set {variable} to one."
+            )
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir) / _DEFAULT_STATE_NAME
     except KeyError:
@@ -134,21 +136,21 @@ def check_private(path: Path) -> None:
     """
     try:
         real = path.resolve(strict=True)
-        facts, above = real.stat(), real.parent.stat()
+        status, parent_status = real.stat(), real.parent.stat()
     except (OSError, RuntimeError):
         return
-    for place, found in ((real, facts), (real.parent, above)):
-        if found.st_uid not in _ourselves():
+    for directory, checked in ((real, status), (real.parent, parent_status)):
+        if checked.st_uid not in _ourselves():
             raise UsageError(
-                f"{str(place)!r} belongs to user {found.st_uid}, who could change what ohsandbox does. "
+                f"{str(directory)!r} belongs to user {checked.st_uid}, who could change what ohsandbox does. "
                 f"Make it yours (`chown`), or set OHSANDBOX_HOME to a directory of your own."
             )
-        is_shared = found.st_mode & 0o022 and not (place is not real and found.st_mode & stat.S_ISVTX)
+        is_shared = checked.st_mode & 0o022 and not (directory is not real and checked.st_mode & stat.S_ISVTX)
         if is_shared:
-            mode = "700" if place is real and stat.S_ISDIR(found.st_mode) else "go-w"
+            mode = "700" if directory is real and stat.S_ISDIR(checked.st_mode) else "go-w"
             raise UsageError(
-                f"{str(place)!r} may be written by other users (mode {stat.S_IMODE(found.st_mode):04o}), who could "
-                f"change what ohsandbox does. Look at what is in it, then run `chmod {mode} {place}`."
+                f"{str(directory)!r} may be written by other users (mode {stat.S_IMODE(checked.st_mode):04o}), who "
+                f"could change what ohsandbox does. Look at what is in it, then run `chmod {mode} {directory}`."
             )
 
 
@@ -165,12 +167,12 @@ def staging() -> Iterator[Path]:
     Raises:
         UsageError: it cannot be made.
     """
-    place = subdirectory("staging")
-    for left in place.iterdir():
+    staging_root = subdirectory("staging")
+    for stale in staging_root.iterdir():
         with contextlib.suppress(OSError):
-            if time.time() - left.lstat().st_mtime > _STALE_S:
-                shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as fresh:
+            if time.time() - stale.lstat().st_mtime > _STALE_S:
+                shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=staging_root, ignore_cleanup_errors=True) as fresh:
         yield Path(fresh)
 
 
@@ -187,8 +189,10 @@ def check_apart(ours: Path, workspace: Path) -> None:
     Raises:
         UsageError: one does.
     """
-    for one, other in zip(_places(ours), _places(workspace), strict=False):
-        if one[0] == other[0] and (one[1].is_relative_to(other[1]) or other[1].is_relative_to(one[1])):
+    for our_place, workspace_place in zip(_places(ours), _places(workspace), strict=False):
+        if our_place[0] == workspace_place[0] and (
+            our_place[1].is_relative_to(workspace_place[1]) or workspace_place[1].is_relative_to(our_place[1])
+        ):
             raise UsageError(
                 f"Conversation directory {str(ours)!r} and workspace {str(workspace)!r} lie in one another, so that "
                 "the agent could lead what we write elsewhere by a link. Name another workspace, persist_dir or "
@@ -202,18 +206,18 @@ def path_below(named: str, directory: Path, root: Path, what: str) -> Path:
     Raises:
         UsageError: the path is outside of root, or does not exist.
     """
-    found = (directory / named).resolve()
-    if not found.is_relative_to(root) or named.startswith("~"):
+    target = (directory / named).resolve()
+    if not target.is_relative_to(root) or named.startswith("~"):
         raise UsageError(f"{what} names {named!r}, which is outside of {str(root)!r}. Name what lies in the project.")
-    if not found.exists():
+    if not target.exists():
         raise UsageError(f"{what} names {named!r}, which is not there. Correct it.")
-    return found
+    return target
 
 
 def _places(path: Path) -> list[tuple[str, Path]]:
     """The real path; and on Linux the file system with the path in it, which is the same through every bind mount."""
     real = path.resolve()
-    found = [("", real)]
+    places = [("", real)]
     with contextlib.suppress(OSError):
         best: tuple[Path, str, Path] | None = None
         for line in Path("/proc/self/mountinfo").read_bytes().splitlines():  # proc(5)
@@ -221,12 +225,12 @@ def _places(path: Path) -> list[tuple[str, Path]]:
             if real.is_relative_to(point) and (best is None or len(point) >= len(str(best[0]))):
                 best = (Path(point), device, Path(root))  # the later of two at one place lies above
         if best is not None:
-            found.append((best[1], best[2] / real.relative_to(best[0])))
-    return found
+            places.append((best[1], best[2] / real.relative_to(best[0])))
+    return places
 
 
 def _unescaped(field: bytes) -> bytes:
-    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), field)
+    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field)
 
 
 # --- those of others ---------------------------------------------------------------------------
@@ -247,32 +251,34 @@ def open_directory(path: Path, *, make: bool = False) -> int:
         OSError: it is not there, no directory, or cannot be opened.
     """
     todo = [*reversed(path.absolute().parts[1:])]
-    here, done, links = os.open("/", _PASS), "/", 0
+    descriptor, opened_path, links = os.open("/", _PASS), "/", 0
     try:
         while todo:
             name = todo.pop()
             try:
-                below = _enter(name, here, make=make)
+                child_fd = _enter(name, descriptor, make=make)
             except OSError as error:
-                leads_to = _link(name, here) if error.errno in (errno.ENOTDIR, errno.ELOOP) else None
+                leads_to = _link(name, descriptor) if error.errno in (errno.ENOTDIR, errno.ELOOP) else None
                 if leads_to is None:
                     raise
                 links += 1
-                if done not in _SYSTEM_DIRECTORIES or links > _MAX_LINKS:
-                    raise _refused(Path(done, name), leads_to) from None
+                if opened_path not in _SYSTEM_DIRECTORIES or links > _MAX_LINKS:
+                    raise _refused(Path(opened_path, name), leads_to) from None
                 todo += reversed(Path(leads_to).parts)
-                below, done = (os.open("/", _PASS), "/") if leads_to.startswith("/") else (os.dup(here), done)
+                child_fd, opened_path = (
+                    (os.open("/", _PASS), "/") if leads_to.startswith("/") else (os.dup(descriptor), opened_path)
+                )
                 todo = [part for part in todo if part != "/"]
             else:
-                done = os.path.normpath(Path(done, name))
-            os.close(here)
-            here = below
-        return os.open(".", DIRECTORY, dir_fd=here)
+                opened_path = os.path.normpath(Path(opened_path, name))
+            os.close(descriptor)
+            descriptor = child_fd
+        return os.open(".", DIRECTORY, dir_fd=descriptor)
     except OSError as error:
         error.filename = str(path)
         raise
     finally:
-        os.close(here)
+        os.close(descriptor)
 
 
 def refuse_link(name: str, directory: int, path: Path) -> None:
@@ -285,15 +291,15 @@ def refuse_link(name: str, directory: int, path: Path) -> None:
         raise _refused(path, leads_to)
 
 
-def _enter(name: str, here: int, *, make: bool) -> int:
+def _enter(name: str, directory_fd: int, *, make: bool) -> int:
     try:
-        return os.open(name, _PASS, dir_fd=here)
+        return os.open(name, _PASS, dir_fd=directory_fd)
     except FileNotFoundError:
         if not make:
             raise
     with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=here)
-    return os.open(name, _PASS, dir_fd=here)
+        os.mkdir(name, dir_fd=directory_fd)
+    return os.open(name, _PASS, dir_fd=directory_fd)
 
 
 def _link(name: str, directory: int) -> str | None:

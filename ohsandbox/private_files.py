@@ -48,28 +48,28 @@ def make_private_dir(directory: Path) -> None:
         ) from error
 
 
-def _open_dir(directory: Path | int, *below: str, make: int | None = None) -> int:
+def _open_dir(directory: Path | int, *directory_names: str, make: int | None = None) -> int:
     """Open a directory, or one below it, and return its descriptor; only the way to directory may have symlinks.
 
     Args:
         directory: a path, or a descriptor, which stays open.
-        below: names on the way, each in the one before.
+        directory_names: names on the way, each in the one before.
         make: the mode with which those of them are made that are missing; None makes none.
 
     Raises:
         OSError: it does not exist, is not a directory, or is a symlink.
     """
-    here = os.dup(directory) if isinstance(directory, int) else os.open(directory, DIRECTORY)
-    for name in below:
+    descriptor = os.dup(directory) if isinstance(directory, int) else os.open(directory, DIRECTORY)
+    for name in directory_names:
         try:
             if make is not None:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, make, dir_fd=here)
-            found = os.open(name, DIRECTORY, dir_fd=here)
+                    os.mkdir(name, make, dir_fd=descriptor)
+            subdirectory = os.open(name, DIRECTORY, dir_fd=descriptor)
         finally:
-            os.close(here)
-        here = found
-    return here
+            os.close(descriptor)
+        descriptor = subdirectory
+    return descriptor
 
 
 @contextlib.contextmanager

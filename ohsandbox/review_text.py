@@ -67,8 +67,8 @@ def visible(text: str) -> str:
     if not text.isascii():
         text = _spell_look_alikes(text)
     emoji = _emoji_in(text)
-    text = _HIDDEN.sub(lambda found: found[0] if found.start() in emoji else _spelt(found), text)
-    text = _BLANKS.sub(lambda found: "".join(_counted(*run) for run in groupby(found[0])), text)
+    text = _HIDDEN.sub(lambda match: match[0] if match.start() in emoji else _spelt(match), text)
+    text = _BLANKS.sub(lambda match: "".join(_counted(*run) for run in groupby(match[0])), text)
     return _count_empty_lines(text)
 
 
@@ -82,7 +82,7 @@ def concealed_in(text: str) -> list[str]:
     if text.isascii() and text.isprintable():
         return []
     emoji = _emoji_in(text)
-    hidden = dict.fromkeys(found[0] for found in _HIDDEN.finditer(text) if found.start() not in emoji)
+    hidden = dict.fromkeys(match[0] for match in _HIDDEN.finditer(text) if match.start() not in emoji)
     sentences: list[str] = []
     if hidden:
         more = f" and {len(hidden) - _NAMED} more kinds" if len(hidden) > _NAMED else ""
@@ -96,11 +96,11 @@ def _emoji_in(text: str) -> set[int]:
     """Positions of hidden characters that only make emoji of symbols."""
     if text.isascii():
         return set()
-    return {at for found in _AS_EMOJI.finditer(text) for at in range(*found.span())}
+    return {position for match in _AS_EMOJI.finditer(text) for position in range(*match.span())}
 
 
-def _spelt(found: re.Match[str]) -> str:
-    return rf"\u{{{ord(found[0]):x}}}"
+def _spelt(match: re.Match[str]) -> str:
+    return rf"\u{{{ord(match[0]):x}}}"
 
 
 def _counted(character: str, run: Iterator[str]) -> str:
@@ -124,24 +124,27 @@ def _mixed(text: str) -> Iterator[re.Match[str]]:
     for word in _JOINED.finditer(text):
         if word[0].isascii() or not _LATIN.search(word[0]):
             continue
-        others = _OTHER.findall(word[0])
+        foreign_letters = _OTHER.findall(word[0])
         parts = _WORD.findall(word[0])
-        if others and (_ALIKE.issuperset(others) or any(_LATIN.search(p) and _CYRILLIC.search(p) for p in parts)):
+        if foreign_letters and (
+            _ALIKE.issuperset(foreign_letters) or any(_LATIN.search(p) and _CYRILLIC.search(p) for p in parts)
+        ):
             yield word
 
 
 def _spell_look_alikes(text: str) -> str:
     pieces: list[str] = []
-    done = 0
+    position = 0
     for word in _mixed(text):
-        pieces += [text[done : word.start()], _OTHER.sub(_spelt, word[0])]
-        done = word.end()
-    return "".join([*pieces, text[done:]])
+        pieces += [text[position : word.start()], _OTHER.sub(_spelt, word[0])]
+        position = word.end()
+    return "".join([*pieces, text[position:]])
 
 
 def _names(characters: Iterable[str]) -> str:
     """Code points and names of the first few characters."""
     controls = {"\r": "CARRIAGE RETURN", "\x1b": "ESCAPE", "\x00": "NUL", "\x08": "BACKSPACE", "\x7f": "DELETE"}
     return ", ".join(
-        f"U+{ord(one):04X} {controls.get(one) or unicodedata.name(one, '')}".strip() for one in [*characters][:_NAMED]
+        f"U+{ord(character):04X} {controls.get(character) or unicodedata.name(character, '')}".strip()
+        for character in [*characters][:_NAMED]
     )

@@ -197,8 +197,8 @@ class Settings(ConfigModel):
     @field_validator("mounts")
     @classmethod
     def _mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
-        for one in mounts:
-            Mount.parse(one)
+        for mount_text in mounts:
+            Mount.parse(mount_text)
         return mounts
 
     @field_validator("forward")
@@ -255,9 +255,9 @@ class Settings(ConfigModel):
         for name, variable in cls.variables().items():
             if value := os.environ.get(variable):
                 settings = settings._with({name: value}, where=f"Environment variable {variable}")  # noqa: SLF001 - ours
-        above = {name for name, value in flags.items() if value is not None}
-        warnings += _overrides(values, file, {k: v for k, v in cls.variables().items() if k not in above})
-        settings._key_refusal = _refusal_of_key(values, file, above)  # noqa: SLF001 - our own instance
+        higher_names = {name for name, value in flags.items() if value is not None}
+        warnings += _overrides(values, file, {k: v for k, v in cls.variables().items() if k not in higher_names})
+        settings._key_refusal = _refusal_of_key(values, file, higher_names)  # noqa: SLF001 - our own instance
         settings = settings.with_flags(**flags)
         warnings += _misspelt_variables(cls.variables().values())
         if "api_key" in values and not is_reference(str(values["api_key"])):
@@ -286,10 +286,10 @@ class Settings(ConfigModel):
         """
         merged = dict(layer.values)
         for name, value in layer.values.items():
-            before = getattr(self, name, None)
-            before = before.model_dump(exclude_unset=True) if isinstance(before, BaseModel) else before
-            if isinstance(value, dict) and isinstance(before, dict):
-                merged[name] = before | value
+            current = getattr(self, name, None)
+            current = current.model_dump(exclude_unset=True) if isinstance(current, BaseModel) else current
+            if isinstance(value, dict) and isinstance(current, dict):
+                merged[name] = current | value
         return self._with(merged, where=layer.where)
 
     def with_flags(self, **flags: Any) -> Self:
@@ -298,15 +298,15 @@ class Settings(ConfigModel):
         Raises:
             UsageError: a flag's value is wrong.
         """
-        given = {name: value for name, value in flags.items() if value is not None}
-        return self._with(given, where="The command line")
+        flag_values = {name: value for name, value in flags.items() if value is not None}
+        return self._with(flag_values, where="The command line")
 
-    def _with(self, given: dict[str, Any], *, where: str) -> Self:
-        merged = {name: getattr(self, name) for name in self.model_fields_set} | given
+    def _with(self, new_values: dict[str, Any], *, where: str) -> Self:
+        merged = {name: getattr(self, name) for name in self.model_fields_set} | new_values
         settings = self._validated(merged, where=where)
-        settings._sources = self._sources | dict.fromkeys(given, where[0].lower() + where[1:])  # noqa: SLF001 - ours
+        settings._sources = self._sources | dict.fromkeys(new_values, where[0].lower() + where[1:])  # noqa: SLF001 - ours
         settings._warnings = self._warnings  # noqa: SLF001 - our own instance
-        settings._key_refusal = "" if {"api_key", "base_url"} & given.keys() else self._key_refusal  # noqa: SLF001
+        settings._key_refusal = "" if {"api_key", "base_url"} & new_values.keys() else self._key_refusal  # noqa: SLF001
         return settings
 
     @property
@@ -365,53 +365,60 @@ class Settings(ConfigModel):
             raise UsageError(f"{where}{str(error).removeprefix(_HERE)}") from None
 
 
-def _default_file(own: Path) -> Path:
+def _default_file(own_file: Path) -> Path:
     """The path of our file; OpenHands' where ours is missing and the state directory is the default one."""
-    theirs = own.parent.parent / _SDK_DIRECTORY / SDK_FILE_NAME
-    return theirs if not own.exists() and not os.environ.get(STATE_VARIABLE) and theirs.is_file() else own
+    sdk_file = own_file.parent.parent / _SDK_DIRECTORY / SDK_FILE_NAME
+    return sdk_file if not own_file.exists() and not os.environ.get(STATE_VARIABLE) and sdk_file.is_file() else own_file
 
 
 def _known_of(values: dict[str, Any], settings: type[BaseModel], file: Path) -> tuple[dict[str, Any], list[str]]:
     """The values of keys that are settings of ours too, without nulls; and a warning for each other key."""
     unknown = [key for key in values if key not in settings.model_fields]
-    told = [f"Settings file {str(file)!r}: ohsandbox has no setting {key!r}; it is not used." for key in unknown]
-    return {key: value for key, value in values.items() if key not in unknown and value is not None}, told
+    warnings = [f"Settings file {str(file)!r}: ohsandbox has no setting {key!r}; it is not used." for key in unknown]
+    return {key: value for key, value in values.items() if key not in unknown and value is not None}, warnings
 
 
-def _told_place(file: Path, own: Path, *, has_unknown: bool) -> str:
-    move = f"mkdir -p -m 700 {shlex.quote(str(own.parent))} && cp -p {shlex.quote(str(file))} {shlex.quote(str(own))}"
+def _told_place(file: Path, own_file: Path, *, has_unknown: bool) -> str:
+    target = shlex.quote(str(own_file))
+    move = f"mkdir -p -m 700 {shlex.quote(str(own_file.parent))} && cp -p {shlex.quote(str(file))} {target}"
     remedy = "To move them (then take the keys that are not used out)" if has_unknown else "To move them"
-    return f"Settings are read from {str(file)!r}, since {str(own)!r} is missing. {remedy}: {move}"
+    return f"Settings are read from {str(file)!r}, since {str(own_file)!r} is missing. {remedy}: {move}"
 
 
-def _misspelt_variables(known: Iterable[str]) -> list[str]:
+def _misspelt_variables(setting_names: Iterable[str]) -> list[str]:
     """A warning for each environment variable that is spelled nearly as one of ours; their values are not shown."""
-    names = [name.removeprefix(_VARIABLE_PREFIX) for name in (*known, *_OTHER_VARIABLES)]
-    told = []
+    names = [name.removeprefix(_VARIABLE_PREFIX) for name in (*setting_names, *_OTHER_VARIABLES)]
+    warnings = []
     for variable in sorted(name for name in os.environ if name.startswith(_VARIABLE_PREFIX)):
         name = variable.removeprefix(_VARIABLE_PREFIX)
         if name.lower() in _WITHOUT_VARIABLE - {"mcp"}:  # which marks processes of ours in a sandbox
-            told.append(f"Environment variable {variable} is not used: write {name.lower()!r} into the settings file.")
+            warnings.append(
+                f"Environment variable {variable} is not used: write {name.lower()!r} into the settings file."
+            )
         elif name not in names and (near := nearest(name, names, likeness=_LIKENESS)):
-            told.append(f"Environment variable {variable} is not used. Did you mean {_VARIABLE_PREFIX}{near}?")
-    return told
+            warnings.append(f"Environment variable {variable} is not used. Did you mean {_VARIABLE_PREFIX}{near}?")
+    return warnings
 
 
 def _overrides(values: dict[str, Any], file: Path, variables: dict[str, str]) -> list[str]:
     """A warning for each variable that overrides another value of the file; for a key the value is not shown."""
-    told = []
+    warnings = []
     for name, variable in variables.items():
-        value, before = os.environ.get(variable), values.get(name)
-        if not value or before is None or value == (str(before).lower() if isinstance(before, bool) else str(before)):
+        value, file_value = os.environ.get(variable), values.get(name)
+        if (
+            not value
+            or file_value is None
+            or value == (str(file_value).lower() if isinstance(file_value, bool) else str(file_value))
+        ):
             continue
-        shown, instead = (
-            (f"={without_user(value)!r}", f" {without_user(str(before))!r}") if name != "api_key" else ("", "")
+        equals, instead = (
+            (f"={without_user(value)!r}", f" {without_user(str(file_value))!r}") if name != "api_key" else ("", "")
         )
-        told.append(
-            f"Environment variable {variable}{shown} stands above {name!r}{instead} of settings file {str(file)!r}. "
+        warnings.append(
+            f"Environment variable {variable}{equals} stands above {name!r}{instead} of settings file {str(file)!r}. "
             f"`unset {variable}` for the file's."
         )
-    return told + _addresses_of_providers(values, file)
+    return warnings + _addresses_of_providers(values, file)
 
 
 def _addresses_of_providers(values: dict[str, Any], file: Path) -> list[str]:
@@ -432,10 +439,10 @@ def addresses_of_provider(provider: str) -> dict[str, str]:
     return {name: value for name in names if (value := os.environ.get(name))}
 
 
-def _refusal_of_key(values: dict[str, Any], file: Path, above: set[str]) -> str:
+def _refusal_of_key(values: dict[str, Any], file: Path, higher_names: set[str]) -> str:
     """The error for using the file's key at a variable's server; empty where both are of one source, or one server."""
     url, variables = os.environ.get(f"{_VARIABLE_PREFIX}BASE_URL"), Settings.variables()
-    has_own_key = os.environ.get(variables["api_key"]) or {"api_key", "base_url"} & above
+    has_own_key = os.environ.get(variables["api_key"]) or {"api_key", "base_url"} & higher_names
     if (
         not url
         or not values.get("api_key")

@@ -49,8 +49,8 @@ def object_of(data: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{where} is not JSON: {error}. Fix or remove it.") from None
     if not isinstance(values, dict):
-        told = f"{where} holds a {type(values).__name__}, not a JSON object {{...}}."
-        raise UsageError(f"{told} Write one, or remove it.")
+        problem = f"{where} holds a {type(values).__name__}, not a JSON object {{...}}."
+        raise UsageError(f"{problem} Write one, or remove it.")
     return values
 
 

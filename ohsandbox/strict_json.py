@@ -34,12 +34,12 @@ def parse(data: bytes | str) -> Any:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for name, value in pairs:
-        if name in made:
+        if name in parsed:
             raise ValueError(f"the key {name[:100]!r} stands twice in one object")
-        made[name] = value
-    return made
+        parsed[name] = value
+    return parsed
 
 
 def is_object(text: str) -> bool:

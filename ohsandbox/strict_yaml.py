@@ -31,7 +31,9 @@ class InvalidYaml(ValueError):  # noqa: N818 - a ValueError, as that of strict_j
     """The text is not a single YAML document, or is a hostile one."""
 
     def __init__(self, faults: Sequence[_YamlFault]) -> None:
-        super().__init__("; ".join(f"line {one.line}: {one.message}" if one.line else one.message for one in faults))
+        super().__init__(
+            "; ".join(f"line {fault.line}: {fault.message}" if fault.line else fault.message for fault in faults)
+        )
         self.faults = tuple(faults)
 
 
@@ -49,10 +51,10 @@ class YamlFile(NamedTuple):
         """Return the line of a key or item; of its nearest parent where it has none itself."""
         node, line = self.node, 1 if self.node is None else int(self.node.start_mark.line) + 1
         for part in location:
-            found = _child(node, part)
-            if found is None:
+            child = _child(node, part)
+            if child is None:
                 break
-            mark, node = found
+            mark, node = child
             line = int(mark.line) + 1
         return line
 
@@ -77,8 +79,8 @@ def parse_yaml(text: str) -> YamlFile:
         raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        told = f"not YAML: {error.problem or error.context}"
-        raise InvalidYaml([_YamlFault(mark.line + 1 if mark else None, told)]) from None
+        message = f"not YAML: {error.problem or error.context}"
+        raise InvalidYaml([_YamlFault(mark.line + 1 if mark else None, message)]) from None
     except (yaml.YAMLError, ValueError) as error:
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1 if hasattr(error, "position") else None
         raise InvalidYaml([_YamlFault(line, f"not YAML: {str(error).splitlines()[0]}")]) from None
@@ -90,26 +92,26 @@ def _bound_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, _OPENING) - isinstance(event, _CLOSING)
         if depth > MAX_DEPTH:
-            told = f"is nested more than {MAX_DEPTH} levels deep"
-            raise InvalidYaml([_YamlFault(event.start_mark.line + 1, told)])
+            message = f"is nested more than {MAX_DEPTH} levels deep"
+            raise InvalidYaml([_YamlFault(event.start_mark.line + 1, message)])
 
 
 def _check(node: Any) -> None:
     sizes, problems = dict[int, int](), list[_YamlFault]()
 
-    def size(one: Any) -> int:
-        if (known := sizes.get(id(one))) is not None:
-            if not known:
-                raise InvalidYaml([_YamlFault(one.start_mark.line + 1, "refers to itself by an alias")])
-            return known
-        sizes[id(one)] = 0
+    def size(node: Any) -> int:
+        if (known_size := sizes.get(id(node))) is not None:
+            if not known_size:
+                raise InvalidYaml([_YamlFault(node.start_mark.line + 1, "refers to itself by an alias")])
+            return known_size
+        sizes[id(node)] = 0
         total = 1
-        if isinstance(one, yaml.SequenceNode):
-            total += sum(map(size, one.value))
-        elif isinstance(one, yaml.MappingNode):
-            problems.extend(_repeated(one))
-            total += sum(size(key) + size(value) for key, value in one.value)
-        sizes[id(one)] = total
+        if isinstance(node, yaml.SequenceNode):
+            total += sum(map(size, node.value))
+        elif isinstance(node, yaml.MappingNode):
+            problems.extend(_repeated(node))
+            total += sum(size(key) + size(value) for key, value in node.value)
+        sizes[id(node)] = total
         return total
 
     if node is not None and size(node) > MAX_NODES:
@@ -119,13 +121,13 @@ def _check(node: Any) -> None:
 
 
 def _repeated(node: Any) -> list[_YamlFault]:
-    found, seen = list[_YamlFault](), dict[tuple[str, str], int]()
+    faults, first_lines = list[_YamlFault](), dict[tuple[str, str], int]()
     for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
         line, name = key.start_mark.line + 1, (key.tag, key.value)
-        if name in seen:
-            found.append(_YamlFault(line, f"key {key.value!r} is there twice, first in line {seen[name]}"))
-        seen.setdefault(name, line)
-    return found
+        if name in first_lines:
+            faults.append(_YamlFault(line, f"key {key.value!r} is there twice, first in line {first_lines[name]}"))
+        first_lines.setdefault(name, line)
+    return faults
 
 
 def _child(node: Any, part: int | str) -> tuple[Any, Any] | None:

@@ -41,15 +41,15 @@ def encodable_tree(value: Any) -> Any:
 
 def texts_in(value: Any) -> Iterator[str]:
     """Yield every string in a JSON value, keys included."""
-    below = [value]
-    while below:
-        one = below.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            below += [*one.values(), *one]
-        elif isinstance(one, list):
-            below += one
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            pending += [*item.values(), *item]
+        elif isinstance(item, list):
+            pending += item
 
 
 def counted(number: int, noun: str) -> str:
@@ -96,7 +96,7 @@ def byte_size(text: str) -> int:
     Raises:
         ValueError: it is not a size.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise ValueError("expected a size, as in 512m or 2g")
-    return int(float(found[1]) * _FACTORS[found[2].lower()])
+    return int(float(match[1]) * _FACTORS[match[2].lower()])

@@ -99,12 +99,12 @@ class ToolFlags(ConfigModel):
             try:
                 origin_of_tool(name)
             except UsageError as error:
-                known = ", ".join(known.removeprefix(_PREFIX) for known in _TOOLS_OF)
+                family_names = ", ".join(field.removeprefix(_PREFIX) for field in _TOOLS_OF)
                 raise UsageError(
-                    f"No tools {name!r} to switch. There are: {known}. As a single tool: {error}"
+                    f"No tools {name!r} to switch. There are: {family_names}. As a single tool: {error}"
                     f"{did_you_mean(name if name.startswith(_PREFIX) else _PREFIX + name, _TOOLS_OF)}"
                 ) from None
-        also, without = (tuple(name for name, is_on in tools.items() if is_on is wanted) for wanted in (True, False))
+        also, without = (tuple(name for name, is_on in tools.items() if is_on is state) for state in (True, False))
         return self.model_copy(update={**flags, "also": also, "without": without})
 
 

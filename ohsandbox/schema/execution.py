@@ -92,16 +92,16 @@ def parse_action(
     Raises:
         ToolArgumentsError: an argument is missing, unknown or wrong; names it, the given value and the allowed ones.
     """
-    given = dict(arguments)
+    values = dict(arguments)
     for is_decoded in (False, True):
-        for name, value in given.items():
+        for name, value in values.items():
             if fault := _fault_in([name, value]):
                 raise ToolArgumentsError(f"Invalid value for argument {quoted(name)} in tool call {tool}: {fault}")
         try:
-            return action_type.model_validate(given)
+            return action_type.model_validate(values)
         except ValidationError as error:
             failure = error
-        if is_decoded or not _decode_json(given, failure):
+        if is_decoded or not _decode_json(values, failure):
             break
     faults = " ".join(_explained(tool, fault) for fault in failure.errors(include_url=False)[:MAX_FAULTS])
     allowed = [*(field.alias or name for name, field in action_type.model_fields.items()), *also_allowed]
@@ -156,11 +156,11 @@ def _explained(tool: str, fault: ErrorDetails) -> str:
         return f'Missing required argument "{name}" in tool call {tool}.'
     if fault["type"] == "extra_forbidden":
         return f"Unexpected argument {name!r} in tool call {tool}."
-    where, given = (f"argument {name!r}", f": {quoted(fault['input'])}") if name else ("the arguments", "")
+    subject, value_text = (f"argument {name!r}", f": {quoted(fault['input'])}") if name else ("the arguments", "")
     if fault["type"] in {"too_short", "too_long"}:
         bounds = fault["ctx"]
         bound = f"At most {bounds['max_length']}" if "max_length" in bounds else f"At least {bounds['min_length']}"
         needed = f"{bound} items are needed, not {bounds['actual_length']}"
     else:
         needed = _NEEDED.get(fault["type"], fault["msg"].removeprefix("Value error, ").removesuffix("."))
-    return f"Invalid value for {where} in tool call {tool}{given}. {needed}."
+    return f"Invalid value for {subject} in tool call {tool}{value_text}. {needed}."

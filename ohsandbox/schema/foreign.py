@@ -112,8 +112,8 @@ class _AnyValue:
 
 def model_from_json(base: type[_SchemaT], name: str, schema: Any, *, description: str = "") -> type[_SchemaT]:
     """See `Schema.from_mcp_schema`."""
-    made: type[_SchemaT] = _model(base, name, json.dumps(object_schema(schema)), description)
-    return made
+    model: type[_SchemaT] = _model(base, name, json.dumps(object_schema(schema)), description)
+    return model
 
 
 @lru_cache(maxsize=CACHED)
@@ -123,11 +123,11 @@ def _model(base: Any, name: str, schema: str, description: str) -> Any:
     body["model_config"] = ConfigDict(extra="allow", protected_namespaces=())
     body["__annotations__"] = hints = {}
     for argument, part in {**dict.fromkeys(source["required"], True), **source["properties"]}.items():
-        known = part if isinstance(part, dict) else {}
-        default = ... if argument in source["required"] else known.get("default")
+        property_schema = part if isinstance(part, dict) else {}
+        default = ... if argument in source["required"] else property_schema.get("default")
         attribute = _attribute(argument, base)
-        body[attribute] = Field(default, alias=argument, description=known.get("description"))
-        kind = known.get("type")
+        body[attribute] = Field(default, alias=argument, description=property_schema.get("description"))
+        kind = property_schema.get("type")
         hint = _HINTS.get(kind, Any) if isinstance(kind, str) else Any  # for readers of the class
         hints[attribute] = Annotated[hint, _AnyValue]
     parents = (type("Facts", (_FromJSON,), {"source_schema": source, "validator": _ArgumentsValidator(source)}), base)
@@ -156,8 +156,8 @@ class _ArgumentsValidator:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._optional = {*schema["properties"]} - {*schema["required"]}
         checkable = _Checkable(schema)
-        made = checkable.of(schema)
-        self._schema = made if isinstance(made, dict) else {}
+        check_schema = checkable.of(schema)
+        self._schema = check_schema if isinstance(check_schema, dict) else {}
         self._nodes = MAX_NODES - checkable.nodes_left
         try:
             self._validator = _validator(self._schema)
@@ -193,8 +193,8 @@ class _ArgumentsValidator:
         return InitErrorDetails(type=error, loc=(), input=arguments)
 
     def _repair(self, arguments: dict[str, Any], fault: Fault) -> None:
-        facts = fault.kind.as_dict()
-        for part in (part for branch in facts.get("context", ()) for part in branch):
+        details = fault.kind.as_dict()
+        for part in (part for branch in details.get("context", ()) for part in branch):
             self._repair(arguments, part)
         holder: Any = {"": arguments}
         last: str | int = ""
@@ -206,7 +206,7 @@ class _ArgumentsValidator:
         elif fault.kind.name == _WHOLE and isinstance(given, float):
             holder[last] = int(given)
         elif fault.kind.name == "type" and isinstance(given, str):
-            holder[last] = _parsed(given, facts["types"])
+            holder[last] = _parsed(given, details["types"])
 
 
 def _place(arguments: Any, fault: Fault) -> tuple[str | int, ...]:

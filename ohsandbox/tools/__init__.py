@@ -58,7 +58,7 @@ for _name, _built_in in _BUILT_IN.items():
         register_tool(_registered, _built_in.tool, built_in=True)
 
 HINTS: Mapping[str, Hint] = {
-    known: built_in.hint for name, built_in in _BUILT_IN.items() for known in (name, *built_in.aliases)
+    tool_name: built_in.hint for name, built_in in _BUILT_IN.items() for tool_name in (name, *built_in.aliases)
 }
 """Hints of the built-in tools, by the names that a log or a command line may use."""
 
@@ -67,25 +67,27 @@ def hint_of(name: str, call: Mapping[str, Any]) -> CallHint:
     """Return the hint in a `tool_call` event; fields that an older event lacks come from the built-in tool's hint."""
     stored = call.get("hint")
     hint = HINTS.get(name, CallHint())
-    known = hint(arguments_of(call)) if callable(hint) else hint
+    expected_hint = hint(arguments_of(call)) if callable(hint) else hint
     if isinstance(stored, dict) and "kind" in stored:
         with contextlib.suppress(ValidationError):
-            found = CallHint.model_validate(stored)
-            is_older = known.kind == "tasks" and found == known.model_copy(update={"kind": "", "needs_agent": False})
-            return known if is_older else found  # kind "tasks" came last: until then such a call had none
+            stored_hint = CallHint.model_validate(stored)
+            is_older = expected_hint.kind == "tasks" and stored_hint == expected_hint.model_copy(
+                update={"kind": "", "needs_agent": False}
+            )
+            return expected_hint if is_older else stored_hint  # kind "tasks" came last: until then such a call had none
     if isinstance(stored, dict):
         with contextlib.suppress(ValidationError):
-            return CallHint.model_validate({**stored, "kind": known.kind})
-    return known
+            return CallHint.model_validate({**stored, "kind": expected_hint.kind})
+    return expected_hint
 
 
 def arguments_of(call: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments in the data of a `tool_call` event; a foreign log may have none."""
     try:
-        found = json.loads(call.get("arguments") or "{}")
+        parsed = json.loads(call.get("arguments") or "{}")
     except (ValueError, TypeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 NEED_AGENT = tuple(name for name in HINTS if hint_of(name, {}).needs_agent)

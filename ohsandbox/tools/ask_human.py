@@ -40,7 +40,7 @@ class AskHumanAction(Action):
 def hint(arguments: Mapping[str, Any]) -> CallHint:
     """Return the question, with the options on lines of their own."""
     offered = arguments.get("options")
-    options = [f"\n- {' '.join(str(one).split())}" for one in (offered if isinstance(offered, list) else ())]
+    options = [f"\n- {' '.join(str(option).split())}" for option in (offered if isinstance(offered, list) else ())]
     note = "".join(options)
     return CallHint(
         sign="?", kind="question", subject="question", note=note, writes=False, answers=True, needs_agent=True

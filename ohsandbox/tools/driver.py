@@ -249,11 +249,11 @@ class Driver:
         if process.fell_with_sandbox():
             process.let_go()
             self._runtime.snippet(b":")
-            how = f"{self._name} was lost: the sandbox had ended. It was started again with its files."
+            ending = f"{self._name} was lost: the sandbox had ended. It was started again with its files."
         else:
             process.end()
-            how = f"{self._name} {process.cause()}. {process.last_words()}"
-        self._death = ProgramDied(how.strip(), status=process.status)
+            ending = f"{self._name} {process.cause()}. {process.last_words()}"
+        self._death = ProgramDied(ending.strip(), status=process.status)
 
     def _take_death(self) -> ProgramDied:
         death, self._death = self._death, None

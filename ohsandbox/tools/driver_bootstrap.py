@@ -48,8 +48,8 @@ def _send(answer: dict[str, Any]) -> None:
         view = view[os.write(answers, view) :]
 
 
-def _ready(facts: dict[str, Any]) -> None:
-    _send({"pid": os.getpid(), "python": "{}.{}.{}".format(*sys.version_info[:3]), **facts})
+def _ready(fields: dict[str, Any]) -> None:
+    _send({"pid": os.getpid(), "python": "{}.{}.{}".format(*sys.version_info[:3]), **fields})
 
 
 _program: dict[str, Any] = {"__name__": "ohsandbox"}

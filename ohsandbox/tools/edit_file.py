@@ -208,9 +208,9 @@ def _decoded(data: bytes, path: str) -> str:
 def _as_it_is(action: EditFileAction, text: str, state: str) -> tuple[int, int, str]:
     """Return the range to replace and its new text if there is nothing to merge: an append, or a file without text."""
     content = action.content
-    if found := _placeholders(content):
-        why = "Appending takes the content as it is" if text else f"The file {state}"
-        raise ToolError(f"{why}, so {found[0]!r} stands for nothing. Write every line out. Nothing was changed.")
+    if stand_ins := _placeholders(content):
+        reason = "Appending takes the content as it is" if text else f"The file {state}"
+        raise ToolError(f"{reason}, so {stand_ins[0]!r} stands for nothing. Write every line out. Nothing was changed.")
     if not action.appends and not action.is_whole:
         raise ToolError(f"File {action.path!r} {state}, so it has no line {action.start}. Leave start out.")
     if text and content:
@@ -244,12 +244,12 @@ def _merged(action: EditFileAction, text: str, ask_model: AskModel) -> tuple[int
             f"with the draft; at most {_MAX_EDIT_LINES} lines and {_MAX_EDIT_CHARS} characters are edited at once. "
             "Find the place (file_read with view_range, grep -n), then give its start and end and a draft of that part."
         )
-    before = text[line_start(text, max(1, action.start - _ORIENTATION_LINES)) : start]
+    text_before = text[line_start(text, max(1, action.start - _ORIENTATION_LINES)) : start]
     after = text[end : end + line_start(text[end:], _ORIENTATION_LINES + 1)]
     new = _ask(
         ask_model,
         path=repr(path),
-        before=_plain(before)[-_MAX_EDIT_CHARS:],
+        before=_plain(text_before)[-_MAX_EDIT_CHARS:],
         piece=_plain(old),
         after=_plain(after)[:_MAX_EDIT_CHARS],
         draft=draft,
@@ -292,8 +292,8 @@ def _read(answer: str, tag: str, *, piece: str, draft: str) -> tuple[str, str]:
     opening, closing = f"<merged-{tag}>", f"</merged-{tag}>"
     if answer.count(opening) != 1 or answer.count(closing) != 1:
         return "", f"it held {opening} {answer.count(opening)} times and {closing} {answer.count(closing)} times"
-    _, _, rest = answer.partition(opening)
-    text, end, _ = rest.partition(closing)
+    _, _, answer_tail = answer.partition(opening)
+    text, end, _ = answer_tail.partition(closing)
     if not end:
         return "", f"{closing} came before {opening}"
     text = text.replace("\r\n", "\n").removeprefix("\n")
@@ -303,9 +303,9 @@ def _read(answer: str, tag: str, *, piece: str, draft: str) -> tuple[str, str]:
         text = "\n".join([*lines[1:-1], ""])  # the code fence that some models add around code
     if not text.strip():
         return "", "the merged piece was empty"
-    known = set(_placeholders(piece))
-    if left := [line for line in _placeholders(text) if line not in known]:
-        return "", f"the stand-in {left[0]!r} was not replaced by the lines it stands for"
+    known_lines = set(_placeholders(piece))
+    if unresolved := [line for line in _placeholders(text) if line not in known_lines]:
+        return "", f"the stand-in {unresolved[0]!r} was not replaced by the lines it stands for"
     return (text if text.endswith("\n") else f"{text}\n"), ""
 
 
@@ -314,16 +314,16 @@ def _placeholders(text: str) -> list[str]:
 
 
 def _unified_diff(path: str, edited: Edited) -> str:
-    was, now, first = edited.windows(context=CONTEXT_LINES)
-    rows = difflib.unified_diff(_LINE.findall(was), _LINE.findall(now), path, path, n=CONTEXT_LINES, lineterm="")
-    shown = [next(rows), next(rows)]
+    was, new_window, first = edited.windows(context=CONTEXT_LINES)
+    rows = difflib.unified_diff(_LINE.findall(was), _LINE.findall(new_window), path, path, n=CONTEXT_LINES, lineterm="")
+    diff_lines = [next(rows), next(rows)]
     for row in rows:
-        if found := _HUNK.fullmatch(row):  # the numbers count from the window's first line
-            shown.append(f"@@ -{int(found[1]) + first - 1}{found[2]} +{int(found[3]) + first - 1}{found[4]} @@")
+        if match := _HUNK.fullmatch(row):  # the numbers count from the window's first line
+            diff_lines.append(f"@@ -{int(match[1]) + first - 1}{match[2]} +{int(match[3]) + first - 1}{match[4]} @@")
         else:
-            shown.append(row.removesuffix("\n").removesuffix("\r"))
-            shown += ["\\ No newline at end of file"] * (not row.endswith("\n"))
-    return "\n".join(shown)
+            diff_lines.append(row.removesuffix("\n").removesuffix("\r"))
+            diff_lines += ["\\ No newline at end of file"] * (not row.endswith("\n"))
+    return "\n".join(diff_lines)
 
 
 BUILT_IN = BuiltInTool(make_edit_file_tool, HINT)

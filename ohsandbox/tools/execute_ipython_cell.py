@@ -200,7 +200,7 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
                 if not action.code.strip():
                     return IPythonObservation(text="", notice=notice)
             observation = self._run(action.code, action.timeout or DEFAULT_TIMEOUT_S)
-            notices = [said for said in (notice, observation.notice) if said]
+            notices = [part for part in (notice, observation.notice) if part]
             return observation.model_copy(update={"notice": ". ".join(notices) or None})
 
     def last_output(self) -> bytes:
@@ -209,14 +209,14 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
 
     def interrupt(self) -> None:
         """Interrupt the running cell, from any thread; repeated calls escalate, finally to a kill."""
-        now = time.monotonic()
+        time_s = time.monotonic()
         since = self._asked_to_stop
-        if since is not None and now - since > KILL_AFTER_S:
+        if since is not None and time_s - since > KILL_AFTER_S:
             self._driver.stop()
-        elif since is not None and now - since > _INSIST_S:
+        elif since is not None and time_s - since > _INSIST_S:
             self._driver.interrupt(signal="XCPU")
-        elif self._driver.interrupt(group=since is not None and now - since > _GROUP_AFTER_S) and since is None:
-            self._asked_to_stop = now
+        elif self._driver.interrupt(group=since is not None and time_s - since > _GROUP_AFTER_S) and since is None:
+            self._asked_to_stop = time_s
 
     def close(self) -> None:
         """End the kernel and its cells' processes; a cell that runs in another thread ends with it."""
@@ -238,9 +238,9 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
         return f"Between two cells: {death} All variables are lost; this cell ran in a new kernel" if death else None
 
     def _version(self) -> str:
-        facts = self._driver.facts
-        ipython = facts.get("ipython")
-        return f"Python {facts.get('python')}, " + (f"IPython {ipython}" if ipython else "without IPython")
+        versions = self._driver.facts
+        ipython = versions.get("ipython")
+        return f"Python {versions.get('python')}, " + (f"IPython {ipython}" if ipython else "without IPython")
 
     def _run(self, code: str, timeout_s: float) -> IPythonObservation:
         between = self._output.take()
@@ -255,16 +255,16 @@ class IPythonExecutor(ToolExecutor[IPythonRunCellAction, IPythonObservation]):
                 timed_out = True
                 answer = self._stop_cell()
         except ProgramDied as death:
-            said = str(death).split(" It said: ")[0].rstrip(".")  # the text holds its output
+            reason = str(death).split(" It said: ")[0].rstrip(".")  # the text holds its output
             if death.status == IGNORED_STATUS:
-                said = "The cell ignored its interrupts, so the kernel was ended"
+                reason = "The cell ignored its interrupts, so the kernel was ended"
             late = f"The time of {timeout_s:g} s was over. " if timed_out else ""
             return IPythonObservation(
                 text=_OUR_FRAMES.sub("", _text(between, self._output.take(), self._limit_chars)),
                 timed_out=timed_out,
                 kernel_died=True,
-                error=said,
-                notice=f"{late}{said}. All variables are lost, and the next cell starts a new kernel",
+                error=reason,
+                notice=f"{late}{reason}. All variables are lost, and the next cell starts a new kernel",
             )
         finally:
             self._asked_to_stop = None
@@ -339,8 +339,8 @@ def _text(between: Captured, cell: Captured, limit_chars: int) -> str:
     text = _bounded(cell, limit_chars)
     if not between.text.strip():
         return text
-    own = f"[This cell]\n{text}" if text else "[This cell printed nothing and has no value.]"
-    return f"[Printed since the last cell]\n{_bounded(between, limit_chars).rstrip()}\n{own}"
+    cell_text = f"[This cell]\n{text}" if text else "[This cell printed nothing and has no value.]"
+    return f"[Printed since the last cell]\n{_bounded(between, limit_chars).rstrip()}\n{cell_text}"
 
 
 def _bounded(output: Captured, limit_chars: int) -> str:
@@ -356,10 +356,10 @@ def _bounded(output: Captured, limit_chars: int) -> str:
     )
 
 
-def _images(said: object) -> tuple[tuple[str, ...], int]:
+def _images(images: object) -> tuple[tuple[str, ...], int]:
     """Return the images of an answer as data URLs, and how many were refused. The sandbox is not trusted."""
     urls, refused = [], 0
-    for image in (said if isinstance(said, list) else [])[:MAX_IMAGES]:
+    for image in (images if isinstance(images, list) else [])[:MAX_IMAGES]:
         kind, data = (image.get("type"), image.get("data")) if isinstance(image, dict) else (None, None)
         if isinstance(kind, str) and isinstance(data, str) and _is_image(kind, data):
             urls.append(f"data:{kind};base64,{data}")

@@ -87,16 +87,19 @@ class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
         if listing.is_file:
             raise file_error(20, "It is a file; give a directory, or read it with file_read", action.path)
         total = len(listing.files)
-        found = listing.files[: action.max_files]
-        files = fitting([shown_path(file) for file in found], self._limits)
-        where = "" if anywhere else f" in {shown_path(path)}"
+        files_found = listing.files[: action.max_files]
+        files = fitting([shown_path(file) for file in files_found], self._limits)
+        place_text = "" if anywhere else f" in {shown_path(path)}"
         if total:
             order = ", newest first:" if total > 1 else ":"
-            lines = [f"{counted(total, 'file')} match{'es' if total == 1 else ''} {pattern!r}{where}{order}", *files]
+            lines = [
+                f"{counted(total, 'file')} match{'es' if total == 1 else ''} {pattern!r}{place_text}{order}",
+                *files,
+            ]
         else:
             deeper = "" if "/" in pattern or "**" in pattern else f" Below it look with {'**/' + pattern!r}."
             advice = deeper + left_out(hidden=action.hidden, ignored=action.ignored)
-            lines = [f"No file matches {pattern!r}{where}.{advice}"]
+            lines = [f"No file matches {pattern!r}{place_text}.{advice}"]
         if len(files) < total:
             more = ", or raise `max_files`" if len(files) == action.max_files else ""
             lines.append(
@@ -104,8 +107,8 @@ class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
             )
         lines += warnings(listing, self._limit_s)
         return GlobObservation(
-            text="\n".join(lines), files=tuple(found), total=total, complete=not listing.stopped,
-            truncated=listing.stopped or len(found) < total,
+            text="\n".join(lines), files=tuple(files_found), total=total, complete=not listing.stopped,
+            truncated=listing.stopped or len(files_found) < total,
         )  # fmt: skip
 
 

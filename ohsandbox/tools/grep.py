@@ -161,7 +161,7 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
                 stopped=listing.stopped or matches.stopped,
                 unreadable=listing.unreadable or matches.unreadable,
             )
-        count, found = None, _matches(matches)
+        count, matches_found = None, _matches(matches)
         if not listing.files:
             among = f", files {action.include!r}" if action.include else ""
             advice = "" if listing.is_file else left_out(hidden=action.hidden, ignored=action.ignored)
@@ -174,11 +174,11 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
             lines = self._lines(action, len(listing.files), matches, count)
         return GrepObservation(
             text="\n".join([*lines, *warnings(listing, self._limit_s)]),
-            matches=found,
+            matches=matches_found,
             files=tuple(listing.files[: action.max_files]),
             truncated=listing.stopped
             or len(listing.files) > action.max_files
-            or (action.mode == "lines" and count is not None and len(found) < _text_lines(matches)),
+            or (action.mode == "lines" and count is not None and len(matches_found) < _text_lines(matches)),
             total_files=len(listing.files),
             total_lines=count,
             complete=not listing.stopped,
@@ -186,28 +186,30 @@ class GrepExecutor(ToolExecutor[GrepAction, GrepObservation]):
 
     def _files(self, action: GrepAction, listing: Listing) -> list[str]:
         total = len(listing.files)
-        shown = fitting([shown_path(file) for file in listing.files[: action.max_files]], self._limits)
-        lines = [f"{counted(total, 'file')} with a match for {action.pattern!r}, newest first:", *shown]
-        if len(shown) < total:
-            lines.append(f"[The newest {len(shown)} of {counted(total, 'file')} are listed. {_narrower(action)}]")
+        shown_files = fitting([shown_path(file) for file in listing.files[: action.max_files]], self._limits)
+        lines = [f"{counted(total, 'file')} with a match for {action.pattern!r}, newest first:", *shown_files]
+        if len(shown_files) < total:
+            lines.append(f"[The newest {len(shown_files)} of {counted(total, 'file')} are listed. {_narrower(action)}]")
         return lines
 
     def _lines(self, action: GrepAction, total: int, matches: Matches, count: int) -> list[str]:
         looked_into = len(matches.files)
-        said = f"{counted(count, 'matching line')} in {counted(looked_into, 'file')}, newest file first"
+        summary = f"{counted(count, 'matching line')} in {counted(looked_into, 'file')}, newest file first"
         if total > action.max_files:
-            said = f"{counted(total, 'file')} match; the newest {looked_into:,} hold {counted(count, 'matching line')}"
-        blocks = [shown_file(file, only_count=action.mode == "counts") for file in matches.files]
-        shown = fitting([line for block in blocks for line in block], self._limits)
-        lines = [f"{said}:", *shown]
-        gone = min(total, action.max_files) - looked_into
-        if gone:
-            lines.append(
-                f"[{counted(gone, 'file')} matched at first, but no line did then: changed, removed, or binary.]"
+            summary = (
+                f"{counted(total, 'file')} match; the newest {looked_into:,} hold {counted(count, 'matching line')}"
             )
-        cut = _cut(action, matches, blocks, len(shown))
-        if cut or total > action.max_files:
-            lines.append(f"[{cut}{_narrower(action)}]")
+        blocks = [shown_file(file, only_count=action.mode == "counts") for file in matches.files]
+        shown_lines = fitting([line for block in blocks for line in block], self._limits)
+        lines = [f"{summary}:", *shown_lines]
+        unmatched = min(total, action.max_files) - looked_into
+        if unmatched:
+            lines.append(
+                f"[{counted(unmatched, 'file')} matched at first, but no line did then: changed, removed, or binary.]"
+            )
+        omission = _cut(action, matches, blocks, len(shown_lines))
+        if omission or total > action.max_files:
+            lines.append(f"[{omission}{_narrower(action)}]")
         return lines
 
 
@@ -228,24 +230,24 @@ def _text_lines(matches: Matches | None) -> int:
     return sum(file.total for file in (matches.files if matches else ()) if not is_binary(file))
 
 
-def _cut(action: GrepAction, matches: Matches, blocks: list[list[str]], shown: int) -> str:
+def _cut(action: GrepAction, matches: Matches, blocks: list[list[str]], shown_count: int) -> str:
     """Describe the missing matches of the read files if only the first lines of all blocks are shown."""
     if action.mode == "counts":
-        return f"{shown:,} of {len(blocks):,} files shown. " if shown < len(blocks) else ""
-    told = files = 0
+        return f"{shown_count:,} of {len(blocks):,} files shown. " if shown_count < len(blocks) else ""
+    lines_shown = files = 0
     for file, block in zip(matches.files, blocks, strict=True):
-        if shown <= 0:
+        if shown_count <= 0:
             break
         files += 1
         if len(block) == 1:
-            told += file.total
+            lines_shown += file.total
         else:
-            told += sum(1 for line in block[1:shown] if line.partition(" ")[0].endswith(":"))
-        shown -= len(block)
+            lines_shown += sum(1 for line in block[1:shown_count] if line.partition(" ")[0].endswith(":"))
+        shown_count -= len(block)
     count = sum(file.total for file in matches.files)
-    if told == count:
+    if lines_shown == count:
         return ""
-    return f"{told:,} of {counted(count, 'matching line')} and {files:,} of {len(blocks):,} files shown. "
+    return f"{lines_shown:,} of {counted(count, 'matching line')} and {files:,} of {len(blocks):,} files shown. "
 
 
 def _narrower(action: GrepAction) -> str:

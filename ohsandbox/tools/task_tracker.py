@@ -143,9 +143,9 @@ def checklist(tasks: Sequence[_TaskItem]) -> Text:
 def _count(tasks: Sequence[_TaskItem]) -> str:
     if not tasks:
         return "The task list is empty."
-    done = sum(task.status == "done" for task in tasks)
+    ended = sum(task.status == "done" for task in tasks)
     active = sum(task.status == "in_progress" for task in tasks)
-    return f"{counted(len(tasks), 'task')}: {done} done, {active} in progress, {len(tasks) - done - active} to do."
+    return f"{counted(len(tasks), 'task')}: {ended} done, {active} in progress, {len(tasks) - ended - active} to do."
 
 
 def _line(task: _TaskItem) -> str:

@@ -76,7 +76,7 @@ class Gallery:
         if not offered:
             return ""
         self.count += 1
-        kind, data = next((one for one in offered if len(one[1]) <= MAX_IMAGE_BYTES), offered[0])
+        kind, data = next((candidate for candidate in offered if len(candidate[1]) <= MAX_IMAGE_BYTES), offered[0])
         left_out = f"[Image {self.count} left out: "
         if len(data) > MAX_IMAGE_BYTES:
             return f"{left_out}{len(data)} bytes, at most {MAX_IMAGE_BYTES} are shown; scale it down]"
@@ -98,21 +98,21 @@ def _image_bytes(kind: str, data: Any) -> bytes:
 
 def bundle_of(value: Any) -> dict[str, Any]:
     """The value's representations by MIME type, by IPython's display protocol; those that fail are left out."""
-    found: dict[str, Any] = {"text/plain": pretty(value)}
+    bundle: dict[str, Any] = {"text/plain": pretty(value)}
     if isinstance(value, type):
-        return found
+        return bundle
     if type(value).__module__ == "matplotlib.figure" and hasattr(value, "savefig"):
-        return {**found, "image/png": figure_png(value)}
+        return {**bundle, "image/png": figure_png(value)}
     with contextlib.suppress(Exception):
-        found.update(_without_metadata(value._repr_mimebundle_(include=None, exclude=None)))
+        bundle.update(_without_metadata(value._repr_mimebundle_(include=None, exclude=None)))
     for kind, name in REPR_METHODS.items():
         with contextlib.suppress(Exception):
-            found.setdefault(kind, _without_metadata(getattr(value, name)()))
-    return found
+            bundle.setdefault(kind, _without_metadata(getattr(value, name)()))
+    return bundle
 
 
-def _without_metadata(said: Any) -> Any:
-    return said[0] if isinstance(said, tuple) else said
+def _without_metadata(data: Any) -> Any:
+    return data[0] if isinstance(data, tuple) else data
 
 
 def pretty(value: Any) -> str:
@@ -206,18 +206,22 @@ def print_error(error: BaseException) -> None:
     frames = sum(1 for _ in traceback.walk_tb(first))
     if frames > MAX_FRAMES:
         print(f"[{frames - MAX_FRAMES} of {frames} frames left out]", file=sys.stderr)
-    told = traceback.TracebackException(type(error), error, first, limit=-MAX_FRAMES)
-    _drop_our_frames(told)
-    bare = isinstance(error, (SystemExit, MagicError)) or not (told.stack or told.__cause__ or told.__context__)
-    print("".join(told.format_exception_only() if bare else told.format()), end="", file=sys.stderr)
+    trace = traceback.TracebackException(type(error), error, first, limit=-MAX_FRAMES)
+    _drop_our_frames(trace)
+    without_frames = isinstance(error, (SystemExit, MagicError)) or not (
+        trace.stack or trace.__cause__ or trace.__context__
+    )
+    print("".join(trace.format_exception_only() if without_frames else trace.format()), end="", file=sys.stderr)
 
 
-def _drop_our_frames(told: traceback.TracebackException | None, depth: int = 0) -> None:
-    if told is None or depth > MAX_FRAMES:
+def _drop_our_frames(trace: traceback.TracebackException | None, depth: int = 0) -> None:
+    if trace is None or depth > MAX_FRAMES:
         return
-    told.stack[:] = [one for one in told.stack if one.filename != OURS and "/IPython/core/" not in one.filename]
-    for one in (told.__cause__, told.__context__, *(getattr(told, "exceptions", None) or ())):
-        _drop_our_frames(one, depth + 1)
+    trace.stack[:] = [
+        frame for frame in trace.stack if frame.filename != OURS and "/IPython/core/" not in frame.filename
+    ]
+    for linked in (trace.__cause__, trace.__context__, *(getattr(trace, "exceptions", None) or ())):
+        _drop_our_frames(linked, depth + 1)
 
 
 def summary(error: BaseException) -> str:

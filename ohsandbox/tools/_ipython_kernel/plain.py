@@ -207,16 +207,16 @@ def without_magics(code: str) -> str:
         raise _missing(code.split(None, 1)[0])
     lines = code.split("\n")
     for index, line in enumerate(lines):
-        found = _MAGIC.fullmatch(line)
-        if found and _begins_statement("\n".join([*lines[:index], found[1] + "pass"])):
-            lines[index] = _as_call(*found.groups())
+        match = _MAGIC.fullmatch(line)
+        if match and _begins_statement("\n".join([*lines[:index], match[1] + "pass"])):
+            lines[index] = _as_call(*match.groups())
     return "\n".join(lines)
 
 
-def _as_call(indent: str, target: str | None, sign: str, rest: str) -> str:
-    name, _, argument = rest.strip().partition(" ")
+def _as_call(indent: str, target: str | None, sign: str, line_rest: str) -> str:
+    name, _, argument = line_rest.strip().partition(" ")
     if sign == "!":
-        kind, text = ("lines" if target else "run"), rest.strip()
+        kind, text = ("lines" if target else "run"), line_rest.strip()
     elif target or name not in LINE_MAGICS:
         raise _missing(sign + name)
     else:
@@ -236,24 +236,24 @@ def _begins_statement(source: str) -> bool:
     """Whether the last line of source, `pass`, is outside of strings, brackets and continued lines."""
     tokens = _tokens(source)
     between = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
-    last = max((at for at, token in enumerate(tokens) if token.type == tokenize.NAME), default=0)
+    last = max((index for index, token in enumerate(tokens) if token.type == tokenize.NAME), default=0)
     return bool(tokens) and tokens[last].string == "pass" and (last == 0 or tokens[last - 1].type in between)
 
 
 def run_magic(kind: str, text: str, names: dict[str, Any]) -> list[str] | None:
     """Run a magic; `{expression}` and `$name` are replaced if the cell's names define them."""
 
-    def value(found: re.Match[str]) -> str:
+    def value(match: re.Match[str]) -> str:
         try:
-            return str(eval(found[1], names) if found[1] else names[found[2]])
+            return str(eval(match[1], names) if match[1] else names[match[2]])
         except Exception:
-            return found[0]
+            return match[0]
 
     text = _FILLED_IN.sub(value, text)
     if kind == "lines":
         words = shell_words(text)
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
-        return done.stdout.decode(errors="replace").splitlines()
+        result = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+        return result.stdout.decode(errors="replace").splitlines()
     if kind == "run":
         run_command(text)
     else:

@@ -97,8 +97,8 @@ class Call(NamedTuple):
 
     def __str__(self) -> str:
         defaults = FUNCTIONS[self.name].defaults
-        said = [_quoted(repr(value)) for name, value in self.arguments.items() if value != defaults.get(name)]
-        return f"line {self.line}, {self.name}({', '.join(said)})"
+        arguments = [_quoted(repr(value)) for name, value in self.arguments.items() if value != defaults.get(name)]
+        return f"line {self.line}, {self.name}({', '.join(arguments)})"
 
 
 _CLICKING = {"bid": _BID, "button": _BUTTON, "modifiers": _MODIFIERS}
@@ -170,13 +170,13 @@ def _call(statement: ast.stmt) -> Call:
         raise _refused(line, f"calls {_source(call.func)}")
     function = FUNCTIONS[call.func.id]
     names = {*function.parameters}
-    given = dict(zip(function.parameters, call.args, strict=False))
-    given |= {str(keyword.arg): keyword.value for keyword in call.keywords}
-    once = len(given) == len(call.args) + len(call.keywords)
-    if not (once and names - {*function.defaults} <= given.keys() <= names):
+    arguments = dict(zip(function.parameters, call.args, strict=False))
+    arguments |= {str(keyword.arg): keyword.value for keyword in call.keywords}
+    once = len(arguments) == len(call.args) + len(call.keywords)
+    if not (once and names - {*function.defaults} <= arguments.keys() <= names):
         raise ToolArgumentsError(f"Line {line} of code does not fit {function}. Nothing was done.")
     checked = {
-        name: _checked(line, function, name, given[name]) if name in given else function.defaults[name]
+        name: _checked(line, function, name, arguments[name]) if name in arguments else function.defaults[name]
         for name in function.parameters
     }
     return Call(line, function.name, checked)
@@ -208,9 +208,9 @@ def _literal(line: int, node: ast.expr) -> Any:
     raise _refused(line, f"has the argument {_source(node)}, which is not a literal")
 
 
-def _refused(line: int, what: str) -> ToolArgumentsError:
+def _refused(line: int, problem: str) -> ToolArgumentsError:
     return ToolArgumentsError(
-        f"Line {line} of code {what}. Nothing was done. Allowed are calls with literal arguments, one a line, of: "
+        f"Line {line} of code {problem}. Nothing was done. Allowed are calls with literal arguments, one a line, of: "
         f"{', '.join(FUNCTIONS)}."
     )
 

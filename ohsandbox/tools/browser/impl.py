@@ -104,8 +104,8 @@ class BrowserExecutor(ToolExecutor[BrowseInteractiveAction, BrowserObservation])
         try:
             death = self._driver.start()
         except ProgramDied as died:
-            why = "Python 3 is missing." if died.status == NO_PROGRAM else clean_line(str(died))
-            raise ToolError(f"The sandbox has no browser: {why} {REMEDY}") from None
+            reason = "Python 3 is missing." if died.status == NO_PROGRAM else clean_line(str(died))
+            raise ToolError(f"The sandbox has no browser: {reason} {REMEDY}") from None
         try:
             answer = _Answer.model_validate(self._driver.request(request, BUDGET_S + _OVERHEAD_S))
         except RequestTimedOut:
@@ -172,9 +172,9 @@ def _events(calls: Sequence[Call], answer: _Answer) -> list[str]:
     lines = []
     if answer.error:
         number = min(answer.done, len(calls) - 1)
-        left = len(calls) - number - 1
-        rest = f" The {left} call(s) after it were not done." if left else ""
-        lines.append(f"Error in {clean_line(str(calls[number]))}: {clean_line(answer.error)}.{rest}")
+        remaining = len(calls) - number - 1
+        remainder_note = f" The {remaining} call(s) after it were not done." if remaining else ""
+        lines.append(f"Error in {clean_line(str(calls[number]))}: {clean_line(answer.error)}.{remainder_note}")
     return lines + [f"Note: {clean_line(note)}" for note in answer.notes]
 
 

@@ -69,8 +69,8 @@ def render(snapshot: str, *, limit_chars: int) -> tuple[str, str]:
 
 
 def _shortened(nodes: list[Node], lines: list[str], limit_chars: int) -> list[str]:
-    place = {id(node): number for number, node in enumerate(nodes)}
-    kept: set[int] = set()
+    number_of = {id(node): number for number, node in enumerate(nodes)}
+    kept_numbers: set[int] = set()
     spent = 0
     in_view = [number for number, node in enumerate(nodes) if node.in_view]
     onwards = [*range(max(in_view, default=0), len(nodes)), *range(max(in_view, default=0))]
@@ -79,17 +79,20 @@ def _shortened(nodes: list[Node], lines: list[str], limit_chars: int) -> list[st
     for numbers, share in ((in_view, 1.0), (operable, 0.5), (onwards, 1.0)):
         limit = spent + (limit_chars - spent) * share
         for number in numbers:
-            needed = {number, *(place[id(one)] for one in nodes[number].parents if id(one) in place)} - kept
-            cost = sum(len(lines[one]) + 1 for one in needed)
+            needed = {
+                number,
+                *(number_of[id(parent)] for parent in nodes[number].parents if id(parent) in number_of),
+            } - kept_numbers
+            cost = sum(len(lines[number_kept]) + 1 for number_kept in needed)
             if spent + cost <= limit:
                 spent += cost
-                kept |= needed
-    lost = [node for number, node in enumerate(nodes) if number not in kept]
+                kept_numbers |= needed
+    lost = [node for number, node in enumerate(nodes) if number not in kept_numbers]
     note = (
         f"[... {len(lost)} of {len(nodes)} lines left out, those in view last; "
         f"{sum(node.operable for node in lost)} of them can be operated. scroll(0, 600) shows the next part ...]"
     )
-    return [*(lines[number] for number in sorted(kept)), note]
+    return [*(lines[number] for number in sorted(kept_numbers)), note]
 
 
 def _nodes(snapshot: str) -> list[Node]:
@@ -117,14 +120,14 @@ def _node(content: str, depth: int, path: list[Node]) -> Node:
     node = Node(depth, "", in_view=parent.in_view, origin=parent.origin, parents=path[:MAX_DEPTH])
     key = _QUOTED_KEY.fullmatch(content)
     plain = key[1].replace("''", "'") + (key[2] or "") if key else content
-    found = _KEY.fullmatch(plain)
-    if found is None or (found["role"] == "text" and not found["marks"]):
-        node.text = f"text: {clean_line(_plain(plain.partition(': ')[2] if found else plain))}"
+    match = _KEY.fullmatch(plain)
+    if match is None or (match["role"] == "text" and not match["marks"]):
+        node.text = f"text: {clean_line(_plain(plain.partition(': ')[2] if match else plain))}"
         return node
-    marks: dict[str, str] = {name: value or "" for name, value in _MARK.findall(found["marks"])}
-    role, clickable, ref = found["role"], "cursor" in marks, marks.get("ref", "")
-    name = clean_line(_json_text(found["name"] or ""), limit_chars=MAX_NAME_CHARS)
-    value = clean_line(_plain((found["rest"] or "").removeprefix(":").strip()))
+    marks: dict[str, str] = {name: value or "" for name, value in _MARK.findall(match["marks"])}
+    role, clickable, ref = match["role"], "cursor" in marks, marks.get("ref", "")
+    name = clean_line(_json_text(match["name"] or ""), limit_chars=MAX_NAME_CHARS)
+    value = clean_line(_plain((match["rest"] or "").removeprefix(":").strip()))
     states = [f"{key}={of}" if of else key for key, of in marks.items() if key not in _HIDDEN_MARKS]
     node.ref = ref if _REF.fullmatch(ref) else ""
     node.operable = bool(node.ref) and (role in _INTERACTIVE or clickable)

@@ -114,9 +114,9 @@ class FileEditAction(Action):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        for name, what in _NEEDS.get(self.command, ()):
+        for name, purpose in _NEEDS.get(self.command, ()):
             if getattr(self, name) is None:
-                raise ValueError(f"command {self.command} needs {name}: {what}")
+                raise ValueError(f"command {self.command} needs {name}: {purpose}")
         if self.command == "view" and self.view_range is not None:
             first, last = self.view_range
             if first < 1 or (last != -1 and last < first):
@@ -166,10 +166,10 @@ class FileEditObservation(Observation):
         """Return an edit as a coloured diff; anything else as the model sees it."""
         if not self.diff:
             return super().visualize
-        shown = Text(f"{self.command} {self.path}\n", style="bold")
+        rendered = Text(f"{self.command} {self.path}\n", style="bold")
         for line in self.diff.splitlines(keepends=True):
-            shown.append(line, style=_COLOURS.get(line[:1], ""))
-        return shown
+            rendered.append(line, style=_COLOURS.get(line[:1], ""))
+        return rendered
 
 
 _COLOURS: Mapping[str, str] = {"-": "red", "+": "green", "@": "cyan"}

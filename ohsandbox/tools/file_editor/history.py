@@ -75,11 +75,11 @@ class EditHistory:
     def see(self, path: str, data: bytes | None, *, encoding: str | None = None) -> None:
         """Record the file's state; None is a file that no longer exists."""
         self._load()
-        known = self._seen.pop(_key(path), None)
-        now = None if data is None else Seen(digest(data), encoding)
-        if now is not None:
-            self._seen[_key(path)] = now
-        if now == known:
+        previous = self._seen.pop(_key(path), None)
+        current = None if data is None else Seen(digest(data), encoding)
+        if current is not None:
+            self._seen[_key(path)] = current
+        if current == previous:
             return
         while len(self._seen) > _MAX_SEEN:
             del self._seen[next(iter(self._seen))]

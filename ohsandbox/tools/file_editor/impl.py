@@ -65,11 +65,11 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         path = action.path
         if path == "~" or path.startswith("~/"):
             raise ToolError(f"Path {path!r}: `~` has no meaning here. Write the home directory out.")
-        whole = absolute(self._runtime.workdir, path)  # one file has one history under any name
-        slash = "/" if path.endswith("/") and whole != "/" else ""
+        absolute_path = absolute(self._runtime.workdir, path)  # one file has one history under any name
+        slash = "/" if path.endswith("/") and absolute_path != "/" else ""
         run: Callable[[FileEditAction], FileEditObservation] = getattr(self, f"_{action.command}")
         with self._guard:
-            return run(action.model_copy(update={"path": whole + slash}))
+            return run(action.model_copy(update={"path": absolute_path + slash}))
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -105,9 +105,9 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
             raise ToolError(_THERE[code].format(path=path))
         self._write(action, Splice(0, b"", data), before=None, after=data, encoding=action.encoding)
         lines = count_lines(text)
-        told = f"Created {path}: {counted(lines, 'line')}, {len(data)} bytes.{self._trouble()}"
+        message = f"Created {path}: {counted(lines, 'line')}, {len(data)} bytes.{self._trouble()}"
         diff = diff_of("", text, first=1)
-        return FileEditObservation(command="create", path=path, text=told, new_lines=lines, diff=diff)
+        return FileEditObservation(command="create", path=path, text=message, new_lines=lines, diff=diff)
 
     def _str_replace(self, action: FileEditAction) -> FileEditObservation:
         old, new = action.old_str or "", action.new_str or ""
@@ -117,9 +117,9 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
             raise ToolError("old_str and new_str are the same; there is nothing to change.")
         document, encoding = self._opened(action)
         if document.guessed and not old.isascii() and not is_in(document, old):
-            for other in decodings(document.data):  # an encoding in which old occurs is certain
-                if is_in(other, old):
-                    document, encoding = other, other.encoding
+            for decoding in decodings(document.data):  # an encoding in which old occurs is certain
+                if is_in(decoding, old):
+                    document, encoding = decoding, decoding.encoding
                     break
         start, end, new = match_once(document, old, new)
         return self._edit(action, document, start, end, new, encoding=encoding, done="Replaced")
@@ -132,14 +132,16 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
                 f"insert_line {after} is past the end of the file, which has {counted(document.line_count, 'line')}; "
                 f"nothing was changed. Give 0 to {document.line_count}."
             )
-        at = line_start(text, after + 1)
-        end = end_near(text, max(0, at - 1))
+        position = line_start(text, after + 1)
+        end = end_near(text, max(0, position - 1))
         new = (action.new_str or "").removesuffix("\n").removesuffix("\r")
         if document.has_crlf:
             new = new.replace("\r\n", "\n").replace("\n", end)
-        is_open = at == len(text) != 0 and not text.endswith("\n")  # a last line without a line end stays without one
+        is_open = position == len(text) != 0 and not text.endswith(
+            "\n"
+        )  # a last line without a line end stays without one
         new = end + new if is_open else new + end
-        return self._edit(action, document, at, at, new, encoding=encoding, done="Inserted")
+        return self._edit(action, document, position, position, new, encoding=encoding, done="Inserted")
 
     def _undo_edit(self, action: FileEditAction) -> FileEditObservation:
         path = action.path
@@ -157,21 +159,25 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
                 f"{path!r} was changed by something else since your last edit of it; undoing that would lose the "
                 "change. Nothing was changed. View it, and change it back with str_replace."
             )
-        left = f" {counted(len(edits), 'earlier edit')} of it can be undone." if edits else ""
-        return self._undo(action, edit, data, left) if edit.before else self._uncreate(path, edit, data, left)
+        remaining_note = f" {counted(len(edits), 'earlier edit')} of it can be undone." if edits else ""
+        return (
+            self._undo(action, edit, data, remaining_note)
+            if edit.before
+            else self._uncreate(path, edit, data, remaining_note)
+        )
 
-    def _undo(self, action: FileEditAction, edit: Edit, data: bytes, left: str) -> FileEditObservation:
-        path, before, encoding = action.path, edit.undone(data), self._encoding(action, data)
-        old, new = _decoded(path, data, encoding), _decoded(path, before, encoding)
-        self._runtime.write_bytes(path, before)
+    def _undo(self, action: FileEditAction, edit: Edit, data: bytes, remaining_note: str) -> FileEditObservation:
+        path, data_before, encoding = action.path, edit.undone(data), self._encoding(action, data)
+        old, new = _decoded(path, data, encoding), _decoded(path, data_before, encoding)
+        self._runtime.write_bytes(path, data_before)
         self._history.drop(edit)
-        self._history.see(path, before, encoding=encoding)
+        self._history.see(path, data_before, encoding=encoding)
         start = new.index_of(edit.offset)
         ends = old.index_of(edit.offset + edit.added_bytes), new.index_of(edit.offset + len(edit.removed))
-        done = f"Undid the last {edit.command} of {path}.{left}"
-        return observed("undo_edit", path, done, Edited(old.shown, new.shown, start, *ends))
+        message = f"Undid the last {edit.command} of {path}.{remaining_note}"
+        return observed("undo_edit", path, message, Edited(old.shown, new.shown, start, *ends))
 
-    def _uncreate(self, path: str, edit: Edit, data: bytes, left: str) -> FileEditObservation:
+    def _uncreate(self, path: str, edit: Edit, data: bytes, remaining_note: str) -> FileEditObservation:
         removed = self._runtime.run(["rm", "-f", "--", path])
         if removed.exit_code != 0:
             raise ToolError(f"{path!r} cannot be removed: {removed.stderr.decode(errors='replace').strip()}")
@@ -179,7 +185,7 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         self._history.see(path, None)
         text = data.decode("utf-8", "replace")
         return FileEditObservation(
-            command="undo_edit", path=path, text=f"Removed {path}, which create had made.{left}",
+            command="undo_edit", path=path, text=f"Removed {path}, which create had made.{remaining_note}",
             old_lines=count_lines(text), diff=diff_of(text, "", first=1),
         )  # fmt: skip
 
@@ -199,8 +205,8 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
     def _opened(self, action: FileEditAction) -> tuple[Document, str | None]:
         """A file to edit, and its requested encoding; it must be unchanged since the model last saw it, if it did."""
         data = self._read(action.path)
-        seen = self._history.seen(action.path)
-        if seen is not None and seen.digest != digest(data):
+        last_seen = self._history.seen(action.path)
+        if last_seen is not None and last_seen.digest != digest(data):
             raise ToolError(
                 f"{action.path!r} was changed by something else (a command, a person) since you last saw it here; "
                 "nothing was changed. View it again, then edit."
@@ -212,8 +218,8 @@ class FileEditorExecutor(ToolExecutor[FileEditAction, FileEditObservation]):
         """The requested encoding, of this action or of the last view of these bytes."""
         if action.encoding:
             return action.encoding
-        seen = self._history.seen(action.path)
-        return seen.encoding if seen and seen.encoding and seen.digest == digest(data) else None
+        last_seen = self._history.seen(action.path)
+        return last_seen.encoding if last_seen and last_seen.encoding and last_seen.digest == digest(data) else None
 
     def _edit(
         self,

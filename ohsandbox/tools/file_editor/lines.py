@@ -73,19 +73,19 @@ def around(text: str, start: int, end: int, *, context: int) -> tuple[int, int]:
         first = text.rfind("\n", 0, first - 1) + 1
     last = end
     for _ in range(context + 1):
-        found = text.find("\n", last)
-        if found < 0:
+        line_end = text.find("\n", last)
+        if line_end < 0:
             return first, len(text)
-        last = found + 1
+        last = line_end + 1
     return first, last
 
 
 def end_near(text: str, index: int) -> str:
     """The line end at text[index]: that of its line, else that of the line before, else LF."""
-    at = text.find("\n", index)
-    if at < 0:
-        at = text.rfind("\n", 0, index)
-    return "\r\n" if at > 0 and text[at - 1] == "\r" else "\n"
+    position = text.find("\n", index)
+    if position < 0:
+        position = text.rfind("\n", 0, index)
+    return "\r\n" if position > 0 and text[position - 1] == "\r" else "\n"
 
 
 def with_ends_of(old: str, new: str, *, end: str) -> str:
@@ -97,23 +97,26 @@ def with_ends_of(old: str, new: str, *, end: str) -> str:
         end: the line end if old contains none.
     """
     ends = _END.findall(old)
-    was, now = _END.split(old), _END.split(new)
+    was, new_ends = _END.split(old), _END.split(new)
     if len({*ends}) < 2:  # noqa: PLR2004 - one kind of line end
-        return (ends[0] if ends else end).join(now)
-    most = min(len(was), len(now))
-    head = next((k for k in range(most) if was[k] != now[k]), most)
-    tail = next((k for k in range(most - head) if was[-1 - k] != now[-1 - k]), most - head)
+        return (ends[0] if ends else end).join(new_ends)
+    most = min(len(was), len(new_ends))
+    head = next((k for k in range(most) if was[k] != new_ends[k]), most)
+    tail = next((k for k in range(most - head) if was[-1 - k] != new_ends[-1 - k]), most - head)
     sources = [*range(head)]  # the line of old whose end each line of new takes
-    middle = was[head : len(was) - tail], now[head : len(now) - tail]
+    middle = was[head : len(was) - tail], new_ends[head : len(new_ends) - tail]
     if max(map(len, middle)) <= MAX_DIFF_LINES:
         for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, *middle, autojunk=False).get_opcodes():
             last = i2 if tag == "equal" else max(i1, i2 - 1)
             sources += [head + min(i1 + k, last) for k in range(j2 - j1)]
     else:
-        sources += range(head, len(now) - tail)
+        sources += range(head, len(new_ends) - tail)
     sources += range(len(was) - tail, len(was))
     return "".join(
-        [*(line + ends[min(at, len(ends) - 1)] for line, at in zip(now[:-1], sources, strict=False)), now[-1]]
+        [
+            *(line + ends[min(index, len(ends) - 1)] for line, index in zip(new_ends[:-1], sources, strict=False)),
+            new_ends[-1],
+        ]
     )
 
 
@@ -138,10 +141,10 @@ class Edited(NamedTuple):
 
 def observed(command: Command, path: str, done: str, edited: Edited) -> FileEditObservation:
     """The observation of an edit: the lines around it for the model, a diff for the user; done describes it."""
-    was, now, first = edited.windows(context=CONTEXT_LINES)
+    was, new_window, first = edited.windows(context=CONTEXT_LINES)
     old_lines, new_lines = count_lines(edited.old), count_lines(edited.new)
     had = "" if old_lines == new_lines else f" (it had {old_lines})"
-    lines = split_lines(now)
+    lines = split_lines(new_window)
     changed = line_of(edited.new, edited.start) - first
     if changed < len(lines):
         column = edited.start - (edited.new.rfind("\n", 0, edited.start) + 1)
@@ -154,7 +157,7 @@ def observed(command: Command, path: str, done: str, edited: Edited) -> FileEdit
         old_lines=old_lines,
         new_lines=new_lines,
         first_line=line_of(edited.new, edited.start),
-        diff=diff_of(was, now, first=first),
+        diff=diff_of(was, new_window, first=first),
     )
 
 
@@ -163,18 +166,18 @@ def _window(line: str, column: int) -> str:
     if len(line) <= 2 * _MAX_WINDOW_CHARS:
         return line
     start, end = max(0, column - _MAX_WINDOW_CHARS), column + _MAX_WINDOW_CHARS
-    before = f"[... {start} characters ...] " if start else ""
+    prefix = f"[... {start} characters ...] " if start else ""
     after = f" [... {len(line) - end} characters ...]" if end < len(line) else ""
-    return f"{before}{line[start:end]}{after}"
+    return f"{prefix}{line[start:end]}{after}"
 
 
 def diff_of(old: str, new: str, *, first: int) -> str:
     """Lines that begin with a blank, `-` or `+`, after one with the position; limited in number and to 200 columns."""
-    was, now = split_lines(old), split_lines(new)
-    left_out = len(was) + len(now) - MAX_DIFF_LINES
+    was, new_lines = split_lines(old), split_lines(new)
+    left_out = len(was) + len(new_lines) - MAX_DIFF_LINES
     if left_out <= 0:
-        rows = [*difflib.unified_diff(was, now, n=MAX_DIFF_LINES, lineterm="")][3:]
+        rows = [*difflib.unified_diff(was, new_lines, n=MAX_DIFF_LINES, lineterm="")][3:]
     else:
-        rows = [*(f"-{line}" for line in was[:MAX_DIFF_LINES]), *(f"+{line}" for line in now[:MAX_DIFF_LINES])]
+        rows = [*(f"-{line}" for line in was[:MAX_DIFF_LINES]), *(f"+{line}" for line in new_lines[:MAX_DIFF_LINES])]
     note = [f"@ {left_out} more lines"] if left_out > 0 else []
     return "\n".join([f"@ line {first}", *(row[:201] for row in rows[:MAX_DIFF_LINES]), *note])

@@ -66,13 +66,13 @@ def match_once(document: Document, old: str, new: str) -> Match:
             f"{explain_miss(text, old)}"
         )
     if len(places) > 1:
-        plain, wanted = (part.replace("\r\n", "\n") for part in (text, old))
-        count = max(plain.count(wanted), len(places))
+        plain, plain_old = (part.replace("\r\n", "\n") for part in (text, old))
+        count = max(plain.count(plain_old), len(places))
         lines = [*dict.fromkeys(str(line_of(text, start)) for start, _ in places[:_MAX_LINES_NAMED])]
-        named = ", ".join([*lines, "..."] if count > _MAX_LINES_NAMED else lines)
+        numbers = ", ".join([*lines, "..."] if count > _MAX_LINES_NAMED else lines)
         raise ToolError(
-            f"old_str is in the file {count} times, on line{'s' * (named != lines[0])} {named}; nothing was changed. "
-            "Add the lines before or after the one you mean, so that it is unique."
+            f"old_str is in the file {count} times, on line{'s' * (numbers != lines[0])} {numbers}; nothing was "
+            "changed. Add the lines before or after the one you mean, so that it is unique."
         )
     [(start, end)] = places
     if document.has_crlf and "\r" not in old:
@@ -93,32 +93,32 @@ def _places(document: Document, old: str) -> Iterator[tuple[int, int]]:
         plain = text.replace("\r\n", "\n")
         # the index in plain of the line feed behind each carriage return; None where all line feeds have one
         is_mixed = len(text) - len(plain) < plain.count("\n")
-        returns = [found.start() - k for k, found in enumerate(re.finditer("\r\n", text))] if is_mixed else None
+        returns = [match.start() - k for k, match in enumerate(re.finditer("\r\n", text))] if is_mixed else None
 
-    def index_in_text(at: int) -> int:
-        return at + (plain.count("\n", 0, at) if returns is None else bisect_left(returns, at))
+    def index_in_text(position: int) -> int:
+        return position + (plain.count("\n", 0, position) if returns is None else bisect_left(returns, position))
 
-    at = plain.find(old)
-    while at >= 0:
-        yield index_in_text(at), index_in_text(at + len(old))
-        at = plain.find(old, at + 1)
+    position = plain.find(old)
+    while position >= 0:
+        yield index_in_text(position), index_in_text(position + len(old))
+        position = plain.find(old, position + 1)
 
 
-def _with_bytes_of(real: str, shown: str, new: str) -> str:
+def _with_bytes_of(real: str, decoded: str, new: str) -> str:
     """Replace the placeholder characters in new by the file's own bytes.
 
     Raises:
         ToolError: it has more or fewer of them than old had.
     """
-    if real == shown:
+    if real == decoded:
         return new
-    kept = [char for char, sign in zip(real, shown, strict=True) if sign == "\ufffd"]
-    if new.count("\ufffd") not in (0, len(kept)):
+    signs = [char for char, sign in zip(real, decoded, strict=True) if sign == "\ufffd"]
+    if new.count("\ufffd") not in (0, len(signs)):
         raise ToolError(
-            f"old_str holds {len(kept)} and new_str {new.count(chr(0xFFFD))} of the signs \ufffd that stand for bytes "
+            f"old_str holds {len(signs)} and new_str {new.count(chr(0xFFFD))} of the signs \ufffd that stand for bytes "
             "which are not UTF-8; nothing was changed. Keep all of them in new_str, or none."
         )
-    queue = iter(kept)
+    queue = iter(signs)
     return re.sub("\ufffd", lambda _: next(queue), new)
 
 
@@ -140,63 +140,65 @@ def explain_miss(text: str, old: str) -> str:
 
 
 def _by_blanks(text: str, old: str) -> str | None:
-    found = _flexible(text, old)
-    if found is None:
+    span = _flexible(text, old)
+    if span is None:
         return None
-    was, wanted = text[found[0] : found[1]].split("\n"), old.strip().split("\n")
-    start, end = text.rfind("\n", 0, found[0]) + 1, text.find("\n", found[1])
+    was, wanted_lines = text[span[0] : span[1]].split("\n"), old.strip().split("\n")
+    start, end = text.rfind("\n", 0, span[0]) + 1, text.find("\n", span[1])
     indent = old[: len(old) - len(old.lstrip())].rpartition("\n")[2]
-    is_indented_alike = text.endswith(indent, 0, found[0])
-    if is_indented_alike and [part.rstrip() for part in was] == [part.rstrip() for part in wanted]:
-        what = "in blanks at the end of a line, or in line breaks around it"
-    elif [part.strip() for part in was] == [part.strip() for part in wanted]:
-        has_tabs = "\t" in text[start : found[1]]
-        what = "in indentation (tabs or blanks)"
+    is_indented_alike = text.endswith(indent, 0, span[0])
+    if is_indented_alike and [part.rstrip() for part in was] == [part.rstrip() for part in wanted_lines]:
+        difference = "in blanks at the end of a line, or in line breaks around it"
+    elif [part.strip() for part in was] == [part.strip() for part in wanted_lines]:
+        has_tabs = "\t" in text[start : span[1]]
+        difference = "in indentation (tabs or blanks)"
         if has_tabs != ("\t" in old):
-            what += ": the file has tabs" if has_tabs else ": the file has blanks, no tabs"
+            difference += ": the file has tabs" if has_tabs else ": the file has blanks, no tabs"
     else:
-        what = "in blanks or line breaks"
+        difference = "in blanks or line breaks"
     # the whole lines as a literal, which distinguishes blanks, tabs and line breaks
     real = text[start : len(text) if end < 0 else end].replace("\r\n", "\n").removesuffix("\r")
     more = f" ({len(real) - MAX_QUOTED_CHARS} more characters)" if len(real) > MAX_QUOTED_CHARS else ""
     quoted = f"{real[:MAX_QUOTED_CHARS]!r}{more}"
-    return f"On line {line_of(text, found[0])} the file differs {what}. It has exactly: {quoted}"
+    return f"On line {line_of(text, span[0])} the file differs {difference}. It has exactly: {quoted}"
 
 
 def _by_look(text: str, old: str) -> str | None:
-    folded, wanted = _fold(text), _fold(old)
-    found = _flexible(folded, wanted)
-    if found is None:
-        other = _flexible(folded.lower(), wanted.lower())
-        if other is None:
+    folded, folded_old = _fold(text), _fold(old)
+    span = _flexible(folded, folded_old)
+    if span is None:
+        lower_span = _flexible(folded.lower(), folded_old.lower())
+        if lower_span is None:
             return None
-        return f"On line {line_of(folded.lower(), other[0])} it is there in other letter case; copy it from there."
-    first, last = line_of(folded, found[0]), line_of(folded, found[1])
+        return f"On line {line_of(folded.lower(), lower_span[0])} it is there in other letter case; copy it from there."
+    first, last = line_of(folded, span[0]), line_of(folded, span[1])
     real = "\n".join(split_lines(text)[first - 1 : last])
     strange = [
         f"{who} has U+{ord(char):04X} {unicodedata.name(char, 'unnamed')}"
-        for who, one, other in (("the file", real, old), ("old_str", old, real))
-        for char in sorted(set(one) - set(other))
+        for who, text_of_one, text_of_other in (("the file", real, old), ("old_str", old, real))
+        for char in sorted(set(text_of_one) - set(text_of_other))
         if not char.isascii()
     ]
-    named = f": {', '.join(strange[:4])}" if strange else ""
-    return f"Line {first} of the file looks the same and has other characters{named}. Copy it from `view`."
+    character_list = f": {', '.join(strange[:4])}" if strange else ""
+    return f"Line {first} of the file looks the same and has other characters{character_list}. Copy it from `view`."
 
 
 def _by_lines(text: str, old: str) -> str:
     """The place with the most consecutive equal lines, or a line similar to the first one."""
     lines = [line.strip() for line in split_lines(text)]
-    wanted = [line.strip() for line in split_lines(old.strip("\n"))]
-    first = wanted[0] if wanted else ""
-    best, at = 0, 0
+    wanted_lines = [line.strip() for line in split_lines(old.strip("\n"))]
+    first = wanted_lines[0] if wanted_lines else ""
+    best, start_at = 0, 0
     for start in [number for number, line in enumerate(lines) if first and line == first][:100]:
-        run = next((k for k, line in enumerate(wanted) if lines[start + k : start + k + 1] != [line]), len(wanted))
-        best, at = max((best, at), (run, start))
+        run = next(
+            (k for k, line in enumerate(wanted_lines) if lines[start + k : start + k + 1] != [line]), len(wanted_lines)
+        )
+        best, start_at = max((best, start_at), (run, start))
     if best:
-        there = repr(lines[at + best])[:200] if at + best < len(lines) else "the file's end"
+        next_line = repr(lines[start_at + best])[:200] if start_at + best < len(lines) else "the file's end"
         return (
-            f"Its beginning is on line {at + 1}; line {at + best + 1} is {there}, where old_str has "
-            f"{wanted[best]!r:.200}. View that part and copy it."
+            f"Its beginning is on line {start_at + 1}; line {start_at + best + 1} is {next_line}, where old_str has "
+            f"{wanted_lines[best]!r:.200}. View that part and copy it."
         )
     close = difflib.get_close_matches(first[:_CLOSE_CHARS], [line[:_CLOSE_CHARS] for line in lines[:_CLOSE_LINES]], n=1)
     if close:
@@ -207,17 +209,17 @@ def _by_lines(text: str, old: str) -> str:
 
 def _flexible(text: str, old: str) -> tuple[int, int] | None:
     """The indices of the first match of old, with all runs of blanks treated as equal."""
-    plain, wanted = " ".join(text.split()), " ".join(old.split())
-    at = plain.find(wanted)
-    if at < 0 or not wanted:
+    plain, plain_old = " ".join(text.split()), " ".join(old.split())
+    position = plain.find(plain_old)
+    if position < 0 or not plain_old:
         return None
-    return _index_in(text, plain, at), _index_in(text, plain, at + len(wanted) - 1) + 1
+    return _index_in(text, plain, position), _index_in(text, plain, position + len(plain_old) - 1) + 1
 
 
-def _index_in(text: str, plain: str, at: int) -> int:
+def _index_in(text: str, plain: str, position: int) -> int:
     """The index in text that corresponds to plain[at]; plain is the words of text with one blank between them."""
-    word = next(islice(re.finditer(r"\S+", text), plain.count(" ", 0, at), None))
-    return word.start() + at - (plain.rfind(" ", 0, at) + 1)
+    word = next(islice(re.finditer(r"\S+", text), plain.count(" ", 0, position), None))
+    return word.start() + position - (plain.rfind(" ", 0, position) + 1)
 
 
 def _fold(text: str) -> str:

@@ -62,10 +62,10 @@ def text_view(document: Document, path: str, view_range: tuple[int, ...] | None,
         return f"{path} is empty: it has no lines{remarks}."
     if first > len(lines):
         raise ToolError(f"{path!r} has {len(lines)} lines; view_range starts at {first}. Start lower.")
-    shown = numbered(lines[first - 1 : last], first=first, limit_chars=limits.max_chars)
+    numbered_lines = numbered(lines[first - 1 : last], first=first, limit_chars=limits.max_chars)
     is_open = last == len(lines) and not document.shown.endswith("\n")
     note = "\n[The last line does not end with a newline.]" if is_open else ""
-    return f"Lines {first}-{last} of {len(lines)} in {path}{remarks}:\n{shown}{note}"
+    return f"Lines {first}-{last} of {len(lines)} in {path}{remarks}:\n{numbered_lines}{note}"
 
 
 def part_view(runtime: Runtime, path: str, view_range: tuple[int, ...] | None, limits: OutputLimits) -> str:
@@ -76,10 +76,10 @@ def part_view(runtime: Runtime, path: str, view_range: tuple[int, ...] | None, l
     """
     first = view_range[0] if view_range else 1
     part = read_part(runtime, path, view_range, limit_chars=limits.max_chars)
-    shown = numbered(split_lines(part.text), first=first, limit_chars=limits.max_chars)
+    numbered_lines = numbered(split_lines(part.text), first=first, limit_chars=limits.max_chars)
     return (
         f"{path} has {part.size_bytes} bytes and cannot be edited here, where {MAX_FILE_BYTES} is the most. Its lines "
-        f"from {first} on, up to {limits.max_chars} characters; view_range shows others:\n{shown}"
+        f"from {first} on, up to {limits.max_chars} characters; view_range shows others:\n{numbered_lines}"
     )
 
 
@@ -100,7 +100,7 @@ def directory_view(runtime: Runtime, path: str, limits: OutputLimits) -> str:
         left_out.append("more entries than can be listed: use find in execute_bash")
     elif hidden not in ("", "0"):
         left_out.append(f"{hidden} hidden in {path}: ls -A shows them")
-    note = "".join(f"\n[... {what} ...]" for what in left_out)
+    note = "".join(f"\n[... {omission} ...]" for omission in left_out)
     kinds = "directories end in /, symlinks in @"
     return f"{path}, two levels deep ({kinds}):\n" + "\n".join(lines or ["(no entries)"]) + note
 
@@ -113,23 +113,23 @@ def _bounded(entries: list[tuple[str, str]], limits: OutputLimits) -> tuple[list
     inner = Counter(name.rpartition("/")[0] for _, name in entries)
     outer = inner.pop("", 0)
     most = min(_MAX_INNER_ENTRIES, max(0, MAX_ENTRIES - outer) // max(1, len(inner)))
-    shown: list[str] = []
-    taken: Counter[str] = Counter()
+    shown_lines: list[str] = []
+    counts: Counter[str] = Counter()
     room = limits.max_chars
-    for at, (kind, name) in enumerate(entries):
+    for index, (kind, name) in enumerate(entries):
         parent, slash, _ = name.rpartition("/")
-        taken[parent] += 1
-        if slash and taken[parent] > most:
+        counts[parent] += 1
+        if slash and counts[parent] > most:
             continue
         line = _quoted(name) + {"d": "/", "l": "@"}.get(kind, "")
         room -= len(line) + 1
-        if room < 0 or len(shown) == MAX_ENTRIES:
-            return shown, [f"{len(entries) - at} more entries, from {_quoted(name)} on: use ls or find"]
-        shown.append(line)
+        if room < 0 or len(shown_lines) == MAX_ENTRIES:
+            return shown_lines, [f"{len(entries) - index} more entries, from {_quoted(name)} on: use ls or find"]
+        shown_lines.append(line)
     crowded = {parent: count - most for parent, count in inner.items() if count > most}
     if len(crowded) > MAX_NAMED:
-        return shown, [f"{sum(crowded.values())} more in {len(crowded)} of the directories: view one of them"]
-    return shown, [f"{count} more in {_quoted(name)}/: view it" for name, count in crowded.items()]
+        return shown_lines, [f"{sum(crowded.values())} more in {len(crowded)} of the directories: view one of them"]
+    return shown_lines, [f"{count} more in {_quoted(name)}/: view it" for name, count in crowded.items()]
 
 
 def _quoted(name: str) -> str:

@@ -150,19 +150,19 @@ def expand_braces(pattern: str) -> list[str]:
     Raises:
         ToolError: more than MAX_ALTERNATIVES.
     """
-    done: list[str] = []
-    rest = [pattern]
-    while rest:
-        if len(done) + len(rest) > _MAX_ALTERNATIVES:
+    expanded: list[str] = []
+    pending = [pattern]
+    while pending:
+        if len(expanded) + len(pending) > _MAX_ALTERNATIVES:
             raise ToolError(f"Pattern {pattern!r} has over {_MAX_ALTERNATIVES} alternatives in braces. Use fewer.")
-        current = rest.pop()
-        found = _BRACES.search(current)
-        if found is None:
-            done.append(current)
+        current = pending.pop()
+        match = _BRACES.search(current)
+        if match is None:
+            expanded.append(current)
         else:
-            options = reversed(found[1].split(","))
-            rest.extend(current[: found.start()] + option + current[found.end() :] for option in options)
-    return list(dict.fromkeys(done))
+            options = reversed(match[1].split(","))
+            pending.extend(current[: match.start()] + option + current[match.end() :] for option in options)
+    return list(dict.fromkeys(expanded))
 
 
 def translate(pattern: str) -> tuple[str, bool] | None:
@@ -199,7 +199,7 @@ def _compiled(pattern: str, globs: list[str]) -> regex.Pattern[str]:
     translated = [translate(glob[:-1] + "\\ " if glob.endswith(" ") else glob) for glob in globs]
     if None in translated:
         raise ToolError(f"Invalid pattern {pattern!r}. Close each `[`, or write `\\[` for the character.")
-    return regex.compile("|".join(one[0] for one in translated if one) or "(?!)", regex.DOTALL)
+    return regex.compile("|".join(pattern[0] for pattern in translated if pattern) or "(?!)", regex.DOTALL)
 
 
 def _components(path: str) -> tuple[str, ...]:

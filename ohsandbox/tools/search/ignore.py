@@ -56,17 +56,17 @@ class _IgnoreFile:
         self._compiled: dict[str, regex.Pattern[str]] = {}
         self._plain = {rule.name for rule in rules if _PLAIN.fullmatch(rule.name)}
         self._suffixes = {rule.name[1:] for rule in rules if _SUFFIX.fullmatch(rule.name) and not rule.anchored}
-        rest = [rule for rule in rules if rule.name not in self._plain and rule.name[1:] not in self._suffixes]
-        self._any_name = self._joined([rule for rule in rest if not rule.anchored])
-        self._any_path = self._joined([rule for rule in rest if rule.anchored])
+        general_rules = [rule for rule in rules if rule.name not in self._plain and rule.name[1:] not in self._suffixes]
+        self._any_name = self._joined([rule for rule in general_rules if not rule.anchored])
+        self._any_path = self._joined([rule for rule in general_rules if rule.anchored])
 
     def decision(self, path: str) -> bool | None:
         """Whether the path, relative to the file's directory, is excluded; None if no rule matches."""
         name = path[path.rfind("/", 0, -1) + 1 :]
-        bare = name.rstrip("/")
+        plain_name = name.rstrip("/")
         may_match = (
-            bare in self._plain
-            or bare[bare.rfind(".") :] in self._suffixes
+            plain_name in self._plain
+            or plain_name[plain_name.rfind(".") :] in self._suffixes
             or path.rstrip("/") in self._plain
             or (self._any_name is not None and self._budget.matches(self._any_name, name))
             or (self._any_path is not None and self._budget.matches(self._any_path, path))
@@ -161,22 +161,22 @@ def prunes(rules: Mapping[str, list[_IgnoreRule]], root: str) -> list[tuple[str,
     taken_back = {rule.name.rpartition("/")[2] for each in rules.values() for rule in each if not rule.excludes}
     if not all(_PLAIN.fullmatch(name) for name in taken_back):
         return []
-    found = (
+    tests = (
         test
         for directory, each in rules.items()
         for rule in each
         if rule.excludes and _PLAIN.fullmatch(rule.name) and rule.name.rpartition("/")[2] not in taken_back
         for test in _tests(rule, directory, root.rstrip("/"))
     )
-    return list(dict.fromkeys(found))[:_MAX_PRUNED]
+    return list(dict.fromkeys(tests))[:_MAX_PRUNED]
 
 
 def _tests(rule: _IgnoreRule, directory: str, root: str) -> Iterator[tuple[str, ...]]:
-    below = directory[len(root) + 1 :] if directory.startswith(f"{root}/") else ""
+    subdirectory = directory[len(root) + 1 :] if directory.startswith(f"{root}/") else ""
     path = f"{directory}/{rule.name}"
-    if not _PLAIN.fullmatch(below or "."):
+    if not _PLAIN.fullmatch(subdirectory or "."):
         return
     if not rule.anchored:
-        yield (*(("-path", f"./{below}/*") if below else ()), "-name", rule.name)
+        yield (*(("-path", f"./{subdirectory}/*") if subdirectory else ()), "-name", rule.name)
     elif path.startswith(f"{root}/"):
         yield ("-path", f"./{path[len(root) + 1 :]}")

@@ -74,13 +74,13 @@ def read_matches(
     engine = engine_of(runtime)
 
     def ask(group: list[str], limit_bytes: int) -> ScriptReply:
-        cut = max(len(path.encode("utf-8", "surrogateescape")) for path in group) + _CUT_BYTES
-        words = (*regex.words(engine.name), str(context), str(cut), str(limit_bytes), *group)
+        max_line_bytes = max(len(path.encode("utf-8", "surrogateescape")) for path in group) + _CUT_BYTES
+        words = (*regex.words(engine.name), str(context), str(max_line_bytes), str(limit_bytes), *group)
         return call(runtime, f"{engine.name}-lines", *words, limit_s=limit_s)
 
     odd = {path for path in paths if _AMBIGUOUS.search(path)}
     groups = [[path for path in paths if path not in odd], *([path] for path in paths if path in odd)]
-    found: dict[str, FileLines] = {}
+    lines_of: dict[str, FileLines] = {}
     stopped = unreadable = False
     for group in filter(None, groups):
         reply = None if only_counts else ask(group, MAX_LINES_BYTES)
@@ -90,23 +90,23 @@ def read_matches(
             totals = _counts(reply.stdout, group)
         else:
             totals = {path: sum(line.matches for line in each) for path, each in lines.items()}
-        found |= {path: FileLines(path, total, tuple(lines.get(path, ()))) for path, total in totals.items()}
+        lines_of |= {path: FileLines(path, total, tuple(lines.get(path, ()))) for path, total in totals.items()}
         stopped = stopped or reply.stopped
         unreadable = unreadable or UNREADABLE in reply.statuses.values()
-    return Matches([found[path] for path in paths if path in found], stopped, unreadable)
+    return Matches([lines_of[path] for path in paths if path in lines_of], stopped, unreadable)
 
 
 def _counts(text: str, paths: list[str]) -> dict[str, int]:
     """The number of matching lines in each file that has any."""
-    found = {}
-    at = 0
+    counts = {}
+    position = 0
     for path in paths:
-        counted = _COUNT.match(text, at + len(path)) if text.startswith(path, at) else None
+        counted = _COUNT.match(text, position + len(path)) if text.startswith(path, position) else None
         if counted is not None:
-            at = counted.end()
+            position = counted.end()
             if int(counted[1]):
-                found[path] = int(counted[1])
-    return found
+                counts[path] = int(counted[1])
+    return counts
 
 
 def _size(text: str) -> int:
@@ -116,21 +116,21 @@ def _size(text: str) -> int:
 
 def _lines(text: str, paths: list[str]) -> dict[str, list[Line]]:
     """Return the lines by file. The files and their order are known, so each name can be told from what follows it."""
-    found: dict[str, list[Line]] = {}
-    at = current = 0
-    while at < len(text):
-        if text.startswith(_GAP, at):
-            at += len(_GAP)
+    lines_of: dict[str, list[Line]] = {}
+    position = current = 0
+    while position < len(text):
+        if text.startswith(_GAP, position):
+            position += len(_GAP)
             continue
-        heads = ((i, _head(text, at, paths[i])) for i in range(current, len(paths)))
+        heads = ((i, _head(text, position, paths[i])) for i in range(current, len(paths)))
         current, head = next(((i, head) for i, head in heads if head), (current, None))
         end = text.find("\n", head.end()) if head else -1
         if head is None or end < 0:
             break  # cut off by MAX_LINES_BYTES
-        found.setdefault(paths[current], []).append(Line(int(head[2]), text[head.end() : end], head[1] == ":"))
-        at = end + 1
-    return found
+        lines_of.setdefault(paths[current], []).append(Line(int(head[2]), text[head.end() : end], head[1] == ":"))
+        position = end + 1
+    return lines_of
 
 
-def _head(text: str, at: int, path: str) -> re.Match[str] | None:
-    return _NUMBER.match(text, at + len(path)) if text.startswith(path, at) else None
+def _head(text: str, position: int, path: str) -> re.Match[str] | None:
+    return _NUMBER.match(text, position + len(path)) if text.startswith(path, position) else None

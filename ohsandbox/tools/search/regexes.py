@@ -79,5 +79,7 @@ class Regex(NamedTuple):
         last = "".join(sorted(set(moved) - {"]"}, reverse=bool(inside or negation)))  # ^- behind something, else -^
         return "\\^" if f"{negation}{inside}{last}" == last == "^" else f"[{negation}{inside}{last}]"
 
-    def _refusal(self, what: str, remedy: str) -> ToolError:
-        return ToolError(f"Invalid pattern {self.pattern!r}: this sandbox's search cannot do {what}. Remedy: {remedy}.")
+    def _refusal(self, feature: str, remedy: str) -> ToolError:
+        return ToolError(
+            f"Invalid pattern {self.pattern!r}: this sandbox's search cannot do {feature}. Remedy: {remedy}."
+        )

@@ -107,8 +107,8 @@ class ScriptReply:
 def engine_of(runtime: Runtime) -> SearchEngine:
     """The search programs of this sandbox; detected once per runtime."""
     if runtime not in _engines:
-        asked = runtime.run(["sh", "-c", _PROBE, "sh", *RG_OPTIONS], workdir="/", timeout_s=GRACE_S)
-        words = asked.stdout.split()
+        probe = runtime.run(["sh", "-c", _PROBE, "sh", *RG_OPTIONS], workdir="/", timeout_s=GRACE_S)
+        words = probe.stdout.split()
         _engines[runtime] = SearchEngine(b"rg" in words, "find" if b"find" in words else "stat")
     return _engines[runtime]
 
@@ -156,8 +156,8 @@ def call(runtime: Runtime, job: str, *arguments: str, limit_s: float = LIMIT_S) 
             "files of /proc have. Search another `path`, or leave it out with `include`."
         )
     if complaint.strip() and not reply.stopped:
-        said = complaint.strip().splitlines()[-1].encode("utf-8", "replace").decode()
+        last_line = complaint.strip().splitlines()[-1].encode("utf-8", "replace").decode()
         raise ToolError(
-            f"The search did not run: {said[:300]!r}. Escape {{, ( and [ that stand for themselves with \\."
+            f"The search did not run: {last_line[:300]!r}. Escape {{, ( and [ that stand for themselves with \\."
         )
     return reply

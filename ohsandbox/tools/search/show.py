@@ -26,9 +26,9 @@ def shown_path(path: str) -> str:
     return f"$'{_UNPRINTABLE.sub(_escaped, quoted)}'"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(found[0])
-    return short or "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
+def _escaped(match: re.Match[str]) -> str:
+    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(match[0])
+    return short or "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", "surrogateescape"))
 
 
 def shown_file(file: FileLines, *, only_count: bool = False) -> list[str]:
@@ -41,13 +41,13 @@ def shown_file(file: FileLines, *, only_count: bool = False) -> list[str]:
         return [f"{name}: {file.total}"]
     if is_binary(file):
         return [f"{name}: binary file, {counted(file.total, 'matching line')} not shown"]
-    shown = [name]
+    lines = [name]
     has_context = not all(line.matches for line in file.lines)
-    for before, line in zip([None, *file.lines], file.lines, strict=False):
-        if has_context and before and line.number > before.number + 1:
-            shown.append("--")
-        shown.append(f"{line.number}{':' if line.matches else '-'} {_text(line)}")
-    return shown
+    for previous, line in zip([None, *file.lines], file.lines, strict=False):
+        if has_context and previous and line.number > previous.number + 1:
+            lines.append("--")
+        lines.append(f"{line.number}{':' if line.matches else '-'} {_text(line)}")
+    return lines
 
 
 def is_binary(file: FileLines) -> bool:
@@ -86,9 +86,9 @@ def left_out(*, hidden: bool, ignored: bool) -> str:
 
 def warnings(listing: Listing, limit_s: float) -> list[str]:
     """Return reasons why the answer may be incomplete, one per line."""
-    told = []
+    reasons = []
     if listing.stopped:
-        told.append(f"[Stopped after {limit_s:g} s: this is what was found until then. Search a smaller `path`.]")
+        reasons.append(f"[Stopped after {limit_s:g} s: this is what was found until then. Search a smaller `path`.]")
     if listing.unreadable:
-        told.append("[Some directories or files may not be read by this user, and were passed over.]")
-    return told
+        reasons.append("[Some directories or files may not be read by this user, and were passed over.]")
+    return reasons

@@ -116,10 +116,10 @@ def _by_rg(runtime: Runtime, query: Query, limit_s: float) -> Listing:
     options += [word for name in query.glob.names for word in ("--type-add", f"ohsandbox:{name}")]
     options += ["-t", "ohsandbox"] if query.glob.names else []
     reply = _find(runtime, "rg", query, options, limit_s)
-    root, found = _entered(reply, query)
+    root, files = _entered(reply, query)
     if root is None:
         return Listing([], is_file=reply.exit_code == IS_FILE)
-    return _listing(root, query, found, reply)
+    return _listing(root, query, files, reply)
 
 
 def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
@@ -131,7 +131,7 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
     while True:
         skipped = prunes(IgnoreTree(root or "/", texts, budget).rules, root or "/")
         reply = _find(runtime, "posix", query, _tests(query, skipped), limit_s)
-        root, found = _entered(reply, query)
+        root, files = _entered(reply, query)
         if root is None:
             return Listing([], is_file=reply.exit_code == IS_FILE)
         base = root.rstrip("/")
@@ -141,14 +141,14 @@ def _by_posix(runtime: Runtime, query: Query, limit_s: float) -> Listing:
             texts |= dict.fromkeys(met, b"") | _contents(contents, contents.stdout)
         tree = IgnoreTree(root, texts, budget)
         if set(skipped) <= set(prunes(tree.rules, root)):
-            return _listing(root, query, tree.kept(found), reply)
+            return _listing(root, query, tree.kept(files), reply)
 
 
 def _find(runtime: Runtime, engine: str, query: Query, options: Sequence[str], limit_s: float) -> ScriptReply:
-    place = (query.path, query.glob.prefix)
+    location = (query.path, query.glob.prefix)
     if query.regex is None:
-        return call(runtime, f"{engine}-list", *place, *options, limit_s=limit_s)
-    return call(runtime, f"{engine}-match", *place, *query.regex.words(engine), *options, limit_s=limit_s)
+        return call(runtime, f"{engine}-list", *location, *options, limit_s=limit_s)
+    return call(runtime, f"{engine}-match", *location, *query.regex.words(engine), *options, limit_s=limit_s)
 
 
 def _entered(reply: ScriptReply, query: Query) -> tuple[str | None, list[Found]]:
@@ -161,10 +161,10 @@ def _entered(reply: ScriptReply, query: Query) -> tuple[str | None, list[Found]]
         return None, []
     if reply.exit_code in _REFUSALS:
         raise file_error(*_REFUSALS[reply.exit_code], query.path)
-    root, _, rest = reply.stdout.partition("\0")
+    root, _, records = reply.stdout.partition("\0")
     start = " ./" if "find" in reply.statuses else f" {root.rstrip('/')}/"
-    found = [_split(record, start) for record in rest.split(reply.token)[1:]]
-    return root, found + [_split(record, start) for record in reply.texts("m")]
+    files = [_split(record, start) for record in records.split(reply.token)[1:]]
+    return root, files + [_split(record, start) for record in reply.texts("m")]
 
 
 def _split(record: str, start: str) -> Found:
@@ -180,9 +180,9 @@ def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
     """
     hidden = query.hidden_walked
     names = [word for name in query.glob.names for word in ("-o", "-name", name)][1:]
-    wanted = ["-type", "f", *(["(", *names, ")"] if names else []), "!", "-name", ".git" if hidden else ".*"]
-    wanted += [word for name in query.endless for word in ("!", "-name", name)]
-    odd = [*wanted, "-path", "*\n*", "-exec", "sh", "-c", _MATCH_ODD, "sh", "{}", "+", "-o"]
+    tests = ["-type", "f", *(["(", *names, ")"] if names else []), "!", "-name", ".git" if hidden else ".*"]
+    tests += [word for name in query.endless for word in ("!", "-name", name)]
+    odd = [*tests, "-path", "*\n*", "-exec", "sh", "-c", _MATCH_ODD, "sh", "{}", "+", "-o"]
     not_entered = [("-name", ".git" if hidden else ".?*"), *(("-path", f"./{name}") for name in query.pseudo), *skipped]
     either = [word for test in not_entered for word in ("-o", *test)][1:]
     report = [] if query.ignored else ["-type", "f", "-name", NAME, *_REPORT, "!", "-name", NAME, "-o"]
@@ -190,7 +190,7 @@ def _tests(query: Query, skipped: Iterable[tuple[str, ...]]) -> list[str]:
         *(["-maxdepth", str(query.glob.depth)] if query.glob.depth else []),
         *(report if hidden else []),
         *([] if query.regex is None else odd),
-        *[*wanted, "-print0", "-o"],
+        *[*tests, "-print0", "-o"],
         *([] if hidden else report),
         *["-type", "d", "!", "-name", ".", "(", *either, ")", "-prune"],
     ]
@@ -200,23 +200,23 @@ def _contents(reply: ScriptReply, text: str) -> dict[str, bytes]:
     """Parse text: names that end in NUL, a token, then every line of each file after its name and a colon."""
     names, _, lines = text.partition(reply.token)
     paths = names.split("\0")[:-1]
-    found = dict.fromkeys(paths, b"")
-    at = 0
+    contents = dict.fromkeys(paths, b"")
+    position = 0
     for path in paths:
-        while lines.startswith(f"{path}:", at):
-            end = lines.find("\n", at + len(path)) + 1 or len(lines)
-            found[path] += lines[at + len(path) + 1 : end].encode("utf-8", "surrogateescape")
-            at = end
-    return found
+        while lines.startswith(f"{path}:", position):
+            end = lines.find("\n", position + len(path)) + 1 or len(lines)
+            contents[path] += lines[position + len(path) + 1 : end].encode("utf-8", "surrogateescape")
+            position = end
+    return contents
 
 
-def _listing(root: str, query: Query, found: list[Found], reply: ScriptReply) -> Listing:
+def _listing(root: str, query: Query, files: list[Found], reply: ScriptReply) -> Listing:
     """Sort the files; first drops those that `find` and `rg` could not exclude by name."""
     budget = MatchBudget()
-    wanted = sorted([file for file in found if query.glob.matches(file[1], budget)], key=itemgetter(1))
-    wanted.sort(key=itemgetter(0), reverse=True)
+    matching = sorted([file for file in files if query.glob.matches(file[1], budget)], key=itemgetter(1))
+    matching.sort(key=itemgetter(0), reverse=True)
     if reply.stopped and not root:
         raise ToolError(f"Directory {query.path!r} did not answer in time. Search a smaller one.")
     base = root.rstrip("/")
     unreadable = reply.statuses.get("find") == 1 or reply.statuses.get("rg") == UNREADABLE
-    return Listing([f"{base}/{path}" for _, path in wanted], reply.stopped or reply.truncated, unreadable=unreadable)
+    return Listing([f"{base}/{path}" for _, path in matching], reply.stopped or reply.truncated, unreadable=unreadable)

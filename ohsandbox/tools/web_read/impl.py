@@ -77,12 +77,16 @@ class WebReadExecutor(ToolExecutor[WebReadAction, TextObservation]):
                 del self._pages[next(iter(self._pages))]
         if offset and offset >= len(page.text):
             raise ToolError(f"{url} has {len(page.text)} characters; offset {offset} is behind its end.")
-        facts = [f"Page {page.url}", f"title {page.title!r}" if page.title else "", page.kind]
-        facts += [f"{len(page.text)} characters", *page.notes]
+        properties = [f"Page {page.url}", f"title {page.title!r}" if page.title else "", page.kind]
+        properties += [f"{len(page.text)} characters", *page.notes]
         part = page.text[offset : offset + self._limits.max_chars]
-        left = len(page.text) - offset - len(part)
-        rest = f"\n[... {left} characters left out here; read on with offset {offset + len(part)} ...]" if left else ""
-        return TextObservation(text=f"[{'; '.join(filter(None, facts))}]\n{part or '(no text)'}{rest}")
+        remaining = len(page.text) - offset - len(part)
+        remainder_note = (
+            f"\n[... {remaining} characters left out here; read on with offset {offset + len(part)} ...]"
+            if remaining
+            else ""
+        )
+        return TextObservation(text=f"[{'; '.join(filter(None, properties))}]\n{part or '(no text)'}{remainder_note}")
 
     def interrupt(self) -> None:
         """End the running fetches."""
@@ -97,20 +101,20 @@ def checked(url: str) -> str:
     Raises:
         ToolError: it is not an http or https address.
     """
-    text, why = url.strip(), "expected http://HOST/ or https://HOST/ without blanks"
+    text, reason = url.strip(), "expected http://HOST/ or https://HOST/ without blanks"
     try:
         parts = urlsplit(text)
         port, host = parts.port, parts.hostname or ""
         host = host if host.isascii() else host.encode("idna").decode()
     except (ValueError, UnicodeError) as error:
-        parts, port, host, why = urlsplit(""), None, "", str(error)
+        parts, port, host, reason = urlsplit(""), None, "", str(error)
     if parts.scheme not in {"http", "https"} or not host or re.search(r"[\s\x00-\x20\x7f]", text):
-        raise ToolError(f"Invalid address {url[:500]!r}: {why}. Give one like https://example.org/page.")
-    user, at, _ = parts.netloc.rpartition("@")
-    shown = f"[{host}]" if ":" in host else host
-    place = f"{quote(user, safe=':%')}{at}{shown}" + (f":{port}" if port is not None else "")
+        raise ToolError(f"Invalid address {url[:500]!r}: {reason}. Give one like https://example.org/page.")
+    user, separator, _ = parts.netloc.rpartition("@")
+    host_text = f"[{host}]" if ":" in host else host
+    netloc = f"{quote(user, safe=':%')}{separator}{host_text}" + (f":{port}" if port is not None else "")
     path, query = quote(parts.path, safe=_URL_CHARS), quote(parts.query, safe=_URL_CHARS)
-    return urlunsplit((parts.scheme, place, path, query, ""))
+    return urlunsplit((parts.scheme, netloc, path, query, ""))
 
 
 class Streams(NamedTuple):
@@ -130,7 +134,7 @@ def fetch(runtime: Runtime, url: str, stop: threading.Event) -> Fetched:
         SandboxUnavailable: the sandbox is gone.
     """
     streams = _run_script(runtime, url, stop)
-    program = found[1] if (found := _PROGRAM.match(streams.err)) else "nothing"
+    program = match[1] if (match := _PROGRAM.match(streams.err)) else "nothing"
     if program in {"curl", "python3"}:
         hops, body = split_heads(streams.out)
     else:
@@ -187,12 +191,12 @@ def split_heads(data: bytes) -> tuple[list[Hop], bytes]:
     """Split into the heads of all hops and the body of the last: a redirect's own body is dropped."""
     hops: list[Hop] = []
     while data.startswith(b"HTTP/") and (not hops or hops[-1].status < _OK or _redirects(hops[-1])):
-        head, end, rest = data.partition(b"\r\n\r\n")
-        found = parse_heads(head[:_MAX_HEADER_BYTES].decode("iso-8859-1"))
-        if not end or not found:
+        head, end, tail = data.partition(b"\r\n\r\n")
+        heads = parse_heads(head[:_MAX_HEADER_BYTES].decode("iso-8859-1"))
+        if not end or not heads:
             break
-        hops.append(found[0])
-        data = rest
+        hops.append(heads[0])
+        data = tail
     return [hop for hop in hops if hop.status >= _OK], data  # 1xx only announce a response
 
 

@@ -82,8 +82,8 @@ def page_of(fetched: Fetched) -> Page:
     """
     hop = fetched.hop
     if not 200 <= hop.status < 300:  # noqa: PLR2004 - of HTTP
-        why = ". Check the address." if hop.status >= 400 else ", and no page."  # noqa: PLR2004
-        raise ToolError(f"{fetched.url} answered {hop.status} {hop.reason[:200]}".rstrip() + why)
+        reason = ". Check the address." if hop.status >= 400 else ", and no page."  # noqa: PLR2004
+        raise ToolError(f"{fetched.url} answered {hop.status} {hop.reason[:200]}".rstrip() + reason)
     body, notes = _unpacked(fetched.body, hop.headers), list(fetched.notes)
     kind = _kind(body, hop.headers, url=fetched.url)
     text = _decoded(body, hop.headers.get("content-type", ""), is_html=kind == "text/html")
@@ -95,8 +95,8 @@ def page_of(fetched: Fetched) -> Page:
     if markdown is None:
         notes.append("the page could not be converted; this is its bare text, without links")
     title = _TITLE.search(text[: 64 * HEAD_BYTES])
-    shown = " ".join(_plain(title[1]).split())[:300] if title else ""
-    return Page(fetched.url, kind, shown, bare_text(text) if markdown is None else markdown, tuple(notes))
+    shown_title = " ".join(_plain(title[1]).split())[:300] if title else ""
+    return Page(fetched.url, kind, shown_title, bare_text(text) if markdown is None else markdown, tuple(notes))
 
 
 def _unpacked(body: bytes, headers: Mapping[str, str]) -> bytes:
@@ -127,9 +127,9 @@ def _kind(body: bytes, headers: Mapping[str, str], *, url: str) -> str:
     is_binary = b"\0" in head and not head.startswith(tuple(mark for mark, _ in _MARKS))
     if not is_binary and not is_pdf and (_TEXT.fullmatch(kind) or kind in _UNTOLD):
         return kind or "text/plain"
-    what = "a PDF" if is_pdf or kind == "application/pdf" else f"{kind or 'binary'} data"
+    description = "a PDF" if is_pdf or kind == "application/pdf" else f"{kind or 'binary'} data"
     raise ToolError(
-        f"{url} is {what}, {len(body)} bytes, and no text. Download it with execute_bash (curl -o) and open it "
+        f"{url} is {description}, {len(body)} bytes, and no text. Download it with execute_bash (curl -o) and open it "
         "with a program for it."
     )
 
@@ -138,9 +138,9 @@ def _decoded(body: bytes, content_type: str, *, is_html: bool) -> str:
     for mark, name in _MARKS:
         if body.startswith(mark):
             return body.decode(name, "replace")
-    told = _CHARSET.search(content_type)
+    match = _CHARSET.search(content_type)
     meta = _META_CHARSET.search(body[:HEAD_BYTES]) if is_html else None
-    name = told[1] if told else meta[1].decode() if meta else ""
+    name = match[1] if match else meta[1].decode() if meta else ""
     try:
         codec = codecs.lookup(name).name if name else ""
         if codec and codec not in _NO_CHARSETS:
@@ -151,8 +151,10 @@ def _decoded(body: bytes, content_type: str, *, is_html: bool) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        cut = len(body) >= MAX_PAGE_BYTES and error.start > len(body) - 4  # the text ends in the middle of a character
-        return body.decode("utf-8" if cut else "cp1252", "replace")
+        is_truncated = (
+            len(body) >= MAX_PAGE_BYTES and error.start > len(body) - 4
+        )  # the text ends in the middle of a character
+        return body.decode("utf-8" if is_truncated else "cp1252", "replace")
 
 
 def _markdown(text: str, url: str) -> str | None:
@@ -160,7 +162,7 @@ def _markdown(text: str, url: str) -> str | None:
     library = importlib.util.find_spec(CONVERTER)
     places = [] if library is None or library.origin is None else [str(Path(library.origin).parents[1])]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-I", str(_PROGRAM), url, *places],
             input=text.encode("utf-8", "replace"),
             capture_output=True,
@@ -171,8 +173,8 @@ def _markdown(text: str, url: str) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return None
-    markdown = done.stdout.decode("utf-8", "replace").strip()
-    if done.returncode or (not markdown and bare_text(text)):
+    markdown = result.stdout.decode("utf-8", "replace").strip()
+    if result.returncode or (not markdown and bare_text(text)):
         return None
     return markdown
 

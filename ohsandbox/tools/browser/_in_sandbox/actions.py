@@ -91,12 +91,12 @@ class Actions(Tabs):
 
     async def element(self, bid: str) -> Any:
         """Return the element of this id in the newest tree."""
-        found = self.tab.page.locator(f"aria-ref={bid}")
+        locator = self.tab.page.locator(f"aria-ref={bid}")
         # if a frame has gone, Playwright says that the selector is wrong
-        if not await within(ACTION_MS / 1000, found.count(), 0):
+        if not await within(ACTION_MS / 1000, locator.count(), 0):
             raise Refusal(f"unknown element {bid}; take the id from the newest tree")
         self.tab.has_mouse = True
-        return found
+        return locator
 
     async def do_goto(self, url: str) -> None:
         """Open an address; its page may still load when this returns."""
@@ -150,12 +150,12 @@ class Actions(Tabs):
     async def do_go_forward(self) -> None:
         await self._in_history(self.tab.page.go_forward, "after")
 
-    async def _in_history(self, go: Callable[..., Awaitable[Any]], where: str) -> None:
+    async def _in_history(self, go: Callable[..., Awaitable[Any]], direction: str) -> None:
         page = self.tab.page
-        before = page.url
+        url_before = page.url
         # no response: there was nowhere to go, or the page was another place of the same document, or no server's
-        if await self._navigate(go) is None and page.url == before:
-            raise Refusal(f"the tab has no page {where} this one")
+        if await self._navigate(go) is None and page.url == url_before:
+            raise Refusal(f"the tab has no page {direction} this one")
 
     async def do_noop(self, wait_ms: float) -> None:
         await asyncio.sleep(wait_ms / 1000)

@@ -66,19 +66,25 @@ class Browser(Actions):
             await asyncio.wait_for(self._ensure(), START_S)
         except (Unavailable, asyncio.TimeoutError) as late:  # noqa: UP041 - two classes before Python 3.11
             return {"unavailable": str(late) or f"Chromium did not start within {START_S:.0f} s"}
-        done, error = 0, ""
+        done_count, error = 0, ""
         deadline = time.monotonic() + request["budget_s"]
         for action in request["actions"]:
             error = await self._act(action, deadline)
             if error:
                 break
-            done += 1
+            done_count += 1
         try:
-            seen = await self._look()
+            page_state = await self._look()
         except Exception as fault:  # noqa: BLE001 - a page may end at any moment
-            seen = {}
+            page_state = {}
             self.note(f"The page could not be looked at: {explain(fault)}.")
-        return {"done": done, "error": error, "sandboxed": self.sandboxed, **seen, "notes": self.take_notes()}
+        return {
+            "done": done_count,
+            "error": error,
+            "sandboxed": self.sandboxed,
+            **page_state,
+            "notes": self.take_notes(),
+        }
 
     async def _act(self, action: dict[str, Any], deadline: float) -> str:
         """Do one action; return why it could not be done, or an empty text."""
@@ -163,12 +169,12 @@ class Browser(Actions):
         """Wait until the shown page has loaded and is quiet, within bounds."""
         began = quiet = time.monotonic()
         while self.shown is not None and not self.shown.crashed:
-            tab, now = self.shown, time.monotonic()
+            tab, time_s = self.shown, time.monotonic()
             if tab.loading or tab.busy:
-                quiet = now
-            if now - quiet >= QUIET_S:
+                quiet = time_s
+            if time_s - quiet >= QUIET_S:
                 break
-            if now - began >= (LOAD_S if tab.loading else BUSY_S):
+            if time_s - began >= (LOAD_S if tab.loading else BUSY_S):
                 if tab.loading:
                     self.note(f"The page still loads after {LOAD_S:.0f} s and is shown as it is; noop(5000) waits on.")
                 tab.loading = False
@@ -189,31 +195,31 @@ class Browser(Actions):
         if tab is None:
             self.note("Chromium has ended; the next call starts it again.")
             return {}
-        titles = await asyncio.gather(*(within(TITLE_S, one.title(), "") for one in self.tabs))
-        seen: dict[str, Any] = {
+        titles = await asyncio.gather(*(within(TITLE_S, tab_read.title(), "") for tab_read in self.tabs))
+        page_state: dict[str, Any] = {
             "tabs": [
-                {"url": one.page.url[:MAX_NOTE_CHARS], "title": title[:MAX_NOTE_CHARS], "shown": one is tab}
-                for one, title in zip(self.tabs, titles)  # noqa: B905 - as many
+                {"url": tab_read.page.url[:MAX_NOTE_CHARS], "title": title[:MAX_NOTE_CHARS], "shown": tab_read is tab}
+                for tab_read, title in zip(self.tabs, titles)  # noqa: B905 - as many
             ]
         }
         if tab.crashed:
-            return seen
+            return page_state
         if any(frame.url.startswith("chrome-extension:") for frame in tab.page.frames):
             await asyncio.sleep(PDF_S)
-        await self._probe(tab, seen)
+        await self._probe(tab, page_state)
         if again and self.shown is not tab:
             await self._settle()
             return await self._look(again=False)
         if not (tab.stuck or tab.crashed):
-            seen["image"] = await self._screenshot(tab)
-        return seen
+            page_state["image"] = await self._screenshot(tab)
+        return page_state
 
-    async def _probe(self, tab: Tab, seen: dict[str, Any]) -> None:
+    async def _probe(self, tab: Tab, page_state: dict[str, Any]) -> None:
         """Add the page's scroll position and size, and its tree unless that is too large to read."""
         try:
             sizes = await asyncio.wait_for(tab.page.evaluate(PROBE), PROBE_S)
             top, height, elements, chars = (min(int(size), 1 << 40) for size in sizes)  # the page made these values
-            seen["scroll"] = [top, height]
+            page_state["scroll"] = [top, height]
         except asyncio.TimeoutError:  # noqa: UP041 - two classes before Python 3.11
             tab.stuck = True
             self.note("The page does not answer: a script keeps it busy, or it loads itself again and again.")
@@ -230,17 +236,17 @@ class Browser(Actions):
                 f"{MAX_ELEMENTS} and {MAX_TEXT_CHARS}). Look at the screenshot, or fetch it with a command and search."
             )
             return
-        seen["tree"] = await self._tree(tab)
+        page_state["tree"] = await self._tree(tab)
 
     async def _tree(self, tab: Tab) -> str | None:
         """Return the accessibility tree as Playwright writes it, with boxes; None if the page does not answer."""
-        why = ""
+        reason = ""
         for _ in range(2):  # a navigation in between takes the first one's page away
             try:
                 tree: str = await tab.page.aria_snapshot(mode="ai", boxes=True, timeout=1000 * LOOK_S)
             except Exception as error:  # noqa: BLE001 - Playwright's, told
-                why = explain(error)
-                if "Timeout" in why:
+                reason = explain(error)
+                if "Timeout" in reason:
                     break
                 await self._settle()
                 continue
@@ -248,7 +254,7 @@ class Browser(Actions):
                 self.note(f"The tree has {len(tree)} characters; what comes after {MAX_TREE_CHARS} was not looked at.")
             return tree[:MAX_TREE_CHARS]
         tab.stuck = True
-        self.note(f"The page's tree could not be read, it may be busy or broken: {why}.")
+        self.note(f"The page's tree could not be read, it may be busy or broken: {reason}.")
         return None
 
     async def _screenshot(self, tab: Tab) -> str | None:

@@ -168,12 +168,12 @@ class Tabs:
 
     async def _on_dialog(self, dialog: Any) -> None:
         """Answer a dialog at once, since its page stands still until then."""
-        asked = dialog.type in ("confirm", "prompt")
-        accept, text = self.dialog_answer if asked and self.dialog_answer else (not asked, "")
-        if asked:
+        is_question = dialog.type in ("confirm", "prompt")
+        accept, text = self.dialog_answer if is_question and self.dialog_answer else (not is_question, "")
+        if is_question:
             self.dialog_answer = None
-        told = "accepted" if accept else "dismissed; on_dialog(True) on the line before what opens it accepts"
-        self.note(f"The page showed a dialog ({dialog.type}), which was {told}: {dialog.message}")
+        answer_text = "accepted" if accept else "dismissed; on_dialog(True) on the line before what opens it accepts"
+        self.note(f"The page showed a dialog ({dialog.type}), which was {answer_text}: {dialog.message}")
         with contextlib.suppress(Exception):  # the page, or the tab, has gone meanwhile
             await (dialog.accept(text or dialog.default_value) if accept else dialog.dismiss())
 
@@ -182,8 +182,8 @@ class Tabs:
             self.note("The page asks for a file: use upload_file(bid, file) with the id that was clicked.")
 
     def _on_console(self, message: Any) -> None:
-        where = message.location.get("url", "")
-        if message.type == "error" and not where.endswith("/favicon.ico"):  # Chromium requested it, not the page
+        source_url = message.location.get("url", "")
+        if message.type == "error" and not source_url.endswith("/favicon.ico"):  # Chromium requested it, not the page
             self.note(f"Console error: {message.text}")
 
     def _on_download(self, download: Any) -> None:
