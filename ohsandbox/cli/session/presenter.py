@@ -10,6 +10,7 @@ from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.text import cut
 from ohsandbox.cli.rendering.view import IMAGES_NAME, MAX_STATUS_CHARS, MODEL_WORKS
 from ohsandbox.cli.sandbox.network_words import BlockedHosts
+from ohsandbox.cli.sandbox.ports import PortWatch
 from ohsandbox.conversation.run.limits import Spending
 from ohsandbox.events import EXIT, ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
@@ -17,10 +18,9 @@ from ohsandbox.review_text import on_one_line
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from ohsandbox.cli.rendering.view import View
-    from ohsandbox.cli.sandbox.ports import PortWatch
     from ohsandbox.conversation import Conversation
     from ohsandbox.conversation.live_output import OutputEvent
     from ohsandbox.llm.chat import LLMEvent
@@ -80,8 +80,7 @@ class Presenter:
         self._outputs: dict[str, OutputEvent] = {}
         """The newest output of each running call; older output is dropped."""
         conversation.register_output(lambda event: self._outputs.update({event.tool_call_id: event}))
-        self.port_watch: PortWatch | None = None
-        """Is notified when a call begins and ends."""
+        self._port_watch: PortWatch | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Lines of ours from other threads, shown between two events."""
 
@@ -110,6 +109,17 @@ class Presenter:
         listen: Callable[[Callable[[NetworkDecision], object]], Callable[[], object]] | None
         listen = getattr(runtime, "on_network_decision", None)
         return (lambda: None) if listen is None else listen(self._decisions.put)
+
+    def watch_ports(self, runtime: Runtime, *, forwarded: Callable[[], Collection[int]]) -> Callable[[], None]:
+        """Report ports on which programs of the sandbox begin to listen; return a function to stop.
+
+        forwarded returns the sandbox's ports that are forwarded already.
+        """
+        self._port_watch = PortWatch(
+            runtime, self.tell, forwarded=forwarded,
+            is_running=lambda: self.conversation.status() is ConversationStatus.RUNNING,
+        )  # fmt: skip
+        return self._port_watch.close
 
     def tell_network(self) -> None:
         """Show the network decisions since the last call."""
@@ -245,8 +255,8 @@ class Presenter:
             self._calls[str(event.data.get("tool_call_id"))] = event
         elif event.type == "tool_result":
             self._calls.pop(str(event.data.get("tool_call_id")), None)
-        if self.port_watch is not None and event.type in {"tool_call", "tool_result"}:
-            self.port_watch.nudge()
+        if self._port_watch is not None and event.type in {"tool_call", "tool_result"}:
+            self._port_watch.nudge()
         if self._echo or event.type != "user_message":
             self.view.show(event)
         return event.type == "status_update" and event.data["status"] != ConversationStatus.RUNNING.value

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Self
 from ohsandbox.agent import Agent
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.rendering.text import say
-from ohsandbox.cli.sandbox.ports import PortWatch
 from ohsandbox.cli.sandbox.post_run_report import tell_news
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.presenter import Presenter
@@ -308,7 +307,11 @@ class RunSession:
             self.conversation.notify_model(f"The user has changed the sandbox's network. From now on it is {said}.")
 
     def _begin(self, stack: contextlib.ExitStack, conversation: Conversation, sandbox: SessionSandbox) -> None:
-        """Start the conversation in the sandbox and make it the open one; register its end in the right order."""
+        """Start the conversation in the sandbox and make it the open one.
+
+        The stack undoes it, the last step first: reports while the conversation is open, its end, what still waits, and
+        the sandbox that stays.
+        """
         runtime, full = sandbox.runtime, sandbox.where
         conversation.runtime = runtime
         self._conversation, self._sandbox = conversation, sandbox
@@ -320,11 +323,7 @@ class RunSession:
         stack.callback(approvals.tell_waiting, conversation)
         stack.callback(presenter.close)
         if self.person and runtime.isolated:
-            presenter.port_watch = PortWatch(
-                runtime, presenter.tell, forwarded=lambda: self.sandbox.ports.forwarded,
-                is_running=lambda: conversation.status() is ConversationStatus.RUNNING,
-            )  # fmt: skip
-            stack.callback(presenter.port_watch.close)
+            stack.callback(presenter.watch_ports(runtime, forwarded=lambda: self.sandbox.ports.forwarded))
         stack.callback(
             presenter.hear_network(runtime, has_commands=self.what.talks and (self.person or self.what.task is None))
         )
@@ -337,9 +336,7 @@ class RunSession:
         keep_server(conversation.directory, self.settings)
         if self.person:
             ask_about_servers(conversation)
-        sandbox.directory = conversation.directory
-        if runtime.resumed is None or runtime.resumed.how != "same":
-            sandbox.save()
+        sandbox.save_in(conversation.directory)
         self._address = None
         if self._has_page:
             self._serve_page(stack)

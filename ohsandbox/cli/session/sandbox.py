@@ -39,16 +39,21 @@ class SessionSandbox:
         self.runtime = runtime
         self.where = where
         self.ports = ports
-        self.directory: Path | None = None
-        """Directory of the conversation, in which changes of the options are saved for a resume."""
+        self._directory: Path | None = None
         self._listed: tuple[str, ...] = ()
         """The allowlist before the network was set to another mode."""
+
+    def save_in(self, directory: Path) -> None:
+        """Save the options for a resume in the conversation's directory, unless it has them, and at each change."""
+        self._directory = directory
+        if self.runtime.resumed is None or self.runtime.resumed.how != "same":
+            self.save()
 
     def save(self, **changed: Any) -> None:
         """Change options, and save them for a resume of the conversation."""
         self.where = replace(self.where, **changed)
-        if self.directory is not None:
-            save_options(self.directory, self.where, self.runtime)
+        if self._directory is not None:
+            save_options(self._directory, self.where, self.runtime)
 
     def listed(self, settings: Settings) -> tuple[str, ...]:
         """Return the allowlist to restore: the previous one, else that of the settings."""
