@@ -68,14 +68,17 @@ def plan_undo(directory: Path, turns: int) -> UndoPlan:
     """
     seq = seq_before_turns(directory, turns)
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
-    steps = _steps_after(directory, seq, store)
+    return _plan(directory, _steps_after(directory, seq, store), store)._replace(at=seq)
+
+
+def _plan(directory: Path, steps: _Steps, store: SnapshotStore) -> UndoPlan:
+    """Plan to revert the steps; without a workspace there is nothing to change."""
     if steps.workspace is None:
-        return UndoPlan(directory, None, [], [], {}, seq)
+        return UndoPlan(directory, None, [], [], {})
     store.require_space()
-    current = steps.workspace.scan(store)
-    changes, kept_back, left_out, _ = _planned(steps, current, store)
+    changes, kept_back, left_out, _ = _planned(steps, steps.workspace.scan(store), store)
     is_cut_off = any(after is None for _, after in steps.trees)
-    return UndoPlan(directory, steps.workspace, changes, kept_back, left_out, seq, is_cut_off)
+    return UndoPlan(directory, steps.workspace, changes, kept_back, left_out, is_cut_off=is_cut_off)
 
 
 def undo(plan: UndoPlan) -> tuple[Fork, list[UnappliedChange]]:
@@ -120,12 +123,7 @@ def plan_redo(directory: Path) -> UndoPlan:
     """
     undone = _undone(directory)
     store = SnapshotStore(directory / SNAPSHOTS_NAME)
-    steps = _steps_of_redo(undone, store)
-    if steps.workspace is None:
-        return UndoPlan(directory, None, [], [], {})
-    store.require_space()
-    changes, refused, left_out, _ = _planned(steps, steps.workspace.scan(store), store)
-    return UndoPlan(directory, steps.workspace, changes, refused, left_out)
+    return _plan(directory, _steps_of_redo(undone, store), store)
 
 
 def redo(plan: UndoPlan) -> tuple[Path, list[UnappliedChange]]:
