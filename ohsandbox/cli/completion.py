@@ -36,15 +36,15 @@ Shell = Literal["bash", "zsh", "fish"]
 
 def conversation_ids(incomplete: str) -> list[tuple[str, str]]:
     """Return `last` and the ids of conversations, newest first, each with its title."""
-    found = _newest("conversations", lambda name: name.startswith(incomplete))
-    return [("last", "the newest, of this directory first"), *((name, _title(path)) for name, path in found)]
+    conversations = _newest("conversations", lambda name: name.startswith(incomplete))
+    return [("last", "the newest, of this directory first"), *((name, _title(path)) for name, path in conversations)]
 
 
 def sandbox_names(incomplete: str) -> list[tuple[str, str]]:
     """Return the names of this user's sandboxes, read from their leases."""
     leases = (_read(path) for _, path in _newest("leases", lambda _: True))
-    named = ((str(lease.get("container", "")), _plain(lease.get("image"))) for lease in leases)
-    return [(name, image) for name, image in named if _NAME.fullmatch(name) and name.startswith(incomplete)]
+    leased = ((str(lease.get("container", "")), _plain(lease.get("image"))) for lease in leases)
+    return [(name, image) for name, image in leased if _NAME.fullmatch(name) and name.startswith(incomplete)]
 
 
 def answer(app: Callable[..., Any]) -> None:
@@ -81,12 +81,12 @@ def _own_shell() -> str:
     return name
 
 
-def _newest(directory: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+def _newest(directory: str, is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
     """Yield names and paths of the entries of a state directory, newest first."""
     with contextlib.suppress(OhsandboxError, OSError), os.scandir(state_dir() / directory) as entries:
-        found = [(entry.stat().st_mtime, entry.name, entry.path) for entry in entries if wanted(entry.name)]
+        entries_found = [(entry.stat().st_mtime, entry.name, entry.path) for entry in entries if is_wanted(entry.name)]
         yield from (
-            (name, path) for _, name, path in sorted(found, reverse=True)[:MAX_OFFERED] if _NAME.fullmatch(name)
+            (name, path) for _, name, path in sorted(entries_found, reverse=True)[:MAX_OFFERED] if _NAME.fullmatch(name)
         )
 
 
@@ -97,10 +97,10 @@ def _title(conversation: str) -> str:
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - as above
-            found = json.loads(file.read(MAX_BYTES))
+            parsed = json.loads(file.read(MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _plain(text: object) -> str:

@@ -169,9 +169,9 @@ def _sentences(error: BaseException) -> str:
         command = "ohsandbox" if context is None else context.command_path
         return f"{fact}{'' if fact.endswith(('.', '?')) else '.'} Try `{command} --help`."
     if isinstance(error, OSError) and error.strerror:
-        place = f": {os.fsdecode(error.filename)!r}" if isinstance(error.filename, str | bytes) else ""
+        file_name = f": {os.fsdecode(error.filename)!r}" if isinstance(error.filename, str | bytes) else ""
         remedy = _REMEDIES.get(error.errno or 0, "The system refused it; --debug shows where.")
-        return f"{error.strerror}{place}. {remedy}"
+        return f"{error.strerror}{file_name}. {remedy}"
     return f"{type(error).__name__}: {error}. This is a fault of ohsandbox; --debug shows where."
 
 
@@ -216,12 +216,12 @@ def _terminating_signals() -> Iterator[None]:
             raised.set()
             raise Terminated(number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
+    old_handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in old_handlers.items():
         if handler is not signal.SIG_IGN:  # nohup
             signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)

@@ -85,8 +85,8 @@ def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
             print(f"Nothing was done on {safe_line(branch.name)}.")
             return 0
         _print_diff(branch, work, stat_only=True)
-        where = safe_line(branch.repository)
-        question = f"Merge {_told(work)} into what is checked out in {where}?"
+        repository = safe_line(branch.repository)
+        question = f"Merge {_told(work)} into what is checked out in {repository}?"
         show_diff = partial(_print_diff, branch, work, limit_lines=MAX_SHOWN_LINES)
         if not is_agreed(question, what="A merge", yes=yes, show_diff=show_diff):
             print("Nothing was changed.")
@@ -94,11 +94,13 @@ def merge_branch(name: str, directory: Path | None, *, yes: bool) -> int:
         branches.bring(branch, work)
     if not branches.merge(branch):
         say(
-            f"{safe_line(branch.name)} is a branch of {where} now. It was not merged: it conflicts, or files there are "
-            f"not committed. No file was changed; `git merge {safe_line(branch.name)}` there goes on."
+            f"{safe_line(branch.name)} is a branch of {repository} now. It was not merged: it conflicts, or files "
+            f"there are not committed. No file was changed; `git merge {safe_line(branch.name)}` there goes on."
         )
         return 1
-    print(f"{safe_line(branch.name)} is merged in {where}. `ohsandbox branches drop {branch.name}` removes its tree.")
+    print(
+        f"{safe_line(branch.name)} is merged in {repository}. `ohsandbox branches drop {branch.name}` removes its tree."
+    )
     return 0
 
 
@@ -125,8 +127,8 @@ def _told(work: BranchWork) -> str:
 
 
 def _find(name: str, directory: Path | None) -> Branch:
-    found = [one for one in branches.find_branches(directory) if one.name == name]
-    if len(found) != 1:
-        told = "No branch" if not found else "More than one branch"
-        raise UsageError(f"{told} {name!r} has a tree. `ohsandbox branches` lists them; --dir names the repository.")
-    return found[0]
+    matches = [branch for branch in branches.find_branches(directory) if branch.name == name]
+    if len(matches) != 1:
+        problem = "No branch" if not matches else "More than one branch"
+        raise UsageError(f"{problem} {name!r} has a tree. `ohsandbox branches` lists them; --dir names the repository.")
+    return matches[0]

@@ -90,8 +90,8 @@ def get_setting(file: Path | None, name: str) -> int:
     value = shown(settings, top, with_defaults=True)
     for key in below:
         if not isinstance(value, dict) or key not in value:
-            known = list(value) if isinstance(value, dict) else []
-            raise UsageError(f"Setting {top!r} has no key {key!r}.{did_you_mean(key, known)}")
+            known_keys = list(value) if isinstance(value, dict) else []
+            raise UsageError(f"Setting {top!r} has no key {key!r}.{did_you_mean(key, known_keys)}")
         value = value[key]
     print(safe(_text(value)))
     return 0
@@ -122,14 +122,14 @@ def unset_setting(name: str, file: Path | None) -> int:
     """Remove a key from the settings file."""
     path, values = file_to_change(file)
     *above, last = _path_of(name)
-    place: Any = values
+    section: Any = values
     for key in above:
-        place = place.get(key) if isinstance(place, dict) else None
-    if not isinstance(place, dict) or last not in place:
+        section = section.get(key) if isinstance(section, dict) else None
+    if not isinstance(section, dict) or last not in section:
         raise UsageError(
             f"Setting {name!r} is not in {str(path)!r}. `ohsandbox config list` shows where values are from."
         )
-    del place[last]
+    del section[last]
     write_object(path, values)
     say(f"{name} is removed from {path}.")
     tell_what_is_above(_path_of(name)[0])
@@ -147,10 +147,10 @@ def edit_file(file: Path | None) -> int:
     with tempfile.TemporaryDirectory(prefix="ohsandbox-config-") as directory:
         copy = Path(directory) / "settings.json"
         copy.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        before = copy.read_bytes()
+        original = copy.read_bytes()
         while True:
             _run_editor(editor, copy)
-            if copy.read_bytes() == before:
+            if copy.read_bytes() == original:
                 say(f"{path} is unchanged.")
                 return 0
             try:
@@ -204,7 +204,7 @@ def _hidden_arguments(words: list[Any]) -> list[Any]:
     is_named = False
     for word in words:
         text = str(word)
-        name, sign, value = next((cut for sign in "=:" if (cut := text.partition(sign))[1]), (text, "", ""))
+        name, sign, value = next((split for sign in "=:" if (split := text.partition(sign))[1]), (text, "", ""))
         names_secret = bool(_SECRET_WORD.search(name))
         if is_named and not text.startswith("--"):
             shown.append(HIDDEN)
@@ -224,8 +224,8 @@ def _text(value: Any) -> str:
 
 def _short(source: str) -> str:
     """Shorten a source: a variable becomes its name; a path is dropped, because it is printed below the table."""
-    kind, _, rest = source.partition(" file ")
-    return f"{kind} file" if rest else source.removeprefix("environment variable ")
+    kind, _, path = source.partition(" file ")
+    return f"{kind} file" if path else source.removeprefix("environment variable ")
 
 
 def _size_or_text(row: _Setting) -> str:
@@ -235,29 +235,29 @@ def _size_or_text(row: _Setting) -> str:
 def _path_of(name: str) -> list[str]:
     top, *below = name.split(".")
     if top not in Settings.model_fields:
-        known = [*Settings.model_fields]
-        raise UsageError(f"Unknown setting {top!r}.{did_you_mean(top, known)} `ohsandbox config list` shows all.")
+        known_names = [*Settings.model_fields]
+        raise UsageError(f"Unknown setting {top!r}.{did_you_mean(top, known_names)} `ohsandbox config list` shows all.")
     return [top, *below]
 
 
 def _with_value(values: dict[str, Any], top: str, below: list[str], text: str) -> dict[str, Any]:
     """Return the values with one more: as text if the setting takes text, otherwise parsed as JSON."""
-    where = "Nothing is written"
+    error_start = "Nothing is written"
     try:
         parsed = [json.loads(text)]
     except ValueError:
         parsed = []
     fault: UsageError | None = None
     for candidate in (*parsed, text) if below else (text, *parsed):
-        made = _put(values, [top, *below], candidate)
+        changed = _put(values, [top, *below], candidate)
         try:
-            found = getattr(checked(made, where), top)
+            setting_value = getattr(checked(changed, error_start), top)
         except UsageError as error:
             fault = error
             continue
-        is_number = not below and isinstance(found, bool | int | float) and isinstance(candidate, str)
+        is_number = not below and isinstance(setting_value, bool | int | float) and isinstance(candidate, str)
         plain = is_number and not (top in SIZES and not text.isdecimal())
-        return _put(values, [top, *below], found) if plain else made
+        return _put(values, [top, *below], setting_value) if plain else changed
     choices = _choices(top) if not below else []
     raise UsageError(f"{fault} Value: {_shown_value(top, text)}.{did_you_mean(text, choices)}")
 
@@ -267,11 +267,11 @@ def _shown_value(top: str, text: str) -> str:
 
 
 def _put(values: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
-    first, *rest = keys
-    if not rest:
+    first, *more_keys = keys
+    if not more_keys:
         return {**values, first: value}
     inner = values.get(first, {})
-    return {**values, first: _put(inner if isinstance(inner, dict) else {}, rest, value)}
+    return {**values, first: _put(inner if isinstance(inner, dict) else {}, more_keys, value)}
 
 
 def _choices(name: str) -> list[str]:

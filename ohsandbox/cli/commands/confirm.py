@@ -71,11 +71,11 @@ def _store_answers(approvals: Approvals, options: ConfirmOptions) -> None:
     if not (options.yes or options.no) and person_present():
         settle(lambda: approvals.pending, lambda decision: approvals.decide(decision, by=user()))
         return
-    seen = shown(approvals.pending)
-    print_rows(seen.text.split("\n"))
-    if options.yes and seen.unseen_rows and not options.unseen:
+    shown_calls = shown(approvals.pending)
+    print_rows(shown_calls.text.split("\n"))
+    if options.yes and shown_calls.unseen_rows and not options.unseen:
         raise UsageError(
-            f"{seen.unseen_rows:,} rows of what waits were not shown, so --yes allows nothing. "
+            f"{shown_calls.unseen_rows:,} rows of what waits were not shown, so --yes allows nothing. "
             "Look at all of it with --json, or at a terminal without --yes; or say --yes --unseen."
         )
     if options.yes or options.no:
@@ -103,18 +103,23 @@ def list_or_revoke(wanted: str, root: Path | None, *, revoke: Sequence[int], rev
     directory = find_stored(root or conversations_dir(), wanted)
     if revoke or revoke_all:
         with _opened(directory) as (_, approvals):
-            for number in revoke or [one.number for one in approvals.standing.in_force]:
+            for number in revoke or [approval.number for approval in approvals.standing.in_force]:
                 approvals.revoke(number, by=user())
                 print(f"Approval {number} is revoked.")
         return 0
     standing = StandingApprovals()
     stream_events(directory, standing.add)
     if as_json:
-        print_json(_fields(one) for one in standing.in_force)
+        print_json(_fields(approval) for approval in standing.in_force)
     else:
         list_approvals(standing.in_force, lambda line: print(safe_line(line, limit_chars=_MAX_APPROVAL_CHARS)))
     return 0
 
 
-def _fields(one: Approval) -> dict[str, Any]:
-    return {"number": one.number, "by": one.by, "text": str(one.scope), "scope": one.scope.model_dump()}
+def _fields(approval: Approval) -> dict[str, Any]:
+    return {
+        "number": approval.number,
+        "by": approval.by,
+        "text": str(approval.scope),
+        "scope": approval.scope.model_dump(),
+    }

@@ -69,52 +69,57 @@ _SECONDS = {"min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 def list_conversations(root: Path | None, *, as_json: bool, limit: int) -> int:
     """Print the conversations in root; limit 0 prints all, and JSON always contains all."""
-    found = list_stored(root or conversations_dir())
-    containers = _containers() if found else {}
+    conversations = list_stored(root or conversations_dir())
+    containers = _containers() if conversations else {}
     if as_json:
-        print_json(_fields(one, containers.get(one.id)) for one in found)
+        print_json(_fields(conversation, containers.get(conversation.id)) for conversation in conversations)
         return 0
-    if not found:
+    if not conversations:
         print("No conversations.")
         return 0
-    shown = found[:limit] if limit else found
+    shown = conversations[:limit] if limit else conversations
     rows = [
         (
-            one.id,
-            age(one.metadata.updated_at),
-            _status(one),
-            str(one.metadata.steps),
-            _cost(one),
-            containers.get(one.id, ""),
-            one.metadata.model or "",
-            cut(one.metadata.title or "", MAX_TITLE_CHARS),
+            conversation.id,
+            age(conversation.metadata.updated_at),
+            _status(conversation),
+            str(conversation.metadata.steps),
+            _cost(conversation),
+            containers.get(conversation.id, ""),
+            conversation.metadata.model or "",
+            cut(conversation.metadata.title or "", MAX_TITLE_CHARS),
         )
-        for one in shown
+        for conversation in shown
     ]
     print_table(("ID", "AGE", "STATUS", "STEPS", "COST", "CONTAINER", "MODEL", "TITLE"), rows)
-    if len(shown) < len(found):
-        print(f"{len(found) - len(shown)} older ones are not shown; --limit 0 shows all.")
+    if len(shown) < len(conversations):
+        print(f"{len(conversations) - len(shown)} older ones are not shown; --limit 0 shows all.")
     return 0
 
 
-def _fields(one: StoredConversation, container: str | None) -> dict[str, Any]:
-    facts = {"open_in_process": one.holder, "fault": one.fault, "container": container, "directory": str(one.directory)}
-    return one.metadata.model_dump(mode="json") | {"state": _status(one)} | facts
+def _fields(conversation: StoredConversation, container: str | None) -> dict[str, Any]:
+    more_fields = {
+        "open_in_process": conversation.holder,
+        "fault": conversation.fault,
+        "container": container,
+        "directory": str(conversation.directory),
+    }
+    return conversation.metadata.model_dump(mode="json") | {"state": _status(conversation)} | more_fields
 
 
-def _status(one: StoredConversation) -> str:
+def _status(conversation: StoredConversation) -> str:
     """Return the conversation's state in one word, also if its process died."""
-    if one.fault is not None:
+    if conversation.fault is not None:
         return "unreadable"
-    status = one.metadata.status
+    status = conversation.metadata.status
     if status is ConversationStatus.RUNNING:
-        return f"running in {one.holder}" if one.holder else "interrupted"
+        return f"running in {conversation.holder}" if conversation.holder else "interrupted"
     word = status.value.lower().replace("_", " ")
-    return f"{word}, open in {one.holder}" if one.holder else word
+    return f"{word}, open in {conversation.holder}" if conversation.holder else word
 
 
-def _cost(one: StoredConversation) -> str:
-    return "" if one.metadata.cost_usd is None else f"${one.metadata.cost_usd:.4f}"
+def _cost(conversation: StoredConversation) -> str:
+    return "" if conversation.metadata.cost_usd is None else f"${conversation.metadata.cost_usd:.4f}"
 
 
 def show_cost(wanted: str, root: Path | None, *, as_json: bool) -> int:
@@ -129,7 +134,7 @@ def show_cost(wanted: str, root: Path | None, *, as_json: bool) -> int:
 
 def _containers() -> dict[str, str]:
     """Return the state of each conversation's container, if the engine answers in time."""
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
 
     def ask() -> None:
         from ohsandbox.runtime.factory import open_inventory  # noqa: PLC0415 - 0.1 s, in this thread's time
@@ -138,15 +143,15 @@ def _containers() -> dict[str, str]:
             with open_inventory() as inventory:
                 listed = inventory.list_sandboxes()
             for info in listed:
-                if info.conversation and found.get(info.conversation) != "running":
-                    found[info.conversation] = info.state
+                if info.conversation and states.get(info.conversation) != "running":
+                    states[info.conversation] = info.state
         except (OhsandboxError, OSError):
             return  # no engine, no containers
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(ENGINE_WAIT_S)
-    return dict(found)
+    return dict(states)
 
 
 # --- show and export ------------------------------------------------------------------------------
@@ -158,19 +163,24 @@ def show_conversation(wanted: str, root: Path | None, *, as_json: bool, follow: 
     if as_json:
         _read(directory, lambda event: print(json_line(event)), follow=follow)
         return 0
-    one = read_stored(directory)
-    print(f"Conversation {one.id}, begun {_date(one.metadata.created_at)}", flush=True)
+    conversation = read_stored(directory)
+    print(f"Conversation {conversation.id}, begun {_date(conversation.metadata.created_at)}", flush=True)
     view = open_view(no_tui=no_tui, stored=True)
     view.images_dir = directory / IMAGES_NAME
     _read(directory, view.show, follow=follow)
-    one = read_stored(directory)
-    known, cost = one.metadata, _cost(one)
-    parts = [_status(one), counted(known.steps, "step"), counted(known.calls, "call"), counted(_tokens(one), "token")]
-    parts += [*([cost] if cost else []), known.model or "", str(directory)]
+    conversation = read_stored(directory)
+    metadata, cost = conversation.metadata, _cost(conversation)
+    parts = [
+        _status(conversation),
+        counted(metadata.steps, "step"),
+        counted(metadata.calls, "call"),
+        counted(_tokens(conversation), "token"),
+    ]
+    parts += [*([cost] if cost else []), metadata.model or "", str(directory)]
     print(safe_line(" · ".join(parts), limit_chars=1000))
-    where = "" if root is None else f" --dir {shlex.quote(str(root))}"
-    for name in one.sub_agents:
-        print(safe_line(f"Its sub-agent: ohsandbox conversations show{where} {shlex.quote(f'{wanted}/{name}')}"))
+    dir_option = "" if root is None else f" --dir {shlex.quote(str(root))}"
+    for name in conversation.sub_agents:
+        print(safe_line(f"Its sub-agent: ohsandbox conversations show{dir_option} {shlex.quote(f'{wanted}/{name}')}"))
     return 0
 
 
@@ -198,8 +208,8 @@ def print_schema() -> int:
     return 0
 
 
-def _tokens(one: StoredConversation) -> int:
-    return one.metadata.prompt_tokens + one.metadata.completion_tokens
+def _tokens(conversation: StoredConversation) -> int:
+    return conversation.metadata.prompt_tokens + conversation.metadata.completion_tokens
 
 
 def _date(when: datetime) -> str:
@@ -208,20 +218,20 @@ def _date(when: datetime) -> str:
 
 def export_conversation(wanted: str, root: Path | None, *, output: Path | None, form: str, force: bool) -> int:
     """Write a conversation to output (mode 0600), or to stdout."""
-    one = read_stored(find_stored(root or conversations_dir(), wanted))
+    conversation = read_stored(find_stored(root or conversations_dir(), wanted))
     export = MarkdownExport()
-    with _opened_output(output, one, force=force) as out:
+    with _opened_output(output, conversation, force=force) as out:
         if form == "html":
-            write_page(out, one.directory)
+            write_page(out, conversation.directory)
         elif form == "jsonl":
-            stream_events(one.directory, lambda event: _write(out, encode_record(event, None)))
+            stream_events(conversation.directory, lambda event: _write(out, encode_record(event, None)))
         else:
-            out.write(_heading(one).encode())
+            out.write(_heading(conversation).encode())
             stream_events(
-                one.directory,
+                conversation.directory,
                 lambda event: _write(out, "".join(f"{part}\n\n" for part in export.paragraphs(event)).encode()),
             )
-    count = counted(one.metadata.events, "event")
+    count = counted(conversation.metadata.events, "event")
     written = "" if output is None else f"{safe_line(output, limit_chars=1000)}: {count}. "
     print(f"{written}{_SECRETS_NOTE}", file=sys.stderr)
     return 0
@@ -231,13 +241,13 @@ def _write(out: BinaryIO, data: bytes) -> None:
     out.write(data)
 
 
-def _heading(one: StoredConversation) -> str:
-    known, cost = one.metadata, _cost(one)
+def _heading(conversation: StoredConversation) -> str:
+    metadata, cost = conversation.metadata, _cost(conversation)
     return (
-        f"# {safe_line(known.title or one.id)}\n\n"
-        f"Conversation {one.id}, begun {_date(known.created_at)}, last event {_date(known.updated_at)}; "
-        f"model {safe_line(known.model or 'unknown')}; {counted(known.steps, 'step')}, {counted(_tokens(one), 'token')}"
-        f"{cost and f', {cost}'}.\n\n"
+        f"# {safe_line(metadata.title or conversation.id)}\n\n"
+        f"Conversation {conversation.id}, begun {_date(metadata.created_at)}, last event {_date(metadata.updated_at)}; "
+        f"model {safe_line(metadata.model or 'unknown')}; {counted(metadata.steps, 'step')}, "
+        f"{counted(_tokens(conversation), 'token')}{cost and f', {cost}'}.\n\n"
     )
 
 
@@ -287,13 +297,13 @@ def _opened_output(
 def repair_conversation(wanted: str, root: Path | None) -> int:
     """Truncate a damaged log and report what was lost."""
     directory = find_stored(root or conversations_dir(), wanted)
-    done = repair_log(directory, conversation_id=directory.name)
-    if done.copy is None:
-        print(f"The log of {directory.name} is sound: {done.kept} records. Nothing was changed.")
+    repair = repair_log(directory, conversation_id=directory.name)
+    if repair.copy is None:
+        print(f"The log of {directory.name} is sound: {repair.kept} records. Nothing was changed.")
         return 0
-    print(f"The log of {directory.name} was cut after its first {done.kept} records: {done.reason}.")
-    print(f"Lost to it: {done.lost_bytes} bytes, with {done.whole_lost} whole records after the damage.")
-    print(f"The log as it was: {safe_line(done.copy, limit_chars=1000)}")
+    print(f"The log of {directory.name} was cut after its first {repair.kept} records: {repair.reason}.")
+    print(f"Lost to it: {repair.lost_bytes} bytes, with {repair.whole_lost} whole records after the damage.")
+    print(f"The log as it was: {safe_line(repair.copy, limit_chars=1000)}")
     return 0
 
 
@@ -310,8 +320,12 @@ def delete_conversations(
     if wanted:
         doomed = list(dict.fromkeys(find_stored(root, name) for name in wanted))
     else:
-        before = None if older_than is None else datetime.now(UTC) - _age(older_than)
-        doomed = [one.directory for one in list_stored(root) if before is None or one.metadata.updated_at < before]
+        updated_before = None if older_than is None else datetime.now(UTC) - _age(older_than)
+        doomed = [
+            conversation.directory
+            for conversation in list_stored(root)
+            if updated_before is None or conversation.metadata.updated_at < updated_before
+        ]
     if not doomed:
         print("Nothing to delete.")
         return 0
@@ -333,23 +347,23 @@ def _delete(doomed: Sequence[Path]) -> None:
     with ConversationDeleter() as deleting:
         for directory in doomed:
             try:
-                done = deleting.delete(directory)
+                deletion = deleting.delete(directory)
             except ConversationOpenError:
                 still_open.append(f"{directory.name} (process {holder_of(directory)})")
                 continue
-            also = safe_line(f", {', '.join(done.removed)}", limit_chars=1000) if done.removed else ""
-            print(f"deleted {directory.name}: {size(done.freed_bytes)}{also}")
-            for line in done.left:
+            also = safe_line(f", {', '.join(deletion.removed)}", limit_chars=1000) if deletion.removed else ""
+            print(f"deleted {directory.name}: {size(deletion.freed_bytes)}{also}")
+            for line in deletion.left:
                 print(safe_line(line, limit_chars=1000), file=sys.stderr)
     if still_open:
         raise ConversationOpenError(f"Not deleted, because open: {', '.join(still_open)}. Close them there first.")
 
 
 def _age(text: str) -> timedelta:
-    found = _AGE.fullmatch(text.strip())
-    if found is None:
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"Invalid --older-than {text!r}: expected a number and min, h, d or w, as in 30d.")
-    seconds = int(found[1]) * _SECONDS[found[2]]
+    seconds = int(match[1]) * _SECONDS[match[2]]
     if seconds > MAX_AGE_S:
         raise UsageError(f"Invalid --older-than {text!r}: expected at most a hundred years, as in 30d.")
     return timedelta(seconds=seconds)
@@ -396,12 +410,14 @@ def _serve(directory: Path, *, port: int, opens: bool | None) -> int:
     from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
 
     if (address := hosted_at(directory)) is not None:
-        found = address
-        print(found, flush=True)
-        _open(lambda: open_browser(found, directory), opens=opens)
+        page_address = address
+        print(page_address, flush=True)
+        _open(lambda: open_browser(page_address, directory), opens=opens)
         return 0
-    one = read_stored(directory)
-    with PageServer(directory, PageControl(directory), title=title_of(one), facts=facts_of(one), port=port) as server:
+    conversation = read_stored(directory)
+    with PageServer(
+        directory, PageControl(directory), title=title_of(conversation), facts=facts_of(conversation), port=port
+    ) as server:
         print(server.address, flush=True)
         say("This page only reads. Ctrl-C ends it.")
         _open(lambda: open_browser(server.address, directory), opens=opens)

@@ -35,12 +35,12 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def examine(*, as_json: bool) -> int:
     """Print every check; return 0, or 4 if one failed."""
-    found = [_versions(), *_own_state(), *_project(), _bubblewrap(), *checks()]
+    all_checks = [_versions(), *_own_state(), *_project(), _bubblewrap(), *checks()]
     if as_json:
-        print_json(check._asdict() for check in found)
+        print_json(check._asdict() for check in all_checks)
     else:
-        _print(found)
-    return code_of(SandboxUnavailable()) if any(check.status == "fail" for check in found) else 0
+        _print(all_checks)
+    return code_of(SandboxUnavailable()) if any(check.status == "fail" for check in all_checks) else 0
 
 
 def _versions() -> Check:
@@ -60,12 +60,18 @@ def _own_state() -> list[Check]:
         settings = Settings.load()
     except OhsandboxError as error:
         return [Check("settings", "fail", str(error))]
-    where = str(path) if path.exists() else f"{path} is not there; defaults are used"
+    settings_place = str(path) if path.exists() else f"{path} is not there; defaults are used"
     warned = [Check("settings", "warn", text) for text in settings.warnings]
     root = conversations_dir()
     count = sum(1 for _ in root.iterdir()) if root.is_dir() else 0
     stored = Check("conversations", "ok", f"{count} in {root}")
-    return [*(warned or [Check("settings", "ok", where)]), _model(settings), _key(settings), _keyring(), stored]
+    return [
+        *(warned or [Check("settings", "ok", settings_place)]),
+        _model(settings),
+        _key(settings),
+        _keyring(),
+        stored,
+    ]
 
 
 def _model(settings: Settings) -> Check:
@@ -73,8 +79,12 @@ def _model(settings: Settings) -> Check:
     if not settings.model:
         return Check("model", "warn", "none named", "run `ohsandbox init`, or use --model")
     value = f"{settings.model} ({settings.sources.get('model', 'default')})"
-    meant = slip_in(settings)
-    return Check("model", "warn", f"{value}, not on litellm's list", meant) if meant else Check("model", "ok", value)
+    suggestion = slip_in(settings)
+    return (
+        Check("model", "warn", f"{value}, not on litellm's list", suggestion)
+        if suggestion
+        else Check("model", "ok", value)
+    )
 
 
 def _keyring() -> Check:
@@ -84,19 +94,23 @@ def _keyring() -> Check:
 def _project() -> list[Check]:
     """Check the project file of the current directory and count the trusted directories."""
     try:
-        found, known = look_for_project(Path.cwd()), trusted()
+        project_found, trusted_directories = look_for_project(Path.cwd()), trusted()
     except OhsandboxError as error:
         return [Check("project file", "fail", str(error))]
-    count = Check("trusted directories", "ok", f"{len(known)} (`ohsandbox trust --list`)" if known else "none")
-    if found is None:
+    count = Check(
+        "trusted directories",
+        "ok",
+        f"{len(trusted_directories)} (`ohsandbox trust --list`)" if trusted_directories else "none",
+    )
+    if project_found is None:
         return [Check("project file", "ok", "none here"), count]
-    path, place = str(found.project.path), shlex.quote(str(found.project.directory))
-    if found.trust in {"not needed", "trusted"}:
-        told = "trusted" if found.trust == "trusted" else "it only narrows your settings"
-        return [Check("project file", "ok", f"{path}, {told}"), count]
-    why = "changed since you trusted it" if found.trust == "changed" else "not trusted"
-    value = f"{path}, {why}; not used of it: {', '.join(found.wide)}"
-    return [Check("project file", "warn", value, f"look at it, then run `ohsandbox trust {place}`"), count]
+    path, quoted_directory = str(project_found.project.path), shlex.quote(str(project_found.project.directory))
+    if project_found.trust in {"not needed", "trusted"}:
+        trust_text = "trusted" if project_found.trust == "trusted" else "it only narrows your settings"
+        return [Check("project file", "ok", f"{path}, {trust_text}"), count]
+    reason = "changed since you trusted it" if project_found.trust == "changed" else "not trusted"
+    value = f"{path}, {reason}; not used of it: {', '.join(project_found.wide)}"
+    return [Check("project file", "warn", value, f"look at it, then run `ohsandbox trust {quoted_directory}`"), count]
 
 
 def _key(settings: Settings) -> Check:
@@ -120,19 +134,19 @@ def _key(settings: Settings) -> Check:
 
 def _bubblewrap() -> Check:
     """Check bubblewrap, which only --runtime cli uses."""
-    if (found := shutil.which("bwrap")) is None:
+    if (program := shutil.which("bwrap")) is None:
         return Check("bubblewrap", "warn", "not here: --runtime cli works with no walls at all", "install bubblewrap")
-    what = "--runtime cli can write in its working directory and /tmp only (not as root)"
-    return Check("bubblewrap", "ok", f"{found}; {what}")
+    limits_text = "--runtime cli can write in its working directory and /tmp only (not as root)"
+    return Check("bubblewrap", "ok", f"{program}; {limits_text}")
 
 
-def _print(found: list[Check]) -> None:
+def _print(all_checks: list[Check]) -> None:
     console = open_console()
     narrow = console.width < _MIN_TABLE_COLUMNS
     table = Table(box=None, show_header=False, padding=(0, 1))
     for _ in range(3):
         table.add_column(overflow="fold")
-    for check in found:
+    for check in all_checks:
         value = Text(safe_line(check.value, limit_chars=500))
         if check.remedy:
             value.append(f"\n→ {safe_line(check.remedy, limit_chars=500)}", style="dim")

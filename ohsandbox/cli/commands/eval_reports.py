@@ -69,22 +69,22 @@ def report_results(paths: list[Path], output: Path | None = None, *, is_whole: b
 
 def compare_runs(a: Path, b: Path, how: CompareOptions) -> int:
     """Compare two runs; return 1 if B is worse."""
-    made = compare(load_report(a).report, load_report(b).report, names=(str(a), str(b)))
+    comparison = compare(load_report(a).report, load_report(b).report, names=(str(a), str(b)))
     if how.html is not None:
         how.html.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(how.html, comparison_html(made).encode("utf-8", "replace"), durable=False)
+        write_atomically(how.html, comparison_html(comparison).encode("utf-8", "replace"), durable=False)
     if how.as_json:
-        print(made.model_dump_json(indent=2))
+        print(comparison.model_dump_json(indent=2))
     else:
-        _print_comparison(made)
-    regressions = made.changes.get("broken", 0)
+        _print_comparison(comparison)
+    regressions = comparison.changes.get("broken", 0)
     too_many = how.max_regressions is not None and regressions > how.max_regressions
-    if made.is_worse(how.alpha):
-        say(f"B is worse than A: {probability(made.effect.p_worse)}, at most {how.alpha:g}.")
+    if comparison.is_worse(how.alpha):
+        say(f"B is worse than A: {probability(comparison.effect.p_worse)}, at most {how.alpha:g}.")
     if too_many:
         are = "is" if regressions == 1 else "are"
         say(f"{counted(regressions, 'task')} {are} broken, more than {how.max_regressions}.")
-    return NOT_REACHED if too_many or made.is_worse(how.alpha) else PASSED
+    return NOT_REACHED if too_many or comparison.is_worse(how.alpha) else PASSED
 
 
 def _append_step_summary(report: Report) -> None:
@@ -124,17 +124,17 @@ def _summary(report: Report) -> Iterator[str]:
         yield f"Flaky: {', '.join(flaky[:MAX_NAMED])}{more}"
 
 
-def _print_comparison(made: Comparison) -> None:
-    effect = made.effect
-    for letter, run in (("A", made.a), ("B", made.b)):
+def _print_comparison(comparison: Comparison) -> None:
+    effect = comparison.effect
+    for letter, run in (("A", comparison.a), ("B", comparison.b)):
         rate = "no verdict" if run.pass_rate is None else percent(run.pass_rate.value)
         partial = "" if run.complete else ", partial"
-        told = ", ".join(filter(None, [run.agent, *run.models]))
-        print(f"{letter}  {rate}  {counted(run.trials, 'trial')}{partial}  {safe_line(told)}  {safe_line(run.name)}")
-    for name, (one, two) in made.settings.items():
-        print(f"   {safe_line(name)}: {safe_line(one)} -> {safe_line(two)}")
-    print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in made.changes.items()))
-    rows = [_row(task) for task in made.tasks if task.change in _SHOWN_CHANGES]
+        agent = ", ".join(filter(None, [run.agent, *run.models]))
+        print(f"{letter}  {rate}  {counted(run.trials, 'trial')}{partial}  {safe_line(agent)}  {safe_line(run.name)}")
+    for name, (value_a, two) in comparison.settings.items():
+        print(f"   {safe_line(name)}: {safe_line(value_a)} -> {safe_line(two)}")
+    print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in comparison.changes.items()))
+    rows = [_row(task) for task in comparison.tasks if task.change in _SHOWN_CHANGES]
     if rows:
         print()
         print_table(("TASK", "CHANGE", "A", "B", "TIME", "COST"), rows)
@@ -142,12 +142,12 @@ def _print_comparison(made: Comparison) -> None:
     print(
         f"B - A: {percent(effect.value, signed=True)}, {effect.confidence:.0%} interval "
         f"{percent(effect.low, signed=True)} to {percent(effect.high, signed=True)}, over "
-        f"{counted(made.compared_tasks, 'task')}"
+        f"{counted(comparison.compared_tasks, 'task')}"
     )
     print(f"Two-sided {probability(effect.p_value)}; that B is worse: {probability(effect.p_worse)} ({effect.test})")
     for title, pair, shown in (
-        ("Time", made.seconds_per_task, seconds),
-        ("Cost", made.cost_usd_per_task, dollars),
+        ("Time", comparison.seconds_per_task, seconds),
+        ("Cost", comparison.cost_usd_per_task, dollars),
     ):
         if pair is not None:
             print(f"{title} per task: {shown(pair.a)} -> {shown(pair.b)}")

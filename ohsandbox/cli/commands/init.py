@@ -63,10 +63,10 @@ def _ask_network(values: dict[str, Any]) -> NetworkMode:
         "It may reach nothing (none), package registries and hosts that you allow (allowlist), or all (open)."
     )
     while True:
-        said = ask(f"Network of the sandbox, none, allowlist or open [{default}]: ").lower()
-        if (found := modes.get(said or default)) is not None:
-            return found
-        print_message(f"{said!r} is neither none nor allowlist nor open.")
+        answer = ask(f"Network of the sandbox, none, allowlist or open [{default}]: ").lower()
+        if (mode := modes.get(answer or default)) is not None:
+            return mode
+        print_message(f"{answer!r} is neither none nor allowlist nor open.")
 
 
 def _tell_engine() -> None:

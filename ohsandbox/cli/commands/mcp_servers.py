@@ -43,32 +43,32 @@ def list_servers(where: SandboxOptions, *, settings: Path | None, mcp_config: Pa
         MCPServers(config, runtime, variables=os.environ, pins=Pins(pins_path()), on_event=_show_progress) as servers,
     ):
         servers.wait()
-        found = servers.status()
+        statuses = servers.status()
     if as_json:
-        print_json({**one._asdict(), "state": one.state.value} for one in found)
+        print_json({**status._asdict(), "state": status.state.value} for status in statuses)
     else:
-        rows = [(one.name, one.state.value, one.where, _tools(one)) for one in found]
+        rows = [(status.name, status.state.value, status.where, _tools(status)) for status in statuses]
         print_table(("NAME", "STATE", "WHERE", "TOOLS"), rows)
-    return 0 if all(one.state in {ServerState.READY, ServerState.DISABLED} for one in found) else 1
+    return 0 if all(status.state in {ServerState.READY, ServerState.DISABLED} for status in statuses) else 1
 
 
 def approve_tool(server: str, tool: str) -> int:
     """Pin the tool's latest definition. At a terminal, show the change first and ask."""
     pins = Pins(pins_path())
-    shown = next((one for one in pins.changed() if (one.server, one.tool) == (server, tool)), None)
-    what = f"Tool {tool!r} of MCP server {server!r}"
+    shown = next((change for change in pins.changed() if (change.server, change.tool) == (server, tool)), None)
+    subject = f"Tool {tool!r} of MCP server {server!r}"
     if shown is None or not person_present():
         changed = pins.approve(server, tool)
-        print(safe_line(f"{what} is trusted as it is now."))
+        print(safe_line(f"{subject} is trusted as it is now."))
         _show_change(changed)
         return 0
-    print(safe_line(f"{what} has changed."))
+    print(safe_line(f"{subject} has changed."))
     _show_change(shown)
     if not ask_yes_no("Trust it as it is now?"):
         print("Nothing was changed.")
         return 1
     pins.approve(server, tool, shown=shown)
-    print(safe_line(f"{what} is trusted as it is now."))
+    print(safe_line(f"{subject} is trusted as it is now."))
     return 0
 
 
@@ -78,8 +78,8 @@ def _show_change(changed: ChangedTool) -> None:
         print("Its definition was not kept when it was first seen. Its server says of it now:")
         print(safe(changed.now or changed.description))
     else:
-        before, now = (safe(text).split("\n") for text in (changed.before, changed.now))
-        rows = [*difflib.unified_diff(before, now, "trusted", "now", n=_DIFF_CONTEXT_LINES, lineterm="")]
+        lines_before, now = (safe(text).split("\n") for text in (changed.before, changed.now))
+        rows = [*difflib.unified_diff(lines_before, now, "trusted", "now", n=_DIFF_CONTEXT_LINES, lineterm="")]
         print("\n".join(rows) or "It differs only past the part that is kept for comparison.")
     for sentence in concealed_in(changed.now):
         print(safe(sentence))
@@ -90,8 +90,8 @@ def _show_progress(event: MCPEvent) -> None:
         print(safe_line(f"{event.server}: {event.message}"), file=sys.stderr)
 
 
-def _tools(one: ServerStatus) -> str:
-    offered = [tool for tool in one.tools if tool not in one.withheld]
-    notes = [f"{tool} (changed: {how})" for tool, how in one.withheld.items()]
-    notes += [f"{tool} (not offered: {why})" for tool, why in one.refused.items()]
-    return ", ".join([*offered, *notes]) or one.reason
+def _tools(status: ServerStatus) -> str:
+    offered = [tool for tool in status.tools if tool not in status.withheld]
+    notes = [f"{tool} (changed: {change})" for tool, change in status.withheld.items()]
+    notes += [f"{tool} (not offered: {reason})" for tool, reason in status.refused.items()]
+    return ", ".join([*offered, *notes]) or status.reason

@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 def work_plainly(run: RunRequest) -> int:
     """Run the task. A resumed conversation ends after its run unless the person is prompted for messages."""
-    what = run.what
-    person = person_present(no_tui=what.headless)
+    options = run.what
+    person = person_present(no_tui=options.headless)
     code = 0
-    with RunSession(what, run.settings, _open_view(what), person=person) as session:
+    with RunSession(options, run.settings, _open_view(options), person=person) as session:
         session.open(run.where, run.resumed, run.begun)
-        if what.task is not None:
-            code = session.say(what.task, in_talk=False)
+        if options.task is not None:
+            code = session.say(options.task, in_talk=False)
         elif run.resumed is not None:
-            code = session.go_on(in_talk=person and what.talks)
-        if what.task is None and what.talks and not code:
+            code = session.go_on(in_talk=person and options.talks)
+        if options.task is None and options.talks and not code:
             code = _talk(session, open_prompt())
     offer_changes(session.unapplied)
     return code
 
 
-def _open_view(what: RunOptions) -> View:
+def _open_view(options: RunOptions) -> View:
     """Open the view: blocks at a terminal. Otherwise stdout carries only the answer, stderr the rest."""
-    if what.as_json:
+    if options.as_json:
         return JsonView()
-    if what.quiet:
+    if options.quiet:
         return AnswerView()
-    return PipedView() if not (what.no_tui or sys.stdout.isatty()) else open_view(no_tui=what.no_tui)
+    return PipedView() if not (options.no_tui or sys.stdout.isatty()) else open_view(no_tui=options.no_tui)
 
 
 def _talk(session: RunSession, ask: Callable[[], str]) -> int:

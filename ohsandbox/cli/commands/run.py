@@ -73,29 +73,29 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Callable[[RunRequ
     where = placed(where)
     make_runtime(where.with_settings(settings))  # what is wrong with the options is said before anything is asked
     settings = complete(settings, person=person_present(no_tui=what.headless), file=what.settings)
-    if told := check_model_name(settings):
-        say(f"warning: {told}")
+    if warning := check_model_name(settings):
+        say(f"warning: {warning}")
     task = read_task() if what.task == "-" else what.task
     what = replace(what, task=task)
     early = begin_early(what, settings, where) if resumed is None else None
-    with early or contextlib.nullcontext() as begun:
-        return (work or _work)(RunRequest(what, settings, where, resumed, begun))
+    with early or contextlib.nullcontext() as early_start:
+        return (work or _work)(RunRequest(what, settings, where, resumed, early_start))
 
 
-def _settings_of_resumed(settings: Settings, what: RunOptions, resumed: ResumedConversation) -> Settings:
+def _settings_of_resumed(settings: Settings, options: RunOptions, resumed: ResumedConversation) -> Settings:
     """Return the settings with the model and the policy of the resumed conversation, unless options name others."""
-    if what.model is None:
-        given = {"api_key": what.api_key, "base_url": what.base_url, "price": what.price}
-        settings = with_model_of(settings, resumed.model).with_flags(**given)
+    if options.model is None:
+        model_flags = {"api_key": options.api_key, "base_url": options.base_url, "price": options.price}
+        settings = with_model_of(settings, resumed.model).with_flags(**model_flags)
         settings = with_kept_server(settings, conversations_dir() / resumed.id)
-    if what.confirm is None:
+    if options.confirm is None:
         from ohsandbox.cli.session.approvals import kept_policy  # noqa: PLC0415 - as `_work`
 
         settings = settings.with_flags(confirm=kept_policy(conversations_dir() / resumed.id))
     return settings
 
 
-def _chosen(what: RunOptions) -> str:
+def _chosen(options: RunOptions) -> str:
     """Let the person choose a conversation from a list; return its id.
 
     Raises:
@@ -103,14 +103,17 @@ def _chosen(what: RunOptions) -> str:
     """
     from ohsandbox.cli.session.travel import resumable, row_of  # noqa: PLC0415 - as `_work`
 
-    if not person_present(no_tui=what.headless):
+    if not person_present(no_tui=options.headless):
         raise UsageError("--resume needs an ID where nobody can choose. --autoresume takes the newest.")
-    if not (found := resumable()):
+    if not (conversations := resumable()):
         raise UsageError("No conversation can be resumed. `ohsandbox run` begins one.")
-    chosen = pick("Resume which conversation? This directory's come first.", [row_of(one) for one in found])
+    chosen = pick(
+        "Resume which conversation? This directory's come first.",
+        [row_of(conversation) for conversation in conversations],
+    )
     if chosen is None:
         raise UsageError("No conversation was chosen. Use --resume ID, or leave --resume out for a new one.")
-    return found[chosen].id
+    return conversations[chosen].id
 
 
 def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Callable[[RunRequest], int] | None = None) -> int:
@@ -118,9 +121,9 @@ def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Callable[[RunRequest]
     own = read_settings(None)
     settings = Settings(model="scripted:demo", image=own.image, ca_bundle=own.ca_bundle, network="none")
     with tempfile.TemporaryDirectory(prefix="ohsandbox-demo-") as directory:
-        where = replace(asked, host_workdir=Path(directory)).checked()
-        make_runtime(where.with_settings(settings))
-        return (work or _work)(RunRequest(RunOptions(task=_DEMO_TASK, no_tui=no_tui), settings, where))
+        sandbox_options = replace(asked, host_workdir=Path(directory)).checked()
+        make_runtime(sandbox_options.with_settings(settings))
+        return (work or _work)(RunRequest(RunOptions(task=_DEMO_TASK, no_tui=no_tui), settings, sandbox_options))
 
 
 def _work(run: RunRequest) -> int:

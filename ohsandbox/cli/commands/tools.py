@@ -58,13 +58,13 @@ class _Listed(NamedTuple):
 
 def list_tools(*, as_json: bool) -> int:
     """Print every tool. A tool that cannot be made is reported on stderr."""
-    found = _all()
+    listing = _all()
     if as_json:
-        print_json(one.fields for one in found)
+        print_json(entry.fields for entry in listing)
     else:
         rows = [
-            (one.tool.name, "" if one.origin.name == "ohsandbox" else one.package, one.effects, one.arguments)
-            for one in found
+            (entry.tool.name, "" if entry.origin.name == "ohsandbox" else entry.package, entry.effects, entry.arguments)
+            for entry in listing
         ]
         print_table(("NAME", "PLUGIN", "EFFECTS", "ARGUMENTS"), rows)
     return 0
@@ -72,7 +72,7 @@ def list_tools(*, as_json: bool) -> int:
 
 def show_tool(name: str, *, as_json: bool) -> int:
     """Print what the model is told about the tool: its description and the schema of its arguments."""
-    listed = next((one for one in _all(quiet=True) if name in {one.tool.name, *one.tool.aliases}), None)
+    listed = next((entry for entry in _all(quiet=True) if name in {entry.tool.name, *entry.tool.aliases}), None)
     if listed is None:
         if not name:
             raise UsageError("The tool's name is empty. `ohsandbox tools` lists them all.")
@@ -92,15 +92,15 @@ def _all(*, quiet: bool = False) -> list[_Listed]:
     """List each tool once by its own name, plugins last."""
     with _warnings_shown(quiet=quiet):
         names = list_registered_tools()
-    found: dict[str, _Listed] = {}
+    by_name: dict[str, _Listed] = {}
     for name in names:
         try:
             for tool in resolve_tool(Tool(name=name), _nowhere()):
-                found.setdefault(tool.name, _Listed(tool, origin_of_tool(name)))
+                by_name.setdefault(tool.name, _Listed(tool, origin_of_tool(name)))
         except UsageError as error:
             if not quiet:
                 say(f"warning: {error}")
-    return sorted(found.values(), key=lambda one: (one.origin.name != "ohsandbox", one.origin, one.tool.name))
+    return sorted(by_name.values(), key=lambda entry: (entry.origin.name != "ohsandbox", entry.origin, entry.tool.name))
 
 
 @contextlib.contextmanager

@@ -230,10 +230,10 @@ class Survey:
         try:
             if self._inventory is None:
                 self._inventory = self._opener()
-            found = self._inventory.list_sandboxes()
+            infos = self._inventory.list_sandboxes()
             with self._lock:
-                self._sandboxes, self._fault = found, ""
-            self._measure(self._inventory, [one.id for one in found if one.state == "running"])
+                self._sandboxes, self._fault = infos, ""
+            self._measure(self._inventory, [info.id for info in infos if info.state == "running"])
         except (OhsandboxError, OSError) as error:
             self.close()
             with self._lock:
@@ -244,11 +244,13 @@ class Survey:
     def _measure(self, inventory: Inventory, running: list[str]) -> None:
         """Measure those measured longest ago first; the others follow in the next round."""
         never = datetime.fromtimestamp(0, UTC)
-        order = sorted(running, key=lambda one: self._usage[one].measured_at if one in self._usage else never)
+        order = sorted(
+            running, key=lambda sandbox_id: self._usage[sandbox_id].measured_at if sandbox_id in self._usage else never
+        )
         for name, now in inventory.usage(order, timeout_s=_USAGE_TIMEOUT_S).items():
-            before = self._usage.get(name)
+            previous = self._usage.get(name)
             with self._lock:
-                if before is not None and (share := now.cpu_share(before)) is not None:
+                if previous is not None and (share := now.cpu_share(previous)) is not None:
                     self._cpu[name] = share
                 self._usage[name] = now
         with self._lock:
@@ -259,16 +261,16 @@ class Survey:
     def read_logs(self) -> None:
         """Read the newest conversations and those with a sandbox, if they have changed."""
         with self._lock:
-            wanted = {one.conversation for one in self._sandboxes}
+            with_sandbox = {info.conversation for info in self._sandboxes}
         sizes = _logs(self._root)
         newest = sorted(sizes, key=lambda name: sizes[name][0], reverse=True)
-        names = [*newest[:_MAX_CONVERSATIONS], *(name for name in newest[_MAX_CONVERSATIONS:] if name in wanted)]
+        names = [*newest[:_MAX_CONVERSATIONS], *(name for name in newest[_MAX_CONVERSATIONS:] if name in with_sandbox)]
         holders = {name: holder for name in names if (holder := holder_of(self._root / name))}
-        found = ((name, self._look(name, sizes[name][1], is_open=name in holders)) for name in names)
-        looks = {name: look for name, look in found if look is not None}
+        looks_by_name = ((name, self._look(name, sizes[name][1], is_open=name in holders)) for name in names)
+        looks = {name: look for name, look in looks_by_name if look is not None}
         with self._lock:
             self._looks, self._holders = looks, holders
-            lone = [one.name for one in self._sandboxes if one.conversation is None]
+            lone = [info.name for info in self._sandboxes if info.conversation is None]
         self._count_blocked([*looks, *lone])
 
     def _count_blocked(self, names: Iterable[str]) -> None:
@@ -282,13 +284,13 @@ class Survey:
             if self._blocked.get(name, (0.0, 0))[0] != written_at:
                 from ohsandbox.network.audit import read_decisions  # noqa: PLC0415 - most machines have no log
 
-                refused = {one.host for one in read_decisions(name) if not one.allowed}
+                refused = {decision.host for decision in read_decisions(name) if not decision.allowed}
                 self._blocked[name] = written_at, len(refused)
 
     def _look(self, name: str, log_bytes: int, *, is_open: bool) -> _Look | None:
-        known = self._looks.get(name)
-        if known is not None and known.log_bytes == log_bytes:
-            return known
+        previous = self._looks.get(name)
+        if previous is not None and previous.log_bytes == log_bytes:
+            return previous
         metadata = FileConversationStore(self._root).load(name)
         limit = OPEN_TAIL_BYTES if is_open else TAIL_BYTES
         return None if metadata is None else _read(self._root / name, metadata, log_bytes, limit)
@@ -304,12 +306,12 @@ class Survey:
     def rows(self) -> list[TopRow]:
         """Return all rows: those waiting for a person, those at work, then the rest; newest first in each group."""
         with self._lock:
-            of_conversation = {one.conversation: one for one in self._sandboxes if one.conversation in self._looks}
+            of_conversation = {info.conversation: info for info in self._sandboxes if info.conversation in self._looks}
             rows = [self._conversation_row(name, of_conversation.get(name)) for name in self._looks]
             rows += [
-                self._sandbox_row(one)
-                for one in self._sandboxes
-                if one.conversation is None or of_conversation.get(one.conversation) is not one
+                self._sandbox_row(info)
+                for info in self._sandboxes
+                if info.conversation is None or of_conversation.get(info.conversation) is not info
             ]
         return sorted(rows, key=lambda row: (_rank(row), -row.since.timestamp(), row.key))
 
@@ -325,15 +327,15 @@ class Survey:
             usage=self._usage.get(sandbox.id if sandbox else ""), blocked=self._blocked.get(name, (0.0, 0))[1],
         )  # fmt: skip
 
-    def _sandbox_row(self, one: SandboxInfo) -> TopRow:
-        holder = str(one.owner_pid) if one.owner_alive else None
-        kept = "kept" if one.keep else "to be resumed" if one.resumable else "its owner is gone"
-        owner = "" if one.ours else "not ours"
+    def _sandbox_row(self, info: SandboxInfo) -> TopRow:
+        holder = str(info.owner_pid) if info.owner_alive else None
+        ending = "kept" if info.keep else "to be resumed" if info.resumable else "its owner is gone"
+        owner = "" if info.ours else "not ours"
         return TopRow(
-            key=one.id, conversation=None, sandbox=one, state=safe_line(one.state), title=safe_line(one.name),
-            doing=owner or (f"process {holder} works in it" if holder else kept), since=one.created_at,
-            began=one.created_at, holder=holder, model="", cost_usd=None, cpu=self._cpu.get(one.id),
-            usage=self._usage.get(one.id), blocked=self._blocked.get(one.name, (0.0, 0))[1],
+            key=info.id, conversation=None, sandbox=info, state=safe_line(info.state), title=safe_line(info.name),
+            doing=owner or (f"process {holder} works in it" if holder else ending), since=info.created_at,
+            began=info.created_at, holder=holder, model="", cost_usd=None, cpu=self._cpu.get(info.id),
+            usage=self._usage.get(info.id), blocked=self._blocked.get(info.name, (0.0, 0))[1],
         )  # fmt: skip
 
 
@@ -345,7 +347,7 @@ def _rank(row: TopRow) -> int:
 
 def _logs(root: Path) -> dict[str, tuple[float, int]]:
     """Return the modification time and the length in bytes of each conversation's log."""
-    found = {}
+    states = {}
     try:
         with os.scandir(root) as entries:
             names = [entry.name for entry in entries if not entry.name.startswith(".")]
@@ -356,8 +358,8 @@ def _logs(root: Path) -> dict[str, tuple[float, int]]:
             state = os.stat(root / name / LOG_NAME, follow_symlinks=False)  # noqa: PTH116 - ten thousand of them
         except OSError:
             continue
-        found[name] = (state.st_mtime, state.st_size)
-    return found
+        states[name] = (state.st_mtime, state.st_size)
+    return states
 
 
 def _read(directory: Path, metadata: ConversationMetadata, log_bytes: int, limit_bytes: int) -> _Look:
@@ -373,15 +375,15 @@ def _read(directory: Path, metadata: ConversationMetadata, log_bytes: int, limit
         doing = _doing(events, status)
     except MALFORMED:
         doing = ""
-    known = [price for price in prices if price is not None]
+    known_prices = [price for price in prices if price is not None]
     since = events[-1].ts if events else metadata.updated_at
-    return _Look(log_bytes, metadata, status, doing, since, sum(known) if known else None)
+    return _Look(log_bytes, metadata, status, doing, since, sum(known_prices) if known_prices else None)
 
 
 def _doing(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
     """Describe the current activity or the outcome on one printable line."""
     calls: dict[str, SDKEvent] = {}
-    said = problem = ""
+    answer_text = problem = ""
     for event in events:
         if event.type == "tool_call":
             calls[event.data["tool_call_id"]] = event
@@ -390,14 +392,14 @@ def _doing(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
         elif event.type in {"error", "retry"}:
             problem = words(event.data["message"], limit_chars=_MAX_DOING_CHARS)
         if event.type == "user_message":
-            said = problem = ""
+            answer_text = problem = ""
             calls.clear()
         elif (answer := answer_in(event)) is not None:
-            said = words(answer, limit_chars=_MAX_DOING_CHARS)
+            answer_text = words(answer, limit_chars=_MAX_DOING_CHARS)
     if calls and status in {ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION}:
         call = call_of(next(iter(calls.values())))
         more = f" (and {len(calls) - 1} more)" if len(calls) > 1 else ""
         return cut(f"{call.sign} {on_one_line(call.text)}{more}", _MAX_DOING_CHARS)
     if status is ConversationStatus.RUNNING:
         return problem or "the model works"
-    return problem if status is ConversationStatus.ERROR else said
+    return problem if status is ConversationStatus.ERROR else answer_text

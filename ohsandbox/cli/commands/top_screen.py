@@ -77,13 +77,15 @@ class TopScreen:
         """Show the screen until the person leaves; return the exit code."""
         for act, every_s in ((self._survey.ask_engine, LOOK_S), (self._survey.read_logs, LOOK_S / 2)):
             threading.Thread(target=self._repeat, args=(act, every_s), daemon=True).start()
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-        before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # nohup
+        old_handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        old_handlers = {
+            number: handler for number, handler in old_handlers.items() if handler is not signal.SIG_IGN
+        }  # nohup
         try:
-            self._app.run(pre_run=lambda: self._exit_on(before))
+            self._app.run(pre_run=lambda: self._exit_on(old_handlers))
         finally:
             self._over.set()
-            for number, handler in before.items():
+            for number, handler in old_handlers.items():
                 signal.signal(number, handler)
         return 0
 
@@ -148,7 +150,7 @@ class TopScreen:
         rows = self._rows
         waiting = sum(row.state == "waiting" for row in rows)
         memory = sum(row.usage.memory_bytes for row in rows if row.usage)
-        facts = [
+        counts = [
             f"{sum(row.is_at_work for row in rows)} at work",
             _count(sum(row.sandbox is not None for row in rows), "sandbox", "es"),
             _count(sum(row.conversation is not None for row in rows), "conversation", "s"),
@@ -157,7 +159,7 @@ class TopScreen:
         ]
         wait = f"{waiting} {'waits' if waiting == 1 else 'wait'} for you"
         asks: StyleAndTextTuples = [("class:waiting", wait), ("", " · ")] if waiting else []
-        return [*asks, ("", " · ".join(facts))]
+        return [*asks, ("", " · ".join(counts))]
 
     def _fault(self) -> StyleAndTextTuples:
         return [("class:failed", _fit(safe_line(self._survey.fault), self._columns))]
@@ -178,31 +180,33 @@ class TopScreen:
         columns = self._columns
         widths = _WIDE if columns >= _WIDE_COLUMNS else _NARROW if columns >= _NARROW_COLUMNS else _NARROWEST
         fixed = [_fit(cells[name], width) for name, width in widths.items()]
-        left = max(0, self._columns - sum(widths.values()) - len(widths) - 1)
-        title = left * 2 // 5
-        return " ".join([*fixed, _fit(cells["TITLE"], title), _fit(cells["DOES"], left - title)])
+        free_columns = max(0, self._columns - sum(widths.values()) - len(widths) - 1)
+        title = free_columns * 2 // 5
+        return " ".join([*fixed, _fit(cells["TITLE"], title), _fit(cells["DOES"], free_columns - title)])
 
     def _details(self) -> StyleAndTextTuples:
         row = self._row
         if row is None:
             return [("", "")]
         sandbox, usage = row.sandbox, row.usage
-        where = "no sandbox" if sandbox is None else safe_line(f"{sandbox.name} ({sandbox.state}) of {sandbox.image}")
+        sandbox_text = (
+            "no sandbox" if sandbox is None else safe_line(f"{sandbox.name} ({sandbox.state}) of {sandbox.image}")
+        )
         net = "" if usage is None else f"network: {size(usage.received_bytes)} in, {size(usage.sent_bytes)} out"
         blocked = f"{_count(row.blocked, 'host', 's')} blocked (ohsandbox net)" if row.blocked else ""
         memory = "" if usage is None else f"memory {size(usage.memory_bytes)} of {size(usage.memory_limit_bytes)}"
         open_in = f"process {row.holder}" if row.holder else ""
         last = f"last event {age(row.since)} ago" if row.conversation else ""
-        facts = [
+        rows_of_details = [
             "─" * self._columns,
             " · ".join(filter(None, [row.conversation or "no conversation", row.model, open_in, last])),
-            " · ".join(filter(None, [where, memory, net, blocked])),
+            " · ".join(filter(None, [sandbox_text, memory, net, blocked])),
             safe_line(self._told) or row.doing,
         ]
         shown: StyleAndTextTuples = [
-            ("class:told" if self._told and number == len(facts) - 1 else "class:dim" if not number else "",
+            ("class:told" if self._told and number == len(rows_of_details) - 1 else "class:dim" if not number else "",
              _fit(fact, self._columns) + "\n")
-            for number, fact in enumerate(facts)
+            for number, fact in enumerate(rows_of_details)
         ]  # fmt: skip
         return shown
 
@@ -280,10 +284,10 @@ class TopScreen:
             self._told = "No process of this machine is at work on it."
             return
         number = signal.SIGTERM if holder in self._interrupted else signal.SIGINT
-        how = "SIGTERM" if number == signal.SIGTERM else "Ctrl-C"
+        signal_name = "SIGTERM" if number == signal.SIGTERM else "Ctrl-C"
 
         def stop() -> None:
-            if not ask_yes_no(f"Stop {row.title!r} ({how} to process {holder})?"):
+            if not ask_yes_no(f"Stop {row.title!r} ({signal_name} to process {holder})?"):
                 return
             self._interrupted.add(holder)
             self._told = f"Process {holder} was told to stop. If it goes on, x tells it more firmly."

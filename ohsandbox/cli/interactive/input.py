@@ -141,20 +141,20 @@ class InputCompleter(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Yield completions of the word before the cursor."""
-        before = document.text_before_cursor
-        if before.startswith("/") and not any(one.isspace() for one in before):
+        typed = document.text_before_cursor
+        if typed.startswith("/") and not any(character.isspace() for character in typed):
             return [
-                Completion(one.name, -len(before), display_meta=one.text)
-                for one in self.commands
-                if one.name.startswith(before)
+                Completion(command.name, -len(typed), display_meta=command.text)
+                for command in self.commands
+                if command.name.startswith(typed)
             ]
-        if before.startswith("/") and (found_words := self.arguments(before)):
-            last = before.rpartition(" ")[2]
-            return [Completion(one, -len(last)) for one in found_words[:_MAX_COMPLETIONS]]
-        word = "" if (found := _LAST_WORD.search(before)) is None else found[1]
+        if typed.startswith("/") and (found_words := self.arguments(typed)):
+            last = typed.rpartition(" ")[2]
+            return [Completion(completion, -len(last)) for completion in found_words[:_MAX_COMPLETIONS]]
+        word = "" if (match := _LAST_WORD.search(typed)) is None else match[1]
         if word.startswith("@"):
             return self._paths(word[1:])
-        if before.startswith("!") or (complete_event.completion_requested and "/" in word):
+        if typed.startswith("!") or (complete_event.completion_requested and "/" in word):
             return self._paths(word.removeprefix("!"))
         return []
 
@@ -166,24 +166,24 @@ class InputCompleter(Completer):
             entries = self.list_dir(directory + slash or ".")
         except (OSError, ValueError):
             return []
-        fitting = [one for one in entries if one.name.startswith(beginning)]
+        fitting = [entry for entry in entries if entry.name.startswith(beginning)]
         if not beginning:
-            fitting = [one for one in fitting if not one.name.startswith(".")]
-        shown = sorted(fitting, key=lambda one: (not one.is_directory, one.name))[:_MAX_COMPLETIONS]
+            fitting = [entry for entry in fitting if not entry.name.startswith(".")]
+        shown = sorted(fitting, key=lambda entry: (not entry.is_directory, entry.name))[:_MAX_COMPLETIONS]
         return [
-            Completion(f"{one.name}/" if one.is_directory else one.name, -len(beginning))
-            for one in shown
-            if one.name.isprintable()
+            Completion(f"{entry.name}/" if entry.is_directory else entry.name, -len(beginning))
+            for entry in shown
+            if entry.name.isprintable()
         ]
 
 
 def completes_itself(document: Document) -> bool:
     """Return whether completions are offered without Tab: for a command, and after an `@`."""
-    before = document.text_before_cursor
-    if before.startswith("/"):
-        return not any(one.isspace() for one in before)
-    found = _LAST_WORD.search(before)
-    return found is not None and found[1].startswith("@")
+    typed = document.text_before_cursor
+    if typed.startswith("/"):
+        return not any(character.isspace() for character in typed)
+    match = _LAST_WORD.search(typed)
+    return match is not None and match[1].startswith("@")
 
 
 def accept_newline(buffer: Any) -> bool:

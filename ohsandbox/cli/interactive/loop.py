@@ -71,8 +71,8 @@ class InteractiveSession:
         screen.change_mode = self._change_mode
         screen.completer.list_dir = self._list_dir
         own = [CommandHelp(name, safe_line(text)) for name, text in own_commands().items()]
-        screen.completer.commands = [*(CommandHelp(one.name, one.help) for one in COMMANDS), *own]
-        screen.completer.arguments = lambda before: completions(self._session, before)
+        screen.completer.commands = [*(CommandHelp(command.name, command.help) for command in COMMANDS), *own]
+        screen.completer.arguments = lambda typed: completions(self._session, typed)
 
     @property
     def unapplied(self) -> list[str]:
@@ -81,23 +81,23 @@ class InteractiveSession:
 
     def work(self, run: RunRequest) -> int:
         """Run the task, then prompt for messages if the person stopped it or is writing; return the last exit code."""
-        what, where = run.what, run.where
-        if what.task is None and run.resumed is None:
-            where = _offer_repository(where)
-        self._show_header(run.settings, where)
-        with RunSession(what, run.settings, self._view, person=True, present=self._present) as session:
+        options, sandbox_options = run.what, run.where
+        if options.task is None and run.resumed is None:
+            sandbox_options = _offer_repository(sandbox_options)
+        self._show_header(run.settings, sandbox_options)
+        with RunSession(options, run.settings, self._view, person=True, present=self._present) as session:
             self._session = session
             self._bar.session_usd = lambda: session.spent.cost_usd
             session.takes_message = self._take_message
-            session.open(where, run.resumed, run.begun)
-            code, talks = 0, what.talks
-            if what.task is not None:
-                self._view.show_block(MessageBlock("user", what.task))
-                code = session.say(what.task, in_talk=False)
+            session.open(sandbox_options, run.resumed, run.begun)
+            code, talks = 0, options.talks
+            if options.task is not None:
+                self._view.show_block(MessageBlock("user", options.task))
+                code = session.say(options.task, in_talk=False)
                 talks = talks and (code == INTERRUPTED or self._screen.has_draft)
             elif run.resumed is not None:
-                code = session.go_on(in_talk=what.talks)
-            if talks and (what.task is not None or not code):
+                code = session.go_on(in_talk=options.talks)
+            if talks and (options.task is not None or not code):
                 code = self._talk(session)
             self._bar.waits_for = "closing"
         return code
@@ -158,10 +158,10 @@ class InteractiveSession:
     def _message(self, line: SentLine) -> Message:
         """Return the message for the agent that a line makes."""
         assert self._session is not None  # noqa: S101 - it talks
-        ran, self._ran = self._ran, []
+        commands_run, self._ran = self._ran, []
         return with_attachments(
             message_of(line.text),
-            ran,
+            commands_run,
             self._session.runtime,
             lambda text: self._view.info(f"  {text}"),
             limits=self._session.settings.output,
@@ -253,10 +253,10 @@ class InteractiveSession:
         if command.error is not None:
             raise command.error
         assert command.seen is not None  # noqa: S101 - it is over
-        seen = command.seen
-        ending = "still running" if seen.running else f"exit {seen.exit_code}"
-        shown = output(seen.output)
-        self._view.show_block(ResultBlock(shown, ending, ok=seen.exit_code == 0, seconds=command.seconds))
+        result = command.seen
+        ending = "still running" if result.running else f"exit {result.exit_code}"
+        shown = output(result.output)
+        self._view.show_block(ResultBlock(shown, ending, ok=result.exit_code == 0, seconds=command.seconds))
         self._ran.append(Ran(command.command, shown, ending))
 
     def _told(self, act: Callable[[], None]) -> None:
@@ -275,8 +275,8 @@ class InteractiveSession:
 
     # --- what stands around it --------------------------------------------------------------------------
 
-    def _show_header(self, settings: Settings, where: SandboxOptions) -> None:
-        full = where.with_settings(settings)
+    def _show_header(self, settings: Settings, sandbox_options: SandboxOptions) -> None:
+        full = sandbox_options.with_settings(settings)
         if full.workspace is not None:
             files = _workspaces_of(full)
         elif full.backend.isolated:
@@ -304,34 +304,39 @@ class InteractiveSession:
             return []
         workspace = session.where.workspace
         if workspace is not None and not session.where.copies and not path.startswith("/"):
-            return [Entry(one.name, one.is_dir()) for one in (Path(workspace) / path).iterdir()]
+            return [Entry(entry.name, entry.is_dir()) for entry in (Path(workspace) / path).iterdir()]
         with contextlib.suppress(OhsandboxError):
-            return [Entry(one.name, one.kind == "directory") for one in session.runtime.list_dir(path)]
+            return [Entry(entry.name, entry.kind == "directory") for entry in session.runtime.list_dir(path)]
         return []
 
 
 def _workspaces_of(full: SandboxOptions) -> str:
     """Return the directories that the agent works in, the main one first."""
-    given = [parse_path(one) for one in full.workspaces or ()]
-    listed = [f"{Path(one.path).resolve()}{' (read-only)' if one.read_only else ''}" for one in given]
+    workspaces = [parse_path(text) for text in full.workspaces or ()]
+    listed = [
+        f"{Path(workspace.path).resolve()}{' (read-only)' if workspace.read_only else ''}" for workspace in workspaces
+    ]
     return f"{'a copy of ' if full.copies else ''}{', '.join(listed)}"
 
 
-def _offer_repository(where: SandboxOptions) -> SandboxOptions:
+def _offer_repository(options: SandboxOptions) -> SandboxOptions:
     """Ask whether the agent may work in the current repository, if no option says where it works."""
-    if where.workspace is not None or where.attach is not None or not where.backend.isolated:
-        return where
-    here = Path.cwd()
-    root = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
+    if options.workspace is not None or options.attach is not None or not options.backend.isolated:
+        return options
+    current_directory = Path.cwd()
+    root = next(
+        (directory for directory in (current_directory, *current_directory.parents) if (directory / ".git").exists()),
+        None,
+    )
     if root is None:
-        return where
+        return options
     answer = remembered("mount", root)
     if answer is None:
-        said = answer_yes_no(f"Mount this repository, {safe_line(root)}, for the agent to work in?")
-        if said is None:
-            return where
-        answer = "yes" if said else "no"
+        is_accepted = answer_yes_no(f"Mount this repository, {safe_line(root)}, for the agent to work in?")
+        if is_accepted is None:
+            return options
+        answer = "yes" if is_accepted else "no"
         remember("mount", root, answer)
     else:
         print(f"Mounted here: {answer}, as you said before (`ohsandbox trust --revoke` asks again).")  # noqa: T201
-    return replace(where, workspace=root).checked() if answer == "yes" else where
+    return replace(options, workspace=root).checked() if answer == "yes" else options

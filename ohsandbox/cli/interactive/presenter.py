@@ -106,12 +106,12 @@ def rendered(text: str, columns: int) -> str:
     return _ansi(markdown(text), columns)
 
 
-def _ansi(what: RenderableType, columns: int) -> str:
+def _ansi(renderable: RenderableType, columns: int) -> str:
     out = io.StringIO()
     console = Console(
         file=out, force_terminal=True, width=max(columns, 1), highlight=False, markup=False, emoji=False
     )  # fmt: skip
-    console.print(what, soft_wrap=False)
+    console.print(renderable, soft_wrap=False)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").split("\n"))
 
 

@@ -140,7 +140,7 @@ class Region:
         lines = self._queued()
         rows = [f"queued: {' '.join(line.shown.split())}" for line in lines[-_MAX_QUEUED_ROWS:]]
         rows[-1] += "  (Up edits it)"
-        return [("class:queued", "\n".join(_cut(one, self.columns) for one in rows))]
+        return [("class:queued", "\n".join(_cut(row, self.columns) for row in rows))]
 
     def _key_rows(self) -> Any:
         width = max(len(key) for key, _ in KEYS) + 2

@@ -145,9 +145,9 @@ class AboveStream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Print the complete lines of text."""
-        whole, end, self._part = (self._part + text).rpartition("\n")
+        complete_lines, end, self._part = (self._part + text).rpartition("\n")
         if end:
-            self._print(whole + end)
+            self._print(complete_lines + end)
         return len(text)
 
     def flush(self) -> None:

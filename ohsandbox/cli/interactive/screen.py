@@ -94,8 +94,8 @@ class Screen:
             self._stack.callback(setattr, sys, stream, getattr(sys, stream))
             setattr(sys, stream, AboveStream(self.print_above, lambda: not self._is_suspended, getattr(sys, stream)))
         if threading.current_thread() is threading.main_thread():
-            before = signal.signal(signal.SIGWINCH, lambda *_: self._app.invalidate())
-            self._stack.callback(signal.signal, signal.SIGWINCH, before)
+            old_handler = signal.signal(signal.SIGWINCH, lambda *_: self._app.invalidate())
+            self._stack.callback(signal.signal, signal.SIGWINCH, old_handler)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -369,8 +369,8 @@ class Screen:
     def _shift_tab(self, event: KeyPressEvent) -> None:
         if event.current_buffer.complete_state is not None:
             event.current_buffer.complete_previous()
-        elif said := self.change_mode():
-            self._show_hint(said)
+        elif hint := self.change_mode():
+            self._show_hint(hint)
 
     def _question_mark(self, event: KeyPressEvent) -> None:
         self.region.shows_keys = not self.region.shows_keys

@@ -75,13 +75,13 @@ class StatusBar:
         """Count an event of the log."""
         data = event.data
         usage = data.get("usage") or {}
-        asked, answered = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+        prompt_tokens, answered = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
         with self._lock:
-            self._tokens += asked + answered
+            self._tokens += prompt_tokens + answered
             self._cost_usd += data.get("cost_usd") or 0.0
             self._is_priced = self._is_priced and (not usage or data.get("cost_usd") is not None)
-            if event.type in {"assistant_message", "tool_call"} and asked:
-                self._context = asked + answered
+            if event.type in {"assistant_message", "tool_call"} and prompt_tokens:
+                self._context = prompt_tokens + answered
             elif event.type == "condensation":
                 self._context = 0
             response = data.get("response_id")
@@ -158,6 +158,6 @@ def _short(count: int) -> str:
 
 
 def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remaining_s = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {remaining_s} s" if minutes else f"{remaining_s} s"

@@ -128,17 +128,17 @@ def _with_flat_options(function: Callable[..., int]) -> Callable[..., int]:
     debug = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
     parameters = [*own, *(option for _, options in models.values() for option in options), debug]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # functions may have one
-    call.__annotations__ = {one.name: one.annotation for one in parameters}
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
 
 
 def _options_of(model: Any, names: frozenset[str] | None) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(model, include_extras=True)
     for field in dataclasses.fields(model):
-        made = _parameter(field.name, hints[field.name], field if field.metadata else field.default)
-        is_option = any(isinstance(one, ParameterInfo) for one in get_args(made.annotation))
+        parameter = _parameter(field.name, hints[field.name], field if field.metadata else field.default)
+        is_option = any(isinstance(annotation, ParameterInfo) for annotation in get_args(parameter.annotation))
         if is_option and (names is None or field.name in names):
-            yield made
+            yield parameter
 
 
 def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
@@ -156,7 +156,7 @@ class _Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give an option without a value its default: click takes the next word as its value, whatever it is."""
-        if BARE in args and any(BARE in one.opts for one in self.params):
+        if BARE in args and any(BARE in parameter.opts for parameter in self.params):
             at = args.index(BARE) + 1
             if at == len(args) or args[at].startswith("-"):
                 args = [*args[:at], CHOOSE, *args[at:]]
@@ -175,8 +175,11 @@ class _Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the arguments' metavars, optional ones in brackets; typer would add brackets and types of its own."""
-        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
-        return ["[OPTIONS]", *(str(one.metavar) if one.required else f"[{one.metavar}]" for one in arguments)]
+        arguments = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "argument"]
+        return [
+            "[OPTIONS]",
+            *(str(parameter.metavar) if parameter.required else f"[{parameter.metavar}]" for parameter in arguments),
+        ]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_options(self, ctx, formatter)
@@ -311,7 +314,7 @@ def mount_of(text: str) -> str:
     from ohsandbox.runtime.mount_text import Mount  # noqa: PLC0415 - `--help` reads this module
 
     try:
-        named = Mount.parse(text)
+        mount = Mount.parse(text)
     except UsageError as error:
         raise BadParameter(str(error)) from None
-    return str(named.model_copy(update={"source": str(Path(named.source).expanduser().absolute())}))
+    return str(mount.model_copy(update={"source": str(Path(mount.source).expanduser().absolute())}))

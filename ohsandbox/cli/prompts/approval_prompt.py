@@ -91,7 +91,9 @@ def shown(pending: Sequence[PendingCall], *, read_file: ReadFile = lambda _: Non
     rows = [row for call in calls for row in call.all]
     limit = MAX_ROWS if _height(rows) <= MAX_ROWS else max(MAX_ROWS // len(calls), 3)
     parts = [call.cut(limit) for call in calls]
-    return Shown("\n".join(row for kept, _ in parts for row in kept), sum(unseen for _, unseen in parts), rows)
+    return Shown(
+        "\n".join(row for rows_shown, _ in parts for row in rows_shown), sum(unseen for _, unseen in parts), rows
+    )
 
 
 def rows_of(pending: Sequence[PendingCall]) -> list[str]:
@@ -132,8 +134,8 @@ class _Question:
         offered = offers(pending[0]) if len(pending) == 1 else ()
         self._scopes = {_LETTERS[type(scope)]: scope for scope in offered}
         for letter, scope in self._scopes.items():
-            told = safe_line(scope, limit_chars=sys.maxsize)
-            print_wrapped(open_console(), Text(f"{letter}: from now on {told}"))
+            scope_text = safe_line(scope, limit_chars=sys.maxsize)
+            print_wrapped(open_console(), Text(f"{letter}: from now on {scope_text}"))
 
     def ask(self) -> Decision | Literal["one by one"]:
         while True:
@@ -141,19 +143,19 @@ class _Question:
                 print(f"{self._unseen:,} rows were not shown: `v` shows all, by pages; `unseen` allows it unseen.")
             yes = ["unseen"] if self._unseen else ["y", *self._scopes]
             choices = [*yes, "n", "v", *(["o"] if self._count > 1 else [])]
-            said = self._read(f"Allow {count_of(self._count)}? [{'/'.join(choices)}, ? helps] ")
-            if said.text and (answer := self._take(said)) is not None:
+            typed = self._read(f"Allow {count_of(self._count)}? [{'/'.join(choices)}, ? helps] ")
+            if typed.text and (answer := self._take(typed)) is not None:
                 return answer
 
-    def _take(self, said: Typed) -> Decision | Literal["one by one"] | None:
+    def _take(self, typed: Typed) -> Decision | Literal["one by one"] | None:
         """Return the decision that an answer means; None for no valid answer."""
-        word, _, rest = said.text.partition(" ")
+        word, _, argument = typed.text.partition(" ")
         word = word.lower().rstrip(",:.")
         if word in _NO:
-            return Decision(approved=False, reason=rest.strip())
-        if word in self._scopes and not self._unseen and not said.is_pasted:
-            return self._from_now_on(word, rest.strip())
-        if said.is_pasted or rest:
+            return Decision(approved=False, reason=argument.strip())
+        if word in self._scopes and not self._unseen and not typed.is_pasted:
+            return self._from_now_on(word, argument.strip())
+        if typed.is_pasted or argument:
             word = ""
         if word in _HELP:
             for line in HELP.splitlines():
@@ -165,18 +167,18 @@ class _Question:
         elif word == "unseen" if self._unseen else word in _YES:
             return Decision(approved=True)
         elif not (self._unseen and word in _YES):  # a stray key, or a line for somebody else, is not a refusal
-            what = safe_line("Pasted text" if said.is_pasted else repr(said.text))
-            print(f"{what} is not an answer; nothing was decided. `n REASON` rejects with a reason; ? shows help.")
+            subject = safe_line("Pasted text" if typed.is_pasted else repr(typed.text))
+            print(f"{subject} is not an answer; nothing was decided. `n REASON` rejects with a reason; ? shows help.")
         return None
 
     def _from_now_on(self, letter: str, directory: str) -> Decision | None:
         scope = self._scopes[letter]
         if directory and isinstance(scope, EditsUnder):
-            wanted = scope.model_copy(update={"directory": posixpath.normpath(directory)})
-            if not f"{scope.directory.rstrip('/')}/".startswith(f"{wanted.directory.rstrip('/')}/"):
+            narrowed = scope.model_copy(update={"directory": posixpath.normpath(directory)})
+            if not f"{scope.directory.rstrip('/')}/".startswith(f"{narrowed.directory.rstrip('/')}/"):
                 print(f"{safe_line(directory)} is not an absolute directory above this file; nothing was decided.")
                 return None
-            scope, directory = wanted, ""
+            scope, directory = narrowed, ""
         if directory:
             print(f"`{letter}` takes no more words; nothing was decided.")
             return None
@@ -190,8 +192,8 @@ def _page_through(rows: Sequence[str], read: Callable[[str], Typed]) -> bool:
         print_rows(rows[start : start + height])
         end = min(start + height, len(rows))
         if end < len(rows):
-            said = read(f"-- rows {start + 1:,} to {end:,} of {len(rows):,}; Enter goes on, q ends -- ")
-            if said.text.lower() in _PAGER_ENDS:
+            typed = read(f"-- rows {start + 1:,} to {end:,} of {len(rows):,}; Enter goes on, q ends -- ")
+            if typed.text.lower() in _PAGER_ENDS:
                 return False
     return True
 
@@ -218,10 +220,10 @@ class _Rows(NamedTuple):
             text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
             body += named_rows(label, text, columns)
         body += [] if change is None else change.rows
-        why = [f"{_REASON}{safe_line(one, limit_chars=500)}" for one in call.why[:_MAX_REASONS]]
+        reasons = [f"{_REASON}{safe_line(reason, limit_chars=500)}" for reason in call.why[:_MAX_REASONS]]
         if len(call.why) > _MAX_REASONS:
-            why.append(f"{_REASON}and {len(call.why) - _MAX_REASONS} more of the kind")
-        return cls(f"[{number}] {safe_line(call.name)}, risk {call.risk.value}", body, why)
+            reasons.append(f"{_REASON}and {len(call.why) - _MAX_REASONS} more of the kind")
+        return cls(f"[{number}] {safe_line(call.name)}, risk {call.risk.value}", body, reasons)
 
     @property
     def all(self) -> list[str]:
@@ -236,9 +238,9 @@ class _Rows(NamedTuple):
         first, last = _fitting(self.body, limit * 2 // 3), _fitting(self.body[::-1], limit // 3)
         left_out = self.body[first : len(self.body) - last]
         chars = sum(len(row) - len(GUTTER) for row in left_out)
-        told = f"  … {len(left_out):,} rows, {chars:,} characters, are not shown here …"
-        kept = [self.head, *self.body[:first], told, *self.body[len(self.body) - last :], *self.why]
-        return kept, len(left_out)
+        omission = f"  … {len(left_out):,} rows, {chars:,} characters, are not shown here …"
+        rows_kept = [self.head, *self.body[:first], omission, *self.body[len(self.body) - last :], *self.why]
+        return rows_kept, len(left_out)
 
     @property
     def _near(self) -> set[int]:
@@ -256,15 +258,17 @@ class _Rows(NamedTuple):
     def _without_what_stays(self) -> tuple[list[str], int]:
         """Drop lines that are in both the old and the new text and not near a change; return the number dropped."""
         near = self._near
-        kept: list[str] = []
+        kept_rows: list[str] = []
         unseen = 0
-        for is_kept, run in groupby(enumerate(self.body), lambda one: one[0] in near or not one[1].startswith(GUTTER)):
+        for is_kept, run in groupby(
+            enumerate(self.body), lambda numbered: numbered[0] in near or not numbered[1].startswith(GUTTER)
+        ):
             rows = [row for _, row in run]
             chars = sum(len(row) - len(GUTTER) for row in rows)
-            told = f"  … {counted(len(rows), 'row')}, {counted(chars, 'character')}, that stay are not shown here …"
-            kept += rows if is_kept else [told]
+            omission = f"  … {counted(len(rows), 'row')}, {counted(chars, 'character')}, that stay are not shown here …"
+            kept_rows += rows if is_kept else [omission]
             unseen += 0 if is_kept else len(rows)
-        return [self.head, *kept, *self.why], unseen
+        return [self.head, *kept_rows, *self.why], unseen
 
 
 class _ChangedRows(NamedTuple):
@@ -282,21 +286,21 @@ def _changed_rows(call: PendingCall, columns: int, read_file: ReadFile) -> _Chan
     if "old_str" in texts:
         names = [name for name in ("old_str", "new_str") if name in texts]
         old, new = texts["old_str"], texts.get("new_str", "")
-        there = read_file(texts.get("path", ""))
-        if old and there is not None and there.count(old) == 1:
-            rows = [f"{PLACE}line {there.count(chr(10), 0, there.index(old)) + 1} of the file as it is now"]
+        file_text = read_file(texts.get("path", ""))
+        if old and file_text is not None and file_text.count(old) == 1:
+            rows = [f"{PLACE}line {file_text.count(chr(10), 0, file_text.index(old)) + 1} of the file as it is now"]
         return _ChangedRows(names, [*rows, *_rows_of_change(changes(masked(old), masked(new)), columns)])
-    whole: list[str] = [name for name in ("file_text", "new_str") if name in texts]
+    names_of_text: list[str] = [name for name in ("file_text", "new_str") if name in texts]
     old = ""
     if "content" in texts and call.hint.sign == "+":
-        whole = ["content"]
+        names_of_text = ["content"]
         old = read_file(texts.get("path", "")) or ""
         rows = [f"{PLACE}beside the file as it is now"] if old else []
-    if len(whole) != 1:
+    if len(names_of_text) != 1:
         return None
-    new = texts[whole[0]]
+    new = texts[names_of_text[0]]
     end = [] if new.endswith("\n") else [f"{PLACE}no line feed at its end"]
-    return _ChangedRows(whole, [*rows, *_rows_of_change(_whole(masked(old), masked(new)), columns), *end])
+    return _ChangedRows(names_of_text, [*rows, *_rows_of_change(_whole(masked(old), masked(new)), columns), *end])
 
 
 def _whole(old: str, new: str) -> list[Change]:
@@ -310,9 +314,9 @@ def _whole(old: str, new: str) -> list[Change]:
 _GUTTERS = {"added": ADDED, "removed": REMOVED, "same": GUTTER}
 
 
-def _rows_of_change(found: Iterable[Change], columns: int) -> list[str]:
+def _rows_of_change(all_changes: Iterable[Change], columns: int) -> list[str]:
     rows: list[str] = []
-    for kind, run in groupby(found, lambda change: change.kind):
+    for kind, run in groupby(all_changes, lambda change: change.kind):
         text = visible("\n".join(change.text for change in run)).expandtabs(TAB_COLUMNS)
         rows += folded(text, columns, gutter=_GUTTERS[kind])
     return rows
@@ -362,12 +366,12 @@ def folded(text: str, columns: int, *, gutter: str = GUTTER) -> list[str]:
     room = max(columns, MIN_COLUMNS) - len(GUTTER)
     rows: list[str] = []
     for line in text.split("\n"):
-        row, left = gutter, room
+        row, free_columns = gutter, room
         for character in line:
-            left -= 1 if character.isascii() else 2
-            if left < 0:
+            free_columns -= 1 if character.isascii() else 2
+            if free_columns < 0:
                 rows.append(row)
-                row, left = gutter, room - (1 if character.isascii() else 2)
+                row, free_columns = gutter, room - (1 if character.isascii() else 2)
             row += character
         rows.append(row)
     return rows

@@ -102,28 +102,28 @@ def ask_yes_no(question: str) -> bool:
 
 def answer_yes_no(question: str) -> bool | None:
     """Ask like `ask_yes_no`; None if there was no answer: Ctrl-D, pasted text, nobody there."""
-    said = _word(f"{question} [y/N] ")
-    return None if said is None else said in _YES
+    answer = _word(f"{question} [y/N] ")
+    return None if answer is None else answer in _YES
 
 
 def _word(question: str) -> str | None:
     """Return the typed answer in lower case; None if it does not count."""
     try:
-        said = answer_to(question)
+        typed = answer_to(question)
     except EOFError:
         return None
-    return None if said.is_pasted else said.text.lower()
+    return None if typed.is_pasted else typed.text.lower()
 
 
 def ask_with_default_yes(question: str) -> bool:
     """Ask about something harmless: Enter means yes. Text typed before the question, or pasted, is not an answer."""
     while True:
         try:
-            said = answer_to(f"{question} [Y/n] ")
+            typed = answer_to(f"{question} [Y/n] ")
         except EOFError:
             return False
-        if not said.is_pasted and said.text.lower() in {"", "n", "no", *_YES}:
-            return said.text.lower() in {"", *_YES}
+        if not typed.is_pasted and typed.text.lower() in {"", "n", "no", *_YES}:
+            return typed.text.lower() in {"", *_YES}
 
 
 def is_agreed(question: str, *, what: str, yes: bool, show_diff: Callable[[], None] | None = None) -> bool:
@@ -136,9 +136,9 @@ def is_agreed(question: str, *, what: str, yes: bool, show_diff: Callable[[], No
         raise UsageError(f"{what}, which a person confirms at a terminal. Use --yes.")
     if yes or show_diff is None:
         return yes or ask_yes_no(question)
-    while (said := _word(f"{question} [y/N, d: diff] ")) in {"d", "diff"}:
+    while (answer := _word(f"{question} [y/N, d: diff] ")) in {"d", "diff"}:
         show_diff()
-    return said in _YES
+    return answer in _YES
 
 
 class Typed(NamedTuple):
@@ -204,16 +204,16 @@ def _discard(terminal: int) -> bool:
 @contextlib.contextmanager
 def _unseen_keys(terminal: int) -> Iterator[None]:
     """Read keys one by one, without echo; Ctrl-C works. Unread input is discarded at the end."""
-    before = termios.tcgetattr(terminal)
-    mode = [*before]
+    old_mode = termios.tcgetattr(terminal)
+    mode = [*old_mode]
     mode[_LOCAL_MODES] &= ~(termios.ICANON | termios.ECHO)
-    mode[_CHARACTERS] = [*before[_CHARACTERS]]
+    mode[_CHARACTERS] = [*old_mode[_CHARACTERS]]
     mode[_CHARACTERS][termios.VMIN], mode[_CHARACTERS][termios.VTIME] = 1, 0
     try:
         termios.tcsetattr(terminal, termios.TCSANOW, mode)  # an unfinished line can be read from now on, too
         yield
     finally:
-        termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
+        termios.tcsetattr(terminal, termios.TCSAFLUSH, old_mode)
 
 
 def _typed_line(terminal: int, until: Callable[[], bool]) -> str:

@@ -31,8 +31,8 @@ def remembered(asked: Asked, directory: Path) -> str | None:
 def remember(asked: Asked, directory: Path, answer: str) -> None:
     """Store an answer. If that fails, the question is asked again next time."""
     answers = _answers()
-    place = str(directory.resolve())
-    answers[place] = answers.pop(place, {}) | {asked: answer}
+    directory_key = str(directory.resolve())
+    answers[directory_key] = answers.pop(directory_key, {}) | {asked: answer}
     _write(_FILE_NAME, dict([*answers.items()][-MAX_DIRECTORIES:]))
 
 
@@ -52,18 +52,18 @@ def is_remembered_model(model: str, base_url: str | None) -> bool:
 
 def remember_model(model: str, base_url: str | None) -> None:
     """Remember that a model was found. If that fails, its server is asked again next time."""
-    known = [one for one in _models() if one != [model, base_url]] + [[model, base_url]]
-    _write(_MODELS_NAME, known[-_MAX_MODELS:])
+    models = [one for one in _models() if one != [model, base_url]] + [[model, base_url]]
+    _write(_MODELS_NAME, models[-_MAX_MODELS:])
 
 
 def _answers() -> dict[str, dict[str, str]]:
-    found = _read(_FILE_NAME)
-    return found if isinstance(found, dict) and all(isinstance(one, dict) for one in found.values()) else {}
+    answers = _read(_FILE_NAME)
+    return answers if isinstance(answers, dict) and all(isinstance(answer, dict) for answer in answers.values()) else {}
 
 
 def _models() -> list[Any]:
-    found = _read(_MODELS_NAME)
-    return found if isinstance(found, list) else []
+    models = _read(_MODELS_NAME)
+    return models if isinstance(models, list) else []
 
 
 def _read(name: str) -> object:
@@ -72,6 +72,6 @@ def _read(name: str) -> object:
     return None
 
 
-def _write(name: str, known: object) -> None:
+def _write(name: str, content: object) -> None:
     with contextlib.suppress(OSError):
-        write_atomically(state_dir(create=True) / name, json.dumps(known, indent=2).encode() + b"\n")
+        write_atomically(state_dir(create=True) / name, json.dumps(content, indent=2).encode() + b"\n")

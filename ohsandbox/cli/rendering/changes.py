@@ -37,19 +37,19 @@ _STYLES = (
 def change_lines(changes: Sequence[FileChange]) -> list[str]:
     """Return a line for each change to what git obeys, one for each outside `.git`, and one for the rest of `.git`."""
     verbs = {"new": "comes back", "changed": "is put back", "gone": "is removed"}
-    plain = [one for one in changes if not is_git(one.path)]
-    obeyed = [one for one in changes if is_git(one.path) and _OBEYED & {*one.path.split("/")}]
-    shown = [f"{safe_line(one.path)} {verbs[one.word]}" for one in (*obeyed, *plain)]
+    plain = [change for change in changes if not is_git(change.path)]
+    obeyed = [change for change in changes if is_git(change.path) and _OBEYED & {*change.path.split("/")}]
+    shown = [f"{safe_line(change.path)} {verbs[change.word]}" for change in (*obeyed, *plain)]
     within = len(changes) - len(shown)
     return [f".git is put back ({counted(within, 'file')})", *shown] if within else shown
 
 
 def split_binaries(work: WorkspaceDiff) -> tuple[list[FileChange], list[FileChange]]:
     """Separate changes of text files from those of binaries, which have a NUL near the beginning, as in git."""
-    found: dict[bool, list[FileChange]] = {False: [], True: []}
+    by_kind: dict[bool, list[FileChange]] = {False: [], True: []}
     for change in work.changes:
-        found[any(_is_binary(entry, work) for entry in (change.old, change.new))].append(change)
-    return found[False], found[True]
+        by_kind[any(_is_binary(entry, work) for entry in (change.old, change.new))].append(change)
+    return by_kind[False], by_kind[True]
 
 
 def _is_binary(entry: FileEntry | None, work: WorkspaceDiff) -> bool:

@@ -32,8 +32,10 @@ def cost_table(cost: ConversationCost) -> Text:
         text.append(f"\nAll by {safe_line(models[0])}.")
     if cost.total.unpriced:
         number = cost.total.unpriced
-        what = "1 request" if number == 1 else f"{number:,} requests"
-        text.append(f"\nThe price of {what} is not known. --price IN,OUT gives it, in dollars for a million tokens.")
+        unpriced = "1 request" if number == 1 else f"{number:,} requests"
+        text.append(
+            f"\nThe price of {unpriced} is not known. --price IN,OUT gives it, in dollars for a million tokens."
+        )
     return text
 
 

@@ -115,14 +115,14 @@ class EvalProgress(ABC):
     def _counts(self) -> str:
         """Return the counts: `12/30, 10 pass, 2 fail, pass rate 83.3 %, about 2 min 5 s left`."""
         counted = sum(self._outcomes[name] for name in COUNTED)
-        told = [f"{self._before + self._ended}/{self._trials}"]
-        told += [f"{count} {name}" for name, count in sorted(self._outcomes.items(), key=lambda pair: -pair[1])]
+        counts = [f"{self._before + self._ended}/{self._trials}"]
+        counts += [f"{count} {name}" for name, count in sorted(self._outcomes.items(), key=lambda pair: -pair[1])]
         if counted:
-            told.append(f"pass rate {percent(self._outcomes['pass'] / counted)}")
-        left = self._trials - self._before - self._ended
-        if self._ended and left > 0:
-            told.append(f"about {seconds(left * (time.monotonic() - self._began) / self._ended)} left")
-        return ", ".join(told)
+            counts.append(f"pass rate {percent(self._outcomes['pass'] / counted)}")
+        remaining = self._trials - self._before - self._ended
+        if self._ended and remaining > 0:
+            counts.append(f"about {seconds(remaining * (time.monotonic() - self._began) / self._ended)} left")
+        return ", ".join(counts)
 
 
 def open_progress(*, no_tui: bool) -> EvalProgress:
@@ -164,8 +164,8 @@ class PlainProgress(EvalProgress):
                 self._line(f"{number}  {describe(result)}")
             case PullProgress() if self._is_news(event):
                 self._line(f"image  {safe_line(progress_text(event))}")
-            case _ if told := _trouble(event):
-                self._line(told)
+            case _ if line := _trouble(event):
+                self._line(line)
 
     def _is_news(self, progress: PullProgress) -> bool:
         now = time.monotonic()
@@ -212,8 +212,8 @@ class LiveProgress(EvalProgress):
         match event:
             case TrialEnded(result) if result.outcome != "pass":
                 self._console.print(Text(describe(result), style=_STYLES.get(result.outcome, "yellow")))
-            case _ if told := _trouble(event):
-                self._console.print(Text(told, style="yellow"))
+            case _ if line := _trouble(event):
+                self._console.print(Text(line, style="yellow"))
 
     def view(self) -> RenderableType:
         """Return as much of the table of running trials as fits on the screen."""
@@ -221,36 +221,38 @@ class LiveProgress(EvalProgress):
             now = time.monotonic()
             room = max(1, self._console.height - 5 - len(self._images))
             table = Table(box=None, pad_edge=False, show_header=False, expand=False)
-            for number, (key, one) in enumerate(sorted(self._running.items(), key=lambda pair: pair[1].since)):
+            for number, (key, trial) in enumerate(sorted(self._running.items(), key=lambda pair: pair[1].since)):
                 if number == room:
                     table.add_row("", Text(f"and {len(self._running) - room} more", style="dim"))
                     break
                 table.add_row(
-                    Text(_task(key.task, key.attempt)), Text(safe_line(one.phase), style="cyan"),
-                    Text(seconds(now - one.since), style="dim"),
+                    Text(_task(key.task, key.attempt)), Text(safe_line(trial.phase), style="cyan"),
+                    Text(seconds(now - trial.since), style="dim"),
                 )  # fmt: skip
-            images = [Text(safe_line(progress_text(one)), style="dim") for one in self._images.values()]
-            told = Text(f"{self._counts()}, {seconds(now - self._began)}", no_wrap=True, overflow="ellipsis")
+            images = [
+                Text(safe_line(progress_text(image_progress)), style="dim") for image_progress in self._images.values()
+            ]
+            summary = Text(f"{self._counts()}, {seconds(now - self._began)}", no_wrap=True, overflow="ellipsis")
             width = max(1, min(_BAR_COLUMNS, self._console.width - _ECHO_COLUMNS))
             bar = ProgressBar(total=max(1, self._trials), completed=self._before + self._ended, width=width)
-            return Group(*([table] if self._running else []), *images, told, bar)
+            return Group(*([table] if self._running else []), *images, summary, bar)
 
 
 def describe(result: TrialResult) -> str:
     """Describe a trial on one line that is safe to print: `fail  sum-files  1.9 s  reward 0`."""
-    why = words(reason(result), limit_chars=_MAX_WHY_CHARS)
-    return f"{result.outcome}  {_task(result.task, result.attempt)}  {seconds(result.seconds)}  {why}".rstrip()
+    reason_text = words(reason(result), limit_chars=_MAX_WHY_CHARS)
+    return f"{result.outcome}  {_task(result.task, result.attempt)}  {seconds(result.seconds)}  {reason_text}".rstrip()
 
 
 def _trouble(event: RunEvent) -> str:
     """Return the line for an event that delays the run or may fail it; empty for any other."""
     match event:
         case TryFailed(key, fault):
-            why = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=_MAX_WHY_CHARS)
-            return f"retry  {_task(key.task, key.attempt)}  {why}".rstrip()
-        case ImageAbsent(image, why):
+            cause = "" if fault is None else words(f"{fault.kind}: {fault.message}", limit_chars=_MAX_WHY_CHARS)
+            return f"retry  {_task(key.task, key.attempt)}  {cause}".rstrip()
+        case ImageAbsent(image, cause):
             return (
-                f"image {safe_line(image)} is not here and cannot be pulled: {words(why, limit_chars=_MAX_WHY_CHARS)}"
+                f"image {safe_line(image)} is not here and cannot be pulled: {words(cause, limit_chars=_MAX_WHY_CHARS)}"
             )
         case RateLimited(model, wait_s):
             return f"{safe_line(model)} limits the rate of requests: all trials wait {wait_s:.0f} s"

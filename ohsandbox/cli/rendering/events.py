@@ -159,11 +159,11 @@ class BlockReader:
                 self._calls[call_id] = event
             elif event.type == "confirmation":
                 self._answers.update(dict.fromkeys(map(str, event.data["tool_call_ids"]), event))
-            said = self._answers.pop(call_id, None)
-            began = None if call is None else _began(call, said, self._ended_at)
+            answer = self._answers.pop(call_id, None)
+            began = None if call is None else _began(call, answer, self._ended_at)
             if event.type == "tool_result":
                 self._ended_at = event.ts
-            return list(row.blocks(event, _CallFacts(call, said, began))) if row.forms & self._forms else []
+            return list(row.blocks(event, _CallFacts(call, answer, began))) if row.forms & self._forms else []
         except MALFORMED as error:
             return [note("warning", f"Event {event.seq} ({event.type}) cannot be shown: {error!r}")]
 
@@ -179,8 +179,8 @@ class _CallFacts(NamedTuple):
 
 
 def _began(call: SDKEvent, answer: SDKEvent | None, ended_before: datetime | None) -> datetime:
-    held = call.data.get("held") or {}
-    waited_for = [] if not held or held.get("only_reads") else [ended_before]
+    hold = call.data.get("held") or {}
+    waited_for = [] if not hold or hold.get("only_reads") else [ended_before]
     return max(filter(None, [call.ts, None if answer is None else answer.ts, *waited_for]))
 
 
@@ -221,8 +221,8 @@ def _tool_call(event: SDKEvent, _: object) -> Iterator[Block]:
 
 
 def _tool_result(event: SDKEvent, call: _CallFacts) -> Iterator[Block]:
-    name, asked = str(event.data.get("name", "")), call.event.data if call.event else {}
-    hint = hint_of(name, asked)
+    name, call_data = str(event.data.get("name", "")), call.event.data if call.event else {}
+    hint = hint_of(name, call_data)
     result = _result_of(event)._replace(images=tuple(map(str, event.data.get("images") or ())))
     if call.answer is not None and not call.answer.data.get("approved"):
         reason = safe(call.answer.data.get("reason") or "")
@@ -230,11 +230,11 @@ def _tool_result(event: SDKEvent, call: _CallFacts) -> Iterator[Block]:
     elif not result.ok and result.text.startswith(NOT_RUN):
         result = result._replace(ending="not run", text=result.text.removeprefix(NOT_RUN), is_declined=True)
     elif result.ok:
-        lines = tuple(_lines_of(event, arguments_of(asked), hint.kind))
+        lines = tuple(_lines_of(event, arguments_of(call_data), hint.kind))
         result = result._replace(lines=lines, ending=result.ending or tally(lines))
     if call.began is not None and not result.is_declined:
         result = result._replace(seconds=max(0.0, (event.ts - call.began).total_seconds()))
-    confirms = hint.kind in {"thought", "answer"} or (hint.kind == "tasks" and "task_list" in arguments_of(asked))
+    confirms = hint.kind in {"thought", "answer"} or (hint.kind == "tasks" and "task_list" in arguments_of(call_data))
     if not (result.ok and confirms):  # such a result says what the call has said
         yield result
 
@@ -258,8 +258,8 @@ def _lines_of(event: SDKEvent, arguments: dict[str, Any], kind: str) -> list[Blo
     if kind == "edit":
         first = (event.data.get("details") or {}).get("first_line")
         edit = TextEdit.of(arguments)
-        known = first if isinstance(first, int) else int({"file_text", "content"} & arguments.keys() != set())
-        return patch_lines(text) or ([] if edit is None else edit_lines(edit, first=known))
+        first_number = first if isinstance(first, int) else int({"file_text", "content"} & arguments.keys() != set())
+        return patch_lines(text) or ([] if edit is None else edit_lines(edit, first=first_number))
     if kind == "tasks":
         return checked_lines(text)
     return json_lines(text) if not kind else []
@@ -284,8 +284,8 @@ def _confirmation(event: SDKEvent, _: object) -> Iterator[Block]:
 
 
 def _aside(event: SDKEvent, _: object) -> Iterator[Block]:
-    told = "The agent was told: " if event.data.get("to_model") else ""
-    yield note("info", f"{told}{event.data['message']}")
+    prefix = "The agent was told: " if event.data.get("to_model") else ""
+    yield note("info", f"{prefix}{event.data['message']}")
 
 
 def _unknown(event: SDKEvent, _: object) -> Iterator[Block]:

@@ -55,20 +55,20 @@ def changes(old: str, new: str) -> list[Change]:
     most = min(len(was), len(now))
     head = next((at for at in range(most) if was[at] != now[at]), most)
     tail = next((at for at in range(most - head) if was[-1 - at] != now[-1 - at]), most - head)
-    before, after = was[head : len(was) - tail], now[head : len(now) - tail]
-    found = [Change("same", line) for line in was[:head]]
-    if max(len(before), len(after)) <= _MAX_COMPARED_LINES:
-        matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    old_lines, after = was[head : len(was) - tail], now[head : len(now) - tail]
+    all_changes = [Change("same", line) for line in was[:head]]
+    if max(len(old_lines), len(after)) <= _MAX_COMPARED_LINES:
+        matcher = difflib.SequenceMatcher(None, old_lines, after, autojunk=False)
         for tag, i1, i2, j1, j2 in matcher.get_opcodes():
             if tag == "equal":
-                found += [Change("same", line) for line in before[i1:i2]]
+                all_changes += [Change("same", line) for line in old_lines[i1:i2]]
             else:
-                found += [Change("removed", line) for line in before[i1:i2]]
-                found += [Change("added", line) for line in after[j1:j2]]
+                all_changes += [Change("removed", line) for line in old_lines[i1:i2]]
+                all_changes += [Change("added", line) for line in after[j1:j2]]
     else:
-        found += [Change("removed", line) for line in before]
-        found += [Change("added", line) for line in after]
-    return found + [Change("same", line) for line in was[len(was) - tail :]]
+        all_changes += [Change("removed", line) for line in old_lines]
+        all_changes += [Change("added", line) for line in after]
+    return all_changes + [Change("same", line) for line in was[len(was) - tail :]]
 
 
 class TextEdit(NamedTuple):
@@ -90,25 +90,25 @@ class TextEdit(NamedTuple):
 def edit_lines(edit: TextEdit, *, first: int = 0) -> list[BlockLine]:
     """Return the change with the lines around it, numbered from first if that is known."""
     if not edit.old:
-        found = [Change("added", line) for line in _lines_of(masked(edit.new))]
+        edit_changes = [Change("added", line) for line in _lines_of(masked(edit.new))]
     elif not edit.new:
-        found = [Change("removed", line) for line in _lines_of(masked(edit.old))]
+        edit_changes = [Change("removed", line) for line in _lines_of(masked(edit.old))]
     else:
-        found = changes(masked(edit.old).removesuffix("\n"), masked(edit.new).removesuffix("\n"))
-    return [*_numbered(found, first)]
+        edit_changes = changes(masked(edit.old).removesuffix("\n"), masked(edit.new).removesuffix("\n"))
+    return [*_numbered(edit_changes, first)]
 
 
 def _lines_of(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _numbered(found: Sequence[Change], first: int) -> Iterator[BlockLine]:
+def _numbered(all_changes: Sequence[Change], first: int) -> Iterator[BlockLine]:
     """Number the lines and drop unchanged lines that are not near a change."""
-    changed = [at for at, change in enumerate(found) if change.kind != "same"]
+    changed = [at for at, change in enumerate(all_changes) if change.kind != "same"]
     near = {at + step for at in changed for step in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
     old = new = first
     left_out = 0
-    for at, change in enumerate(found):
+    for at, change in enumerate(all_changes):
         if at in near and left_out:
             yield BlockLine("place", f"… {counted(left_out, 'unchanged line')}")
             left_out = 0
@@ -131,23 +131,23 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 def patch_lines(patch: str) -> list[BlockLine]:
     """Return the lines of a unified diff of one file, as a tool returned it; empty if it is not a diff."""
-    found: list[BlockLine] = []
+    block_lines: list[BlockLine] = []
     old = new = -1
     for row in safe(patch).split("\n"):
         if hunk := _HUNK.match(row):
             old, new = int(hunk[1]), int(hunk[2])
-            found += [BlockLine("place", "…")] if found else []
+            block_lines += [BlockLine("place", "…")] if block_lines else []
         elif new < 0 or not row:  # a file that is gone has line 0 of the new one
             continue
         elif row[0] == "-":
-            found.append(BlockLine("removed", row[1:], old))
+            block_lines.append(BlockLine("removed", row[1:], old))
             old += 1
         elif row[0] in "+ ":
-            found.append(BlockLine("added" if row[0] == "+" else "same", row[1:], new))
+            block_lines.append(BlockLine("added" if row[0] == "+" else "same", row[1:], new))
             old, new = old + (row[0] == " "), new + 1
         else:
-            found.append(BlockLine("place", row))
-    return found
+            block_lines.append(BlockLine("place", row))
+    return block_lines
 
 
 def tally(lines: Sequence[BlockLine]) -> str:
@@ -161,13 +161,13 @@ def tally(lines: Sequence[BlockLine]) -> str:
 
 def field_lines(fields: Mapping[str, Any]) -> list[BlockLine]:
     """Return a line per field, `name: value`; nested values are indented below it."""
-    found: list[BlockLine] = []
+    block_lines: list[BlockLine] = []
     for name, value in fields.items():
         for line in _field(safe_line(name), value, indent=""):
-            if len(found) == MAX_FIELD_LINES:
-                return [*found, BlockLine("place", "… more of the kind")]
-            found.append(line)
-    return found
+            if len(block_lines) == MAX_FIELD_LINES:
+                return [*block_lines, BlockLine("place", "… more of the kind")]
+            block_lines.append(line)
+    return block_lines
 
 
 def _field(name: str, value: Any, *, indent: str) -> Iterator[BlockLine]:
@@ -229,13 +229,13 @@ def task_lines(tasks: object) -> list[BlockLine]:
 def checked_lines(text: str) -> list[BlockLine]:
     """Return a line per task, from the list that the tool returns."""
     return [
-        BlockLine(_SIGNS[found[1]], line[found.end() :])
+        BlockLine(_SIGNS[match[1]], line[match.end() :])
         for line in safe(text).split("\n")
-        if (found := _TASK.match(line))
+        if (match := _TASK.match(line))
     ]
 
 
 def progress_of(tasks: Sequence[BlockLine]) -> str:
     """Return the progress as `2 of 5 tasks done`."""
-    done = sum(task.kind == "done" for task in tasks)
-    return f"{done} of {counted(len(tasks), 'task')} done"
+    done_count = sum(task.kind == "done" for task in tasks)
+    return f"{done_count} of {counted(len(tasks), 'task')} done"

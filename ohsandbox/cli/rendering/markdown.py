@@ -110,11 +110,11 @@ class StreamedMarkdown:
         while (end := self._unfinished.find("\n", self._checked)) >= 0:
             line = self._unfinished[self._checked : end]
             self._checked = end + 1
-            if found := _FENCE.match(line):
-                mark, rest = found[1], found[2]
+            if match := _FENCE.match(line):
+                mark, fence_rest = match[1], match[2]
                 if not self._fence:
                     self._fence = mark
-                elif mark.startswith(self._fence) and not rest.strip():
+                elif mark.startswith(self._fence) and not fence_rest.strip():
                     self._fence = ""
             elif not line.strip() and not self._fence:
                 blocks.append(self._unfinished[: self._checked])
@@ -129,11 +129,13 @@ class StreamedMarkdown:
 
     def end(self, final: str) -> str:
         """Return the part of the final text not returned yet; all of it if the text differs. Then reset."""
-        given = self._given
+        given_text = self._given
         self._begin()
-        for said in filter(None, (given, given.rstrip())):  # before a call that is written as text the end is stripped
-            if final.startswith(said):
-                return final[len(said) :]
+        for beginning in filter(
+            None, (given_text, given_text.rstrip())
+        ):  # before a call that is written as text the end is stripped
+            if final.startswith(beginning):
+                return final[len(beginning) :]
         return final
 
     def void(self) -> bool:

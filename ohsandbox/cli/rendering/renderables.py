@@ -70,12 +70,12 @@ ASCII = Glyphs("ok", "x", "-", ", ", "...", "*", {"done": "[x] ", "active": "[>]
 def command(call: CallBlock, glyphs: Glyphs = UNICODE, *, is_whole: bool = False) -> RenderableType:
     """Render a call with its sign and the lines below it."""
     shown = call.text.split("\n")
-    kept = shown if is_whole else [cut(line) for line in shown[:_MAX_COMMAND_LINES]]
-    if len(shown) > len(kept):
-        kept.append(f"{glyphs.more} {counted(len(shown) - len(kept), 'more line')}")
+    lines_kept = shown if is_whole else [cut(line) for line in shown[:_MAX_COMMAND_LINES]]
+    if len(shown) > len(lines_kept):
+        lines_kept.append(f"{glyphs.more} {counted(len(shown) - len(lines_kept), 'more line')}")
     colour = "green" if call.sign in "$>" else "blue"
     text = Text.assemble((f"{call.sign} ", f"bold {colour}"))
-    text.append("\n  ".join(kept), style="dim" if call.sign == "*" else f"bold {colour}")
+    text.append("\n  ".join(lines_kept), style="dim" if call.sign == "*" else f"bold {colour}")
     for line in _beginning(call.lines, glyphs, is_whole=is_whole):
         text.append("\n  ").append_text(line)
     return text
@@ -124,21 +124,21 @@ class Rows:
         inside = options.update(width=max(options.max_width - self.indent, 1))
         rows = [_without_end(row) for row in console.render_lines(self.inner, inside, pad=False)]
         shown = [at for at, row in enumerate(rows) if row] or [0]
-        for kept in rows[shown[0] : shown[-1] + 1]:
-            if kept:
+        for row in rows[shown[0] : shown[-1] + 1]:
+            if row:
                 yield Segment(" " * self.indent)
-                yield from kept
+                yield from row
             yield Segment.line()
         yield from [Segment.line()] * self.below
 
 
 def _without_end(row: list[Segment]) -> list[Segment]:
-    kept = [*row]
-    while kept and not kept[-1].text.rstrip(" "):
-        kept.pop()
-    if kept:
-        kept[-1] = Segment(kept[-1].text.rstrip(" "), kept[-1].style)
-    return kept
+    segments = [*row]
+    while segments and not segments[-1].text.rstrip(" "):
+        segments.pop()
+    if segments:
+        segments[-1] = Segment(segments[-1].text.rstrip(" "), segments[-1].style)
+    return segments
 
 
 class _Code(CodeBlock):
@@ -208,17 +208,20 @@ def cut(line: str) -> str:
 def _ending(block: ResultBlock, glyphs: Glyphs, *, hint: str, is_whole: bool) -> list[Text]:
     """Render the end of an output, where failures are."""
     lines = [line.rstrip() for line in block.text.strip("\n").splitlines()]
-    kept = lines if is_whole else [cut(line) for line in lines[-_MAX_OUTPUT_LINES:]]
-    above = len(lines) - len(kept)
-    told = ", ".join(filter(None, [f"{glyphs.more} {counted(above, 'line')} above", hint]))
+    lines_kept = lines if is_whole else [cut(line) for line in lines[-_MAX_OUTPUT_LINES:]]
+    above = len(lines) - len(lines_kept)
+    more_text = ", ".join(filter(None, [f"{glyphs.more} {counted(above, 'line')} above", hint]))
     style = "dim" if block.ok or block.is_declined else ""
-    return [*([Text(told, style="italic dim")] if above else []), *(Text(line, style=style) for line in kept)]
+    return [
+        *([Text(more_text, style="italic dim")] if above else []),
+        *(Text(line, style=style) for line in lines_kept),
+    ]
 
 
 def _beginning(lines: Sequence[BlockLine], glyphs: Glyphs, *, is_whole: bool) -> list[Text]:
-    kept = lines if is_whole else lines[:MAX_LINES]
-    rows = [_row(line, glyphs, is_numbered=any(one.number for one in kept)) for line in kept]
-    if more := len(lines) - len(kept):
+    lines_kept = lines if is_whole else lines[:MAX_LINES]
+    rows = [_row(line, glyphs, is_numbered=any(line_kept.number for line_kept in lines_kept)) for line in lines_kept]
+    if more := len(lines) - len(lines_kept):
         rows.append(Text(f"{glyphs.more} {counted(more, 'more line')}", style="italic dim"))
     return rows
 

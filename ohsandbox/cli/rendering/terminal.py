@@ -128,9 +128,9 @@ class RichView(View):
             case MessageBlock("user", raw):
                 self._print(_said(">", safe(raw), "bold", above=1))
             case MessageBlock(kind, raw):
-                rest = self._rest_of(raw)
-                if kind == "answer" or rest != raw:
-                    self._print_markdown(rest)
+                unshown = self._rest_of(raw)
+                if kind == "answer" or unshown != raw:
+                    self._print_markdown(unshown)
                 elif raw.strip():
                     self._print(_said(self._glyphs.said, safe(raw).strip(), above=1))
             case CallBlock():
@@ -163,41 +163,41 @@ class RichView(View):
         if self._answer is None:
             return text
         self.show_tail("")
-        rest = self._answer.end(text)
+        unshown = self._answer.end(text)
         self._answer = None
-        return rest
+        return unshown
 
     def _print_markdown(self, text: str) -> None:
         if text.strip():
             self._print(markdown(safe(text)))
 
-    def _stamped(self, what: RenderableType) -> RenderableType:
+    def _stamped(self, renderable: RenderableType) -> RenderableType:
         """Add the event's time, once per event; a blank line stays above both."""
         at, self._stamp = self._stamp, None
         if at is not None and self._told_on != at.date():
             self._told_on = at.date()
             self.console.print(Text(f"{at:%A, %Y-%m-%d}", style="dim"))
-        above = what.above if isinstance(what, Rows) else 0
-        if isinstance(what, Rows):
-            what.above = 0
+        above = renderable.above if isinstance(renderable, Rows) else 0
+        if isinstance(renderable, Rows):
+            renderable.above = 0
         grid = Table.grid(padding=(0, 1, 0, 0))
         grid.add_column(width=len("00:00:00"), no_wrap=True)
         grid.add_column(overflow="fold")
-        grid.add_row(Text("" if at is None else f"{at:%H:%M:%S}", style="dim"), what)
+        grid.add_row(Text("" if at is None else f"{at:%H:%M:%S}", style="dim"), renderable)
         return Rows(grid, above=above)
 
-    def _print(self, what: RenderableType, *, wraps: bool = False) -> None:
+    def _print(self, renderable: RenderableType, *, wraps: bool = False) -> None:
         """Print what; a Text, such as a command, stays unchanged for copying unless wraps is set."""
         self._line.clear()
-        if isinstance(what, Rows) and self._ends_blank:
-            what.above = 0
-        self._ends_blank = isinstance(what, Rows) and what.below > 0
+        if isinstance(renderable, Rows) and self._ends_blank:
+            renderable.above = 0
+        self._ends_blank = isinstance(renderable, Rows) and renderable.below > 0
         if self._is_stored:
-            what = self._stamped(what)
-        if isinstance(what, Text) and wraps:
-            print_wrapped(self.console, what)
+            renderable = self._stamped(renderable)
+        if isinstance(renderable, Text) and wraps:
+            print_wrapped(self.console, renderable)
         else:
-            self.console.print(what, soft_wrap=isinstance(what, Text))
+            self.console.print(renderable, soft_wrap=isinstance(renderable, Text))
         self._line.draw()
 
 

@@ -77,8 +77,8 @@ class Lines:
 
     def add(self, text: str) -> None:
         """Add a piece; call tell with each complete line."""
-        *whole, self._held = (self._held + text).split("\n")
-        for line in whole:
+        *complete_lines, self._held = (self._held + text).split("\n")
+        for line in complete_lines:
             self._tell(line)
 
     def finish(self) -> None:
@@ -124,6 +124,6 @@ def progress_text(progress: PullProgress) -> str:
         return f"{progress.image}: {progress.detail}"
     if progress.status == "waiting":
         return f"{progress.image}: waits for another pull or build of it"
-    done = f" {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
+    bytes_text = f" {size(progress.done_bytes)} of {size(progress.total_bytes)}" if progress.total_bytes else ""
     layers = f", {progress.layers_done} of {progress.layers_total} layers" if progress.layers_total else ""
-    return f"{progress.image}: {progress.status}{done}{layers}"
+    return f"{progress.image}: {progress.status}{bytes_text}{layers}"

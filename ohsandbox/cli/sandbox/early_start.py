@@ -101,15 +101,15 @@ def begin_early(what: RunOptions, settings: Settings, where: SandboxOptions) -> 
         UsageError: one of the workspace and the conversation's directory contains the other.
     """
     full = where.with_settings(settings)
-    given = (
+    options_given = (
         full.attach, full.keep, full.copies, full.branch, full.build, full.from_project.services,
         settings.secrets, settings.instructions, settings.mcp_config, settings.max_cost_usd,
     )  # fmt: skip
-    if what.task is None or any(given) or settings.tools != ToolFlags() or is_offline(settings.model or ""):
+    if what.task is None or any(options_given) or settings.tools != ToolFlags() or is_offline(settings.model or ""):
         return None
-    found = EarlyStart(full)
-    if found.runtime.start_cancel is None:  # it takes no time worth a thread
+    early_start = EarlyStart(full)
+    if early_start.runtime.start_cancel is None:  # it takes no time worth a thread
         return None
     if full.workspace is not None:
-        check_apart(conversations_dir() / found.conversation_id, full.workspace)
-    return found
+        check_apart(conversations_dir() / early_start.conversation_id, full.workspace)
+    return early_start

@@ -42,17 +42,17 @@ class SandboxPorts:
     @property
     def forwarded(self) -> tuple[int, ...]:
         """Ports of the sandbox that are forwarded to this machine."""
-        return tuple(one.port for one in self._open)
+        return tuple(port.port for port in self._open)
 
     @property
     def pairs(self) -> list[str]:
         """The forwarded ports as `--forward` takes them."""
-        return [str(PortPair(one.forward.port, one.port)) for one in self._open]
+        return [str(PortPair(port.forward.port, port.port)) for port in self._open]
 
     @property
     def urls(self) -> list[str]:
         """The addresses of the forwarded ports."""
-        return [f"{one.forward.url} ({one.port})" for one in self._open]
+        return [f"{port.forward.url} ({port.port})" for port in self._open]
 
     def forward(self, pair: PortPair, *, or_any: bool = False) -> str:
         """Forward a port and return a line with its address; with or_any, use another port here if that one is taken.
@@ -60,16 +60,16 @@ class SandboxPorts:
         Raises:
             UsageError: the port of this machine cannot be used.
         """
-        taken = ""
+        taken_text = ""
         try:
             forward = self._runtime.forward(pair.port, pair.host_port)
         except UsageError as error:
             if not or_any:
                 raise
             forward = self._runtime.forward(pair.port)
-            taken = f" ({str(error).partition('. ')[0]})"
+            taken_text = f" ({str(error).partition('. ')[0]})"
         self._open.append(_Open(pair.port, forward))
-        return f"Port {pair.port} of the sandbox: {forward.url}{taken}"
+        return f"Port {pair.port} of the sandbox: {forward.url}{taken_text}"
 
     def expose(self, port: int) -> str:
         """Open a port of this machine to the sandbox, and return a line about it."""
@@ -83,13 +83,13 @@ class SandboxPorts:
         Raises:
             UsageError: the port is not forwarded.
         """
-        found = [one for one in self._open if one.forward.port == port] or [
+        matches = [one for one in self._open if one.forward.port == port] or [
             one for one in self._open if one.port == port
         ]
-        if not found:
-            known = ", ".join(str(one.forward.port) for one in self._open) or "none"
-            raise UsageError(f"Port {port} is not forwarded. Forwarded ports of this machine: {known}.")
-        for one in found:
+        if not matches:
+            open_ports_text = ", ".join(str(port.forward.port) for port in self._open) or "none"
+            raise UsageError(f"Port {port} is not forwarded. Forwarded ports of this machine: {open_ports_text}.")
+        for one in matches:
             one.forward.close()
             self._open.remove(one)
 
@@ -101,9 +101,9 @@ class SandboxPorts:
         """
         listening = self._runtime.listening_ports()
         rows = [
-            f"{one.forward.url}  port {one.port} of the sandbox"
-            + ("" if one.port in listening else ", where nothing listens yet")
-            for one in self._open
+            f"{port.forward.url}  port {port.port} of the sandbox"
+            + ("" if port.port in listening else ", where nothing listens yet")
+            for port in self._open
         ]
         rows += [f"127.0.0.1:{port} in the sandbox  port {port} of this machine" for port in self._exposed]
         if others := [str(port) for port in listening if port not in self.forwarded]:
@@ -122,15 +122,15 @@ def open_ports(runtime: Runtime, where: SandboxOptions, tell: Callable[[str], No
     ports, or_any = SandboxPorts(runtime), or_any or where.any_port
     if not runtime.isolated:
         return ports
-    asked = [partial(ports.forward, parse_port_pair(text), or_any=or_any) for text in where.forward or ()]
-    asked += [partial(ports.expose, port) for port in where.expose_host or ()]
-    named = {*(where.forward or ())}  # of the flags, or of what is resumed
-    of_project = [one for one in where.project.forward if one not in named]
-    opening = [(one, or_any) for one in asked]
+    requests = [partial(ports.forward, parse_port_pair(text), or_any=or_any) for text in where.forward or ()]
+    requests += [partial(ports.expose, port) for port in where.expose_host or ()]
+    named_pairs = {*(where.forward or ())}  # of the flags, or of what is resumed
+    of_project = [pair for pair in where.project.forward if pair not in named_pairs]
+    opening = [(request, or_any) for request in requests]
     opening += [(partial(ports.forward, parse_port_pair(text), or_any=True), True) for text in of_project]
-    for one, may_fail in opening:
+    for request, may_fail in opening:
         try:
-            tell(one())
+            tell(request())
         except OhsandboxError as error:
             if not may_fail:
                 raise
@@ -254,7 +254,7 @@ class PortWatch:
                 if not self._looks and self._is_running():
                     self._looks = [now + SLOW_S]
                 if self._looks and self._looks[0] <= now:
-                    self._looks = [one for one in self._looks if one > now]
+                    self._looks = [look_at for look_at in self._looks if look_at > now]
                     return True
                 self._changed.wait(self._looks[0] - now if self._looks else None)
         return False
@@ -265,9 +265,11 @@ class PortWatch:
         Raises:
             SandboxUnavailable: the sandbox did not answer.
         """
-        found = [port for port in self._runtime.listening_ports() if port < _FIRST_EPHEMERAL and port not in self._told]
-        self._told.update(found)
-        ports = [port for port in found if port not in self._forwarded()]
+        new_ports = [
+            port for port in self._runtime.listening_ports() if port < _FIRST_EPHEMERAL and port not in self._told
+        ]
+        self._told.update(new_ports)
+        ports = [port for port in new_ports if port not in self._forwarded()]
         if ports and not self._is_over:
             self._tell(listening_line(ports))
 

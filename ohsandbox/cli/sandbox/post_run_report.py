@@ -77,7 +77,7 @@ def _line(change: WorkspaceChange) -> str:
 def _write_all(report: WorkspaceReport) -> str:
     """Write every line to a private file; return its path."""
     path = subdirectory("workspaces") / time.strftime("report-%Y%m%d-%H%M%S.txt")
-    lines = [f"{one.kind.words}: {safe_line(_line(one), limit_chars=10_000)}" for one in report.changes]
+    lines = [f"{change.kind.words}: {safe_line(_line(change), limit_chars=10_000)}" for change in report.changes]
     lines += [f"{kind.words}: {count} more, which were counted only" for kind, count in report.not_held]
     try:
         write_atomically(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"), durable=False)

@@ -71,7 +71,7 @@ def make_runtime(
 ) -> Runtime:
     """Make the runtime that the complete options name, without starting it or contacting an engine."""
     isolated = options.backend.isolated
-    asked = RuntimeSettings(
+    runtime_settings = RuntimeSettings(
         runtime=options.runtime or DEFAULT_BACKEND,
         image=options.image or DEFAULT_IMAGE,
         build=options.from_project.build or options.build,
@@ -95,7 +95,7 @@ def make_runtime(
         services=options.from_project.services,
         setup_key=setup_key(options) if isolated and not options.attach else None,
     )
-    return runtime_from(asked, progress=progress)
+    return runtime_from(runtime_settings, progress=progress)
 
 
 def placed(options: SandboxOptions, tell: Callable[[str], None] = say) -> SandboxOptions:
@@ -155,12 +155,14 @@ def started_runtime(
         raise EngineUnavailable(f"{error} Or work on this host, without a container: --runtime cli.") from error
     except ImageUnavailable as error:
         image = runtime.describe().get("image", "")
-        said = str(error)
-        is_chosen = repr(image) in said and f"{image!r} for " not in said  # else it is a service's, or a platform's
+        message = str(error)
+        is_chosen = (
+            repr(image) in message and f"{image!r} for " not in message
+        )  # else it is a service's, or a platform's
         names, more = nearest_images(image, _local_images()) if is_chosen else ([], 0)
         others = f" and {more} more (`docker images`)" if more else ""
-        here = f" Here are: {', '.join(names)}{others} (--image NAME)." if names else ""
-        raise ImageUnavailable(f"{error}{here}") from error
+        nearest = f" Here are: {', '.join(names)}{others} (--image NAME)." if names else ""
+        raise ImageUnavailable(f"{error}{nearest}") from error
     try:
         is_new = runtime.resumed is None or runtime.resumed.how == "new"
         if setup is not None:
@@ -184,8 +186,8 @@ def place_of(runtime: Runtime, options: SandboxOptions) -> str:
     name = getattr(runtime, "name", "") or runtime.id
     if options.attach:
         return f"Container {name}, attached, network: its owner's"
-    beside = runtime.describe().get("services", "").partition(". ")[0]
-    services = f", services: {beside}" if beside else ""
+    services_text = runtime.describe().get("services", "").partition(". ")[0]
+    services = f", services: {services_text}" if services_text else ""
     network = network_words(options.network, options.allowed or ())
     return f"Container {name} of {options.image}, network: {network}{services}"
 
@@ -203,12 +205,12 @@ def tell_copy(view: View, runtime: Runtime, options: SandboxOptions) -> None:
     left_out: dict[str, str] = getattr(runtime, "left_out", {})
     if not left_out:
         return
-    ranked = sorted(left_out.items(), key=lambda one: (one[1] == "ignored by git", one[0]))
-    shown = [f"{path} ({why})" for path, why in ranked[:_MAX_LEFT_OUT_NAMED]]
+    ranked = sorted(left_out.items(), key=lambda item: (item[1] == "ignored by git", item[0]))
+    shown = [f"{path} ({reason})" for path, reason in ranked[:_MAX_LEFT_OUT_NAMED]]
     more = f" and {len(ranked) - len(shown)} more" if len(ranked) > len(shown) else ""
-    how = "" if options.copy_all else " --copy-all takes them along."
+    advice = "" if options.copy_all else " --copy-all takes them along."
     source = Path(options.workspace or ".").resolve()
-    view.info(f"Not in the copy of {source}: {', '.join(shown)}{more}.{how}")
+    view.info(f"Not in the copy of {source}: {', '.join(shown)}{more}.{advice}")
 
 
 def nearest_images(wanted: str, names: Sequence[str]) -> tuple[list[str], int]:
@@ -216,14 +218,14 @@ def nearest_images(wanted: str, names: Sequence[str]) -> tuple[list[str], int]:
 
     Images with a similar name come first, then those of languages and systems, by similarity.
     """
-    theirs = [one for one in names if not one.startswith(_DEVELOPMENT)]
+    images = [image for image in names if not image.startswith(_DEVELOPMENT)]
 
     def rank(image: str) -> tuple[bool, bool, float]:
         name = image.rpartition("/")[2].partition(":")[0]
         likeness = SequenceMatcher(None, image, wanted).ratio()
         return likeness < _LIKE, not name.startswith(_WORKED_IN), -likeness
 
-    return sorted(theirs, key=rank)[:MAX_IMAGES_NAMED], max(0, len(theirs) - MAX_IMAGES_NAMED)
+    return sorted(images, key=rank)[:MAX_IMAGES_NAMED], max(0, len(images) - MAX_IMAGES_NAMED)
 
 
 def _local_images() -> list[str]:

@@ -54,21 +54,23 @@ def setup_key(options: SandboxOptions) -> str | None:
     if not project.setup or options.no_setup_cache or directory is None or options.from_project.services:
         return None
     digest = hashlib.sha256(json.dumps([str(directory), project.setup, project.inputs]).encode())
-    left = MAX_INPUT_BYTES
+    bytes_left = MAX_INPUT_BYTES
     for number, path in enumerate(_inputs(directory, project)):
-        content = _content(directory, path, left)
+        content = _content(directory, path, bytes_left)
         if content is None or number == _MAX_INPUTS:
             return None
-        left -= len(content)
+        bytes_left -= len(content)
         digest.update(repr((path, hashlib.sha256(content).digest())).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
 def _inputs(directory: Path, project: ProjectCommands) -> Iterator[str]:
     """Yield paths below the directory in a fixed order; some may not exist."""
-    named = INPUTS if project.inputs is None else project.inputs
-    found = {str(path.relative_to(directory)) for name in named for path in islice(directory.glob(name), _MAX_INPUTS)}
-    yield from sorted(found | {*_words(directory, project.setup)})
+    patterns = INPUTS if project.inputs is None else project.inputs
+    paths = {
+        str(path.relative_to(directory)) for name in patterns for path in islice(directory.glob(name), _MAX_INPUTS)
+    }
+    yield from sorted(paths | {*_words(directory, project.setup)})
 
 
 def _words(directory: Path, commands: Sequence[str]) -> Iterator[str]:
@@ -130,8 +132,8 @@ def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None
     for number, command in enumerate(commands, 1):
         tell(f"start: {safe_line(command, limit_chars=_MAX_SETUP_CHARS)}")
         log = f"/tmp/ohsandbox-start-{number}.log"  # noqa: S108 - in the sandbox
-        begun = _BEGIN.format(command=command, log=log, tenths=int(START_WAIT_S * 10))
-        ended = runtime.run(["/bin/sh", "-c", begun], timeout_s=SETUP_TIMEOUT_S)
+        script = _BEGIN.format(command=command, log=log, tenths=int(START_WAIT_S * 10))
+        ended = runtime.run(["/bin/sh", "-c", script], timeout_s=SETUP_TIMEOUT_S)
         lines = Lines(lambda line: tell(output(line)))
         lines.add(ended.stdout.decode(errors="replace"))
         lines.finish()
@@ -173,8 +175,8 @@ def _link_folder(runtime: Runtime, folder: str | None, tell: Callable[[str], Non
     """Link the workspace to the place where a devcontainer's commands expect it."""
     if folder is None or folder == runtime.workdir:
         return
-    done = runtime.run(["/bin/sh", "-c", _LINK, "sh", folder, runtime.workdir], user="root", workdir="/")
-    if done.exit_code != 0:
+    result = runtime.run(["/bin/sh", "-c", _LINK, "sh", folder, runtime.workdir], user="root", workdir="/")
+    if result.exit_code != 0:
         tell(f"{safe_line(folder)} is not there: the workspace is {runtime.workdir}.")
 
 
@@ -198,9 +200,11 @@ def _run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], 
         ended = runtime.execute(command, session=_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
         lines.finish()
         if ended.exit_code != 0 or ended.timed_out:
-            how = f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
+            ending = (
+                f"took over {SETUP_TIMEOUT_S:g} s" if ended.timed_out else f"failed with exit code {ended.exit_code}"
+            )
             raise SetupFailed(
-                f"Setup command {cut(repr(command), _MAX_SETUP_CHARS)} of the project file {how}. "
+                f"Setup command {cut(repr(command), _MAX_SETUP_CHARS)} of the project file {ending}. "
                 "Correct it, or leave the project file out with --no-project.",
                 command,
             )

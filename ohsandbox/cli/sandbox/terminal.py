@@ -174,10 +174,10 @@ def _raw_terminal() -> Iterator[None]:
 
 def _set_modes(descriptor: int, modes: list[Any]) -> None:
     """Set the terminal's modes, also while another job has the terminal, where SIGTTOU would stop us."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
     with contextlib.suppress(termios.error):  # the terminal is gone
         termios.tcsetattr(descriptor, termios.TCSANOW, modes)  # TCSADRAIN waits for a reader that may be gone
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 @contextlib.contextmanager
@@ -207,11 +207,11 @@ class _ScreenState:
     def note(self, data: bytes) -> None:
         """Examine a piece of output."""
         self._is_touched = self._is_touched or _CONTROLS.search(data) is not None
-        seen = self._tail + data
-        for numbers, switch in _SCREEN_SWITCH.findall(seen):
+        recent = self._tail + data
+        for numbers, switch in _SCREEN_SWITCH.findall(recent):
             if not _ALTERNATE_SCREENS.isdisjoint(int(number) for number in numbers.split(b";") if number):
                 self._is_alternate = switch == b"h"
-        self._tail = seen[-_SWITCH_BYTES:]
+        self._tail = recent[-_SWITCH_BYTES:]
 
     def undoing(self) -> bytes:
         """Return the bytes that restore the usual state; none if the output had no control sequence."""
@@ -273,14 +273,14 @@ def _pass_keys(channel: Channel, stop: int) -> None:
 def _size_followed(channel: Channel) -> Iterator[None]:
     """Set the size of the process's terminal to ours, now and on each change, in a thread."""
     changes: SimpleQueue[int | None] = SimpleQueue()  # whose `put` a signal handler may call at any point
-    before = signal.signal(signal.SIGWINCH, lambda number, _: changes.put(number))
+    old_handler = signal.signal(signal.SIGWINCH, lambda number, _: changes.put(number))
     follower = threading.Thread(target=_follow_size, args=(channel, changes), name="ohsandbox-size", daemon=True)
     follower.start()
     changes.put(signal.SIGWINCH)
     try:
         yield
     finally:
-        signal.signal(signal.SIGWINCH, before)
+        signal.signal(signal.SIGWINCH, old_handler)
         changes.put(None)
         follower.join(JOIN_S)
 

@@ -43,20 +43,20 @@ def answer_at_terminal(conversation: Conversation) -> bool:
         return frozenset(call.tool_call_id for call in conversation.pending)
 
     def decide(decision: Decision) -> None:
-        asked = waiting()
+        asked_ids = waiting()
         try:
             if decision.approved:
                 conversation.confirm(decision.tool_call_ids, by=user(), scope=decision.scope)
             else:
                 conversation.reject(decision.reason, decision.tool_call_ids, by=user())
         except UsageError:
-            if {*(decision.tool_call_ids or asked)} <= waiting():
+            if {*(decision.tool_call_ids or asked_ids)} <= waiting():
                 raise
             raise AnsweredElsewhere from None
 
     def read(question: str) -> Typed:
-        asked = waiting()
-        return answer_to(question, until=lambda: not asked <= waiting())
+        asked_ids = waiting()
+        return answer_to(question, until=lambda: not asked_ids <= waiting())
 
     def read_file(path: str) -> str | None:
         runtime = conversation.runtime
@@ -82,19 +82,19 @@ def settle(
     Once the last one is answered the run goes on in its own thread, and may come to wait for other calls at any moment:
     those have not been shown, so they are not asked about here, and a yes names what it is for.
     """
-    known = {call.tool_call_id for call in waiting()}
+    known_ids = {call.tool_call_id for call in waiting()}
     one_by_one = False
-    while pending := [call for call in waiting() if call.tool_call_id in known]:
-        asked = pending[:1] if one_by_one else pending
+    while pending := [call for call in waiting() if call.tool_call_id in known_ids]:
+        calls = pending[:1] if one_by_one else pending
         try:
-            said = ask(asked, read=read, read_file=read_file)
-            if said is None:
+            decision = ask(calls, read=read, read_file=read_file)
+            if decision is None:
                 return False
-            if said == ONE_BY_ONE:
+            if decision == ONE_BY_ONE:
                 one_by_one = True
                 continue
-            names = tuple(call.tool_call_id for call in asked) if said.approved or one_by_one else None
-            decide(said._replace(tool_call_ids=names))
+            names = tuple(call.tool_call_id for call in calls) if decision.approved or one_by_one else None
+            decide(decision._replace(tool_call_ids=names))
         except AnsweredElsewhere:
             print("(It was answered elsewhere.)")
     return True
@@ -139,8 +139,8 @@ def list_or_revoke_live(conversation: Conversation, arguments: Sequence[str], te
         case []:
             list_approvals(conversation.approvals, tell)
         case ["revoke", "all"]:
-            for one in conversation.approvals:
-                conversation.revoke(one.number, by=user())
+            for approval in conversation.approvals:
+                conversation.revoke(approval.number, by=user())
             tell("No approval is in force.")
         case ["revoke", number] if number.isascii() and number.isdecimal():
             try:
@@ -157,9 +157,13 @@ def list_approvals(approvals: Sequence[Approval], tell: Callable[[str], None]) -
     """Call tell with a line for each approval."""
     if not approvals:
         tell("No approval is in force.")
-    for one in approvals:
-        exact = f": {json.dumps(one.scope.arguments, ensure_ascii=False)}" if isinstance(one.scope, ExactCall) else ""
-        tell(f"{one.number}  by {one.by}: {one.scope}{exact}")
+    for approval in approvals:
+        exact = (
+            f": {json.dumps(approval.scope.arguments, ensure_ascii=False)}"
+            if isinstance(approval.scope, ExactCall)
+            else ""
+        )
+        tell(f"{approval.number}  by {approval.by}: {approval.scope}{exact}")
 
 
 class Mode(NamedTuple):

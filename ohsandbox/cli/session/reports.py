@@ -69,23 +69,23 @@ def last_words(directory: Path) -> list[SDKEvent]:
 def tells_changes(presenter: Presenter, *, unless: Callable[[], bool]) -> Callable[[], None]:
     """Return a context for an ExitStack that reports changed files of bound workspaces; not after a second Ctrl-C."""
     directory = presenter.conversation.directory
-    kept = len(CheckpointIndex.of(directory).kept) if directory.exists() else 0
+    count_before = len(CheckpointIndex.of(directory).kept) if directory.exists() else 0
 
     def tell() -> None:
         if presenter.has_worked and not presenter.hurried and not unless():
-            line = _changed_line(directory, kept)
+            line = _changed_line(directory, count_before)
             if line is not None:
                 presenter.view.info(line)
 
     return tell
 
 
-def _changed_line(directory: Path, kept: int) -> str | None:
+def _changed_line(directory: Path, count_before: int) -> str | None:
     """Return a line with the files of bound workspaces changed since the kept-th checkpoint; None if none changed."""
-    checkpoints = CheckpointIndex.of(directory).kept[kept:]
+    checkpoints = CheckpointIndex.of(directory).kept[count_before:]
     if not checkpoints or not checkpoints[0].data.get("workspace"):
         return None
-    since = checkpoints[0].seq if kept else None
+    since = checkpoints[0].seq if count_before else None
     try:
         with diff_workspace(directory, since, ignored=False) as work:
             paths = [change.path for change in work.changes if not change.is_of_directories]
@@ -176,13 +176,13 @@ def model_names(session: RunSession) -> list[str]:
     """Return the models of the settings, of stored conversations, and of litellm's list."""
     from ohsandbox.llm.model_list import model_list  # noqa: PLC0415 - 0.03 s, for those who press Tab
 
-    known = [one.metadata.model for one in list_stored(conversations_dir())]
-    given = dict.fromkeys(filter(None, [session.given.model, session.settings.model, *known]))
+    stored_models = [conversation.metadata.model for conversation in list_stored(conversations_dir())]
+    used_models = dict.fromkeys(filter(None, [session.given.model, session.settings.model, *stored_models]))
     chat = [
         (name, entry.get("litellm_provider")) for name, entry in model_list().items() if entry.get("mode") == "chat"
     ]
-    named = sorted(name if "/" in name or not provider else f"{provider}/{name}" for name, provider in chat)
-    return [*dict.fromkeys([*given, *named])]
+    chat_models = sorted(name if "/" in name or not provider else f"{provider}/{name}" for name, provider in chat)
+    return [*dict.fromkeys([*used_models, *chat_models])]
 
 
 def _network_words(session: RunSession) -> str:
@@ -196,18 +196,20 @@ def _network_words(session: RunSession) -> str:
 def why_text(session: RunSession) -> Text:
     """Describe the last refusal, failure, stop or warning, and a remedy."""
     reader = BlockReader(Form.EVERYWHERE)
-    call, found = "", Text("Nothing was refused, and nothing failed in this conversation.")
+    call, last_problem = "", Text("Nothing was refused, and nothing failed in this conversation.")
     for event in session.conversation.events():
         for block in reader.blocks_of(event):
             match block:
                 case CallBlock(text=text):
                     call = cut(on_one_line(text), _MAX_TOOL_CHARS)
                 case ResultBlock(ok=False) | ResultBlock(is_declined=True):
-                    found = Text.assemble((f"{call}\n", "bold"), f"{block.ending or 'failed'}{_end_of(block.text)}")
-                    found.append(_remedy(session, block))
+                    last_problem = Text.assemble(
+                        (f"{call}\n", "bold"), f"{block.ending or 'failed'}{_end_of(block.text)}"
+                    )
+                    last_problem.append(_remedy(session, block))
                 case NoteBlock(text=text) if block.is_warning:
-                    found = Text(text)
-    return found
+                    last_problem = Text(text)
+    return last_problem
 
 
 def _end_of(output: str) -> str:
@@ -229,8 +231,8 @@ def _remedy(session: RunSession, result: ResultBlock) -> Text:
 
 def cost_report(session: RunSession) -> Text:
     """Return the cost by turn and in total."""
-    text, here = cost_table(session.conversation.cost), session.conversation.cost.total
-    if session.spent.tokens > here.tokens:
+    text, total_here = cost_table(session.conversation.cost), session.conversation.cost.total
+    if session.spent.tokens > total_here.tokens:
         text.append("\nThis session, with what was undone, cleared or left: ")
         text.append(f"${session.spent.cost_usd:.4f}, {session.spent.tokens:,} tokens.")
     return text
@@ -244,7 +246,7 @@ def show_tools(context: CommandContext, arguments: Sequence[str]) -> None:
     session = context.session
     tools = session.conversation.tools
     if not tools:
-        names = [one if isinstance(one, str) else one.name for one in session.conversation.agent.tools]
+        names = [tool if isinstance(tool, str) else tool.name for tool in session.conversation.agent.tools]
         context.show(Text(f"They are made with the first message, of: {safe_line(', '.join(names), limit_chars=2000)}"))
         return
     if not arguments:
@@ -265,16 +267,18 @@ def servers_text(session: RunSession) -> Text:
     """Return each MCP server with its state and the number of its tools."""
     servers = session.conversation.servers
     waiting = session.conversation.pending_servers
-    asked = "" if waiting is None else f"{len(waiting.servers)} of the repository's skills wait for your word."
+    question = "" if waiting is None else f"{len(waiting.servers)} of the repository's skills wait for your word."
     if not servers:
-        return Text(asked or 'No MCP servers. "mcpServers" in the settings, or --mcp-config FILE, names some.')
+        return Text(question or 'No MCP servers. "mcpServers" in the settings, or --mcp-config FILE, names some.')
     rows = [("SERVER", "STATE", "RUNS IN", "TOOLS", "WHY")]
-    for one in servers:
-        withheld = f"; {len(one.withheld)} withheld, they changed" if one.withheld else ""
-        why = safe_line(one.reason) + "".join(f" {safe_line(said)}" for said in one.withheld.values())
-        rows.append((safe_line(one.name), one.state.value, one.where, f"{len(one.tools)}{withheld}", why))
+    for server in servers:
+        withheld = f"; {len(server.withheld)} withheld, they changed" if server.withheld else ""
+        reason = safe_line(server.reason) + "".join(f" {safe_line(change)}" for change in server.withheld.values())
+        rows.append(
+            (safe_line(server.name), server.state.value, server.where, f"{len(server.tools)}{withheld}", reason)
+        )
     text = aligned(rows, heading=True)
-    return text.append(f"\n{asked}") if asked else text
+    return text.append(f"\n{question}") if question else text
 
 
 def secrets_text(session: RunSession) -> Text:
@@ -282,19 +286,21 @@ def secrets_text(session: RunSession) -> Text:
     names = session.conversation.secrets.names
     if not names:
         return Text("Commands have no secrets. `ohsandbox run --secret NAME` gives them a variable of yours.")
-    told = "Variables of the agent's commands, masked in what the model, the log and you are shown:"
-    return Text(f"{told} {safe_line(', '.join(names), limit_chars=2000)}")
+    heading = "Variables of the agent's commands, masked in what the model, the log and you are shown:"
+    return Text(f"{heading} {safe_line(', '.join(names), limit_chars=2000)}")
 
 
 def instructions_text(session: RunSession) -> Text:
     """Return the files whose text is in the system prompt, and their length."""
     rows = []
-    found = read_workspace_instructions(session.runtime)
-    place = f"{session.runtime.workdir.rstrip('/')}/{INSTRUCTIONS_NAME}"
-    if found:
-        rows.append((safe_line(place), f"{len(found):,} characters, from the sandbox", _first_words(found)))
+    instructions = read_workspace_instructions(session.runtime)
+    path = f"{session.runtime.workdir.rstrip('/')}/{INSTRUCTIONS_NAME}"
+    if instructions:
+        rows.append(
+            (safe_line(path), f"{len(instructions):,} characters, from the sandbox", _first_words(instructions))
+        )
     if session.settings.instructions:
         rows.append((safe_line(session.settings.instructions), "from this machine (instructions)", ""))
     if not rows:
-        return Text(safe_line(f"None. {place} is read where it is there, and the file that --instructions names."))
+        return Text(safe_line(f"None. {path} is read where it is there, and the file that --instructions names."))
     return aligned(rows)

@@ -54,17 +54,17 @@ def _row(label: str, text: str) -> list[str]:
 
 def _fields(server: SkillServer, proposed: ProposedServers) -> Iterator[tuple[str, str]]:
     """Yield the fields of the definition: the command line or URL first, then the other keys and where it runs."""
-    said = server.definition
+    definition = server.definition
     if server.config.command is not None:
         yield "command", server.command_line
-        said = {key: value for key, value in said.items() if key not in {"command", "args"}}
+        definition = {key: value for key, value in definition.items() if key not in {"command", "args"}}
     else:
-        yield "url", said.pop("url")
+        yield "url", definition.pop("url")
     for name in ("env", "headers"):
-        for variable, value in said.pop(name, {}).items():
+        for variable, value in definition.pop(name, {}).items():
             yield f"{name} {variable}", value
-    said.pop("where", None)
-    for key, value in said.items():
+    definition.pop("where", None)
+    for key, value in definition.items():
         yield key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     yield "defined in", f"{server.file}, line {server.line}"
     network = f"network {proposed.network}" if proposed.network else "its network"

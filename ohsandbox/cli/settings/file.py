@@ -30,10 +30,10 @@ def file_to_change(file: Path | None) -> tuple[Path, dict[str, Any]]:
     """Return the settings file and its values. If they come from OpenHands' file, they are written to our own file."""
     path = file or Settings.default_path()
     values = read_object(path, required=False)
-    if file is None and not path.exists() and (theirs := Settings.file_in_use()) != path:
-        values = {key: value for key, value in read_object(theirs).items() if key in Settings.model_fields}
+    if file is None and not path.exists() and (sdk_file := Settings.file_in_use()) != path:
+        values = {key: value for key, value in read_object(sdk_file).items() if key in Settings.model_fields}
         values = {key: value for key, value in values.items() if value is not None}
-        say(f"Settings were read from {theirs} so far ({SDK_FILE_NAME}); they are copied to {path}.")
+        say(f"Settings were read from {sdk_file} so far ({SDK_FILE_NAME}); they are copied to {path}.")
     return path, values
 
 

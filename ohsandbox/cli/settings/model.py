@@ -83,13 +83,13 @@ def with_kept_server(settings: Settings, directory: Path) -> Settings:
     if settings.base_url is not None:
         return settings
     try:
-        kept = (directory / SERVER_NAME).read_text(encoding="utf-8", errors="replace").strip()
+        address = (directory / SERVER_NAME).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return settings
-    if ADDRESS.fullmatch(kept) is None:
+    if ADDRESS.fullmatch(address) is None:
         return settings
-    say(f"The model is asked at {without_user(kept)}, as before; --base-url names another server.")
-    return settings.with_flags(base_url=kept)
+    say(f"The model is asked at {without_user(address)}, as before; --base-url names another server.")
+    return settings.with_flags(base_url=address)
 
 
 def without_key_of_another(settings: Settings, file: Path | None) -> Settings:
@@ -124,8 +124,8 @@ def key_source(settings: Settings) -> str | None:
             return named_variable(KEY_VARIABLE)
         return f"{key}, by the settings" if is_reference(key) else "settings"
     variables = provider_variables(model)
-    if found := next((name for name in (KEY_VARIABLE, *variables) if os.environ.get(name)), None):
-        return named_variable(found)
+    if variable := next((name for name in (KEY_VARIABLE, *variables) if os.environ.get(name)), None):
+        return named_variable(variable)
     return "none given; the server may need none" if settings.base_url or not variables else None
 
 

@@ -54,17 +54,17 @@ _READY_TOOL = {
 }
 
 
-def _ask(settings: Settings, words: str, *tools: dict[str, Any], **how: Any) -> ChatResponse:
-    told = {
+def _ask(settings: Settings, words: str, *tools: dict[str, Any], **parameters: Any) -> ChatResponse:
+    changes = {
         "num_retries": 0,
         "timeout_s": _CHECK_TIMEOUT_S,
         "total_timeout_s": _CHECK_TIMEOUT_S,
         "stream": False,
-        **how,
+        **parameters,
     }
     config = settings.llm_config()
     tokens = min(config.max_output_tokens or _MAX_ANSWER_TOKENS, _MAX_ANSWER_TOKENS)
-    model = open_model(config.model_copy(update={**told, "max_output_tokens": tokens}))
+    model = open_model(config.model_copy(update={**changes, "max_output_tokens": tokens}))
     try:
         return model.send([{"role": "user", "content": words}], tools)
     finally:
@@ -114,12 +114,12 @@ def check_model_name(settings: Settings) -> str:
         if name not in (served or ()):
             try_model(settings)
     except (ModelNotFoundError, ModelAuthenticationError) as error:
-        raise with_suggestion(error, model, [f"{provider}/{one}" for one in served or ()]) from None
+        raise with_suggestion(error, model, [f"{provider}/{name}" for name in served or ()]) from None
     except ModelRequestError:  # it knows the model, and does not take so small a request
         pass
     except OhsandboxError:  # whatever else it is, the run meets it and has its retries
-        meant = slip_in(settings)
-        return f"Model {model!r} is not on litellm's list. {meant}" if meant else ""
+        suggestion = slip_in(settings)
+        return f"Model {model!r} is not on litellm's list. {suggestion}" if suggestion else ""
     remember_model(model, settings.base_url)
     return ""
 
@@ -183,13 +183,13 @@ def models_of(provider: str) -> list[str]:
 @functools.cache
 def providers() -> frozenset[str]:
     """Return the providers in litellm's tables."""
-    named = {str(entry.get("litellm_provider")) for entry in model_list().values()}
-    named |= {name.partition("/")[0] for name in model_list() if "/" in name}
+    names = {str(entry.get("litellm_provider")) for entry in model_list().values()}
+    names |= {name.partition("/")[0] for name in model_list() if "/" in name}
     spec = importlib.util.find_spec("litellm")  # of a top-level package this imports nothing
     if spec is not None and spec.origin is not None:
         try:
             table = json.loads(Path(spec.origin).with_name(_PROVIDERS_FILE).read_bytes())
-            named |= set(table["providers"])
+            names |= set(table["providers"])
         except (OSError, ValueError, LookupError, TypeError):
             pass
-    return frozenset(named)
+    return frozenset(names)

@@ -59,9 +59,11 @@ class Answers(NamedTuple):
 
     def settings(self, values: dict[str, Any]) -> Settings:
         """Return the settings that will be written, with the key itself for the check."""
-        given = {"model": self.model, "base_url": self.base_url, "api_key": self.key or self.reference}
-        kept = {name: value for name, value in values.items() if name not in given}
-        return checked(kept | {name: value for name, value in given.items() if value is not None}, "The settings")
+        answered = {"model": self.model, "base_url": self.base_url, "api_key": self.key or self.reference}
+        other_values = {name: value for name, value in values.items() if name not in answered}
+        return checked(
+            other_values | {name: value for name, value in answered.items() if value is not None}, "The settings"
+        )
 
 
 def model_answers(how: InitOptions, values: dict[str, Any], *, person: bool) -> Answers:
@@ -89,13 +91,13 @@ def _checked(settings: Settings, answers: Answers, *, person: bool) -> Answers:
     try:
         try_model(settings)
     except OhsandboxError as error:
-        told: OhsandboxError = error
+        explained: OhsandboxError = error
         if isinstance(error, ModelError) and settings.base_url is None:
-            told = with_suggestion(error, str(answers.model))
+            explained = with_suggestion(error, str(answers.model))
         if not person:
-            raise told from None
+            raise explained from None
         print("no.")
-        print_message(told)
+        print_message(explained)
         if isinstance(error, ModelAuthenticationError):
             return answers._replace(key=None, reference=None)
         if isinstance(error, ModelNotFoundError) and answers.provider in providers() | {_OWN_SERVER}:
@@ -110,34 +112,34 @@ def _checked(settings: Settings, answers: Answers, *, person: bool) -> Answers:
 
 def _after_no_answer(answers: Answers) -> Answers:
     while True:
-        said = ask("Enter tries again, k keeps it unchecked, b begins with the provider again: ").lower()
-        if said in {"", "k", "b"}:
-            return {"": answers, "k": answers._replace(is_checked=True), "b": Answers()}[said]
+        choice = ask("Enter tries again, k keeps it unchecked, b begins with the provider again: ").lower()
+        if choice in {"", "k", "b"}:
+            return {"": answers, "k": answers._replace(is_checked=True), "b": Answers()}[choice]
 
 
-def _given(how: InitOptions) -> Answers:
+def _given(options: InitOptions) -> Answers:
     """Return the answers that the options give."""
-    provider, base_url = how.provider, how.base_url
+    provider, base_url = options.provider, options.base_url
     if provider is not None:
         provider, base_url = _provider(provider, base_url)
-    model = how.model
+    model = options.model
     if model and provider and not (model.startswith(f"{provider}/") or is_offline(model)):
         model = _with_provider(model, provider)
-    if model is None and provider is not None and how.yes and provider in USUAL_MODELS and not base_url:
+    if model is None and provider is not None and options.yes and provider in USUAL_MODELS and not base_url:
         model = _with_provider(USUAL_MODELS[provider], provider)
     if provider is None and model:
         provider = _OWN_SERVER if base_url else model.partition("/")[0] if "/" in model else None
     key = reference = None
-    if how.key_from == "-":
+    if options.key_from == "-":
         key = sys.stdin.readline().strip()
         if not key:
             raise UsageError("--key-from is '-' and stdin is empty. Pipe the key in.")
-    elif how.key_from is not None:
-        if not is_reference(how.key_from):
+    elif options.key_from is not None:
+        if not is_reference(options.key_from):
             raise UsageError("--key-from says where the key is: env:NAME, file:PATH, keyring:NAME, or - for stdin.")
-        look_up_key(how.key_from)
-        reference = how.key_from
-    elif how.yes and model:
+        look_up_key(options.key_from)
+        reference = options.key_from
+    elif options.yes and model:
         reference = _reference_of_environment(model)
     return Answers(provider, base_url, key, reference, model)
 
@@ -149,8 +151,8 @@ def _asked(answers: Answers, values: dict[str, Any]) -> Answers:
         answers = answers._replace(provider=provider, base_url=answers.base_url or base_url)
     provider = str(answers.provider)
     if answers.key is None and answers.reference is None:
-        given = _ask_key(provider, has_server=bool(answers.base_url))
-        answers = answers._replace(key=given.get("key"), reference=given.get("reference"))
+        key_answer = _ask_key(provider, has_server=bool(answers.base_url))
+        answers = answers._replace(key=key_answer.get("key"), reference=key_answer.get("reference"))
     if answers.model is None:
         answers = answers._replace(model=_ask_model(provider, has_server=bool(answers.base_url)))
     return answers
@@ -158,9 +160,9 @@ def _asked(answers: Answers, values: dict[str, Any]) -> Answers:
 
 def _ask_provider(values: dict[str, Any]) -> tuple[str, str | None]:
     usual = [*USUAL_MODELS, "openrouter", "ollama", _OWN_SERVER]
-    before = str(values.get("model") or "").partition("/")[0]
+    provider_before = str(values.get("model") or "").partition("/")[0]
     with_key = next((name for name in USUAL_MODELS if _reference_of_environment(f"{name}/")), "")
-    default = before if before in providers() else with_key or usual[0]
+    default = provider_before if provider_before in providers() else with_key or usual[0]
     print_message(f"Providers: {', '.join(usual)} (OpenAI-compatible, of your own), and all others that litellm knows.")
     while True:
         try:
@@ -169,26 +171,26 @@ def _ask_provider(values: dict[str, Any]) -> tuple[str, str | None]:
             print_message(error)
 
 
-def _provider(named: str, base_url: str | None) -> tuple[str, str | None]:
+def _provider(word: str, base_url: str | None) -> tuple[str, str | None]:
     """Return provider and address for the given word; for `server`, ask for the address."""
-    if ADDRESS.fullmatch(named):
-        return _OWN_SERVER, named
-    if named == _OWN_SERVER:
+    if ADDRESS.fullmatch(word):
+        return _OWN_SERVER, word
+    if word == _OWN_SERVER:
         while not base_url or ADDRESS.fullmatch(base_url) is None:
             if not person_present():
                 raise UsageError("--provider server needs --base-url URL, as in http://localhost:8000/v1.")
             base_url = ask("Its address, as in http://localhost:8000/v1: ")
         return _OWN_SERVER, base_url
-    if named not in providers():
-        raise UsageError(f"Unknown provider {named!r}.{did_you_mean(named, providers())}")
-    return named, base_url
+    if word not in providers():
+        raise UsageError(f"Unknown provider {word!r}.{did_you_mean(word, providers())}")
+    return word, base_url
 
 
 def _ask_key(provider: str, *, has_server: bool) -> dict[str, str | None]:
     """Return `key` or `reference`; neither if the provider needs no key or takes its credentials from elsewhere."""
-    found = None if has_server else _reference_of_environment(f"{provider}/")
-    if found and ask_with_default_yes(f"Use the key in the environment variable {found.removeprefix('env:')}?"):
-        return {"reference": found}
+    reference = None if has_server else _reference_of_environment(f"{provider}/")
+    if reference and ask_with_default_yes(f"Use the key in the environment variable {reference.removeprefix('env:')}?"):
+        return {"reference": reference}
     needs = bool(provider_variables(f"{provider}/")) and not has_server
     while True:
         key = ask_secret(f"Key for {provider} (not shown{'' if needs else '; empty for none'}): ")
@@ -201,15 +203,15 @@ def _ask_model(provider: str, *, has_server: bool) -> str:
     usual = "" if has_server else USUAL_MODELS.get(provider, "")
     hint = f" [{usual}]" if usual else ""
     while True:
-        named = ask(f"Model{hint}, ? lists what is known: ") or usual
-        if named == "?":
-            known = [] if has_server else models_of(provider)
-            more = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
+        answer = ask(f"Model{hint}, ? lists what is known: ") or usual
+        if answer == "?":
+            models = [] if has_server else models_of(provider)
+            more = f" and {len(models) - MAX_NAMED} more" if len(models) > MAX_NAMED else ""
             print_message(
-                (", ".join(name.partition("/")[2] for name in known[:MAX_NAMED]) or "No list has them.") + more
+                (", ".join(name.partition("/")[2] for name in models[:MAX_NAMED]) or "No list has them.") + more
             )
-        elif named:
-            return _with_provider(named, provider)
+        elif answer:
+            return _with_provider(answer, provider)
 
 
 def _with_provider(model: str, provider: str) -> str:
@@ -235,10 +237,10 @@ def values_to_write(values: dict[str, Any], answers: Answers, image: str | None,
         written["base_url"] = answers.base_url
     if answers.reference is not None:
         written["api_key"] = answers.reference
-    asked = {"image": image, "network": None if network == "allowlist" and "network" not in values else network}
+    new_values = {"image": image, "network": None if network == "allowlist" and "network" not in values else network}
     written |= {
         name: value
-        for name, value in asked.items()
+        for name, value in new_values.items()
         if value is not None and (name in values or value != getattr(defaults, name))
     }
     checked(written, "The settings")
@@ -262,8 +264,8 @@ def ask_for_model(settings: Settings, file: Path | None) -> Settings:
     answers = model_answers(InitOptions(settings=file), values, person=True)
     if ask_with_default_yes(f"Save this in {safe_line(path)}?"):
         write_settings(path, values_to_write(values, answers, None, None), answers)
-    given = {"model": answers.model, "base_url": answers.base_url, "api_key": answers.key or answers.reference}
-    return settings.with_flags(**given, native_tool_calling=answers.native_tools)
+    answered = {"model": answers.model, "base_url": answers.base_url, "api_key": answers.key or answers.reference}
+    return settings.with_flags(**answered, native_tool_calling=answers.native_tools)
 
 
 def ask_for_key(settings: Settings, file: Path | None) -> Settings:

@@ -41,8 +41,8 @@ def settings_of(what: RunOptions, project: UsedProject | None = None) -> Setting
         say(f"warning: --api-key is visible to every user of this machine (`ps`). {advice}")
     names = "model", "api_key", "base_url", "max_iterations", "max_time_s", "max_tokens", "max_cost_usd", "price"
     asking = "confirm", "skill_servers"
-    given = {name: getattr(what, name) for name in (*names, *asking)}
-    settings = read_settings(what.settings, project=project.layer if project else None, **given)
+    flag_values = {name: getattr(what, name) for name in (*names, *asking)}
+    settings = read_settings(what.settings, project=project.layer if project else None, **flag_values)
     settings = without_key_of_another(settings, what.settings)
     if what.mcp_config is not None or settings.mcp_config:
         settings = with_mcp_file(settings, what.mcp_config)
@@ -79,8 +79,8 @@ def settings_elsewhere(what: RunOptions, project: UsedProject | None, *, given: 
     settings = settings_of(what, project)
     if settings.model not in {None, given.model}:
         return settings
-    asked = {name: getattr(given, name) for name in _ASKED if getattr(settings, name) is None}
-    return settings.model_copy(update={"model": given.model, **asked})
+    flag_values = {name: getattr(given, name) for name in _ASKED if getattr(settings, name) is None}
+    return settings.model_copy(update={"model": given.model, **flag_values})
 
 
 def complete(settings: Settings, *, person: bool, file: Path | None = None) -> Settings:
@@ -139,14 +139,14 @@ def instructions_of(file: str | None) -> list[str]:
     """Return the file's text, labelled; nothing if no file is named."""
     if file is None:
         return []
-    what = f"Instructions file {file!r}"
+    subject = f"Instructions file {file!r}"
     try:
         data = Path(file).expanduser().read_bytes()
         text = data.decode().strip()
     except OSError as error:
-        raise UsageError(f"{what} cannot be read: {error.strerror}. Name a text file.") from None
+        raise UsageError(f"{subject} cannot be read: {error.strerror}. Name a text file.") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{what} is not UTF-8 text (byte {error.start}). Convert it.") from None
+        raise UsageError(f"{subject} is not UTF-8 text (byte {error.start}). Convert it.") from None
     if len(data) > _MAX_INSTRUCTIONS_BYTES:
-        raise UsageError(f"{what} has {len(data)} bytes, more than {_MAX_INSTRUCTIONS_BYTES}. Shorten it.")
+        raise UsageError(f"{subject} has {len(data)} bytes, more than {_MAX_INSTRUCTIONS_BYTES}. Shorten it.")
     return [f"# Instructions of the user\n{text}"] if text else []

@@ -43,8 +43,8 @@ def _looked_at(directory: Path) -> dict[str, Any]:
         with diff_workspace(directory, ignored=False) as work:
             return _block(work)
     except OhsandboxError as error:
-        told = safe_line(f"What was changed in all is not known: {error}", limit_chars=1000)
-        return {"is": "changes", "text": told, "files": [], "notes": []}
+        message = safe_line(f"What was changed in all is not known: {error}", limit_chars=1000)
+        return {"is": "changes", "text": message, "files": [], "notes": []}
 
 
 def _block(work: WorkspaceDiff) -> dict[str, Any]:
@@ -57,24 +57,31 @@ def _block(work: WorkspaceDiff) -> dict[str, Any]:
     for part in patch_of(shown, lambda name: _masked(work.store.content(name))):
         patches[part.path] = patches.get(part.path, "") + part.text.decode("utf-8", "replace")
     files = _files(shown, patches)
-    files += [_file(one, note=f"binary, {sizes_of(one).removeprefix(f'{one.word}, ')}") for one in binaries[:MAX_FILES]]
-    added, removed = (sum((one.get("difference") or {}).get(kind, 0) for one in files) for kind in ("added", "removed"))
-    notes = [safe_line(f"left out: {path}: {why}", limit_chars=MAX_PATH_CHARS) for path, why in work.left_out.items()]
-    if (more := len(texts) + len(binaries) - len(files) - sum(one.is_of_directories for one in shown)) > 0:
+    files += [
+        _file(change, note=f"binary, {sizes_of(change).removeprefix(f'{change.word}, ')}")
+        for change in binaries[:MAX_FILES]
+    ]
+    added, removed = (
+        sum((file.get("difference") or {}).get(kind, 0) for file in files) for kind in ("added", "removed")
+    )
+    notes = [
+        safe_line(f"left out: {path}: {reason}", limit_chars=MAX_PATH_CHARS) for path, reason in work.left_out.items()
+    ]
+    if (more := len(texts) + len(binaries) - len(files) - sum(change.is_of_directories for change in shown)) > 0:
         notes.append(f"{counted(more, 'more file')}: `ohsandbox diff` shows them.")
     if not work.is_whole:
         notes.append("What was done after the last checkpoint is not in this.")
-    said = f"Changed files: {len(files):,}, {counted(added, 'line')} added, {removed:,} removed"
+    summary = f"Changed files: {len(files):,}, {counted(added, 'line')} added, {removed:,} removed"
     return {
         "is": "changes",
-        "text": said if files else "No file was changed.",
+        "text": summary if files else "No file was changed.",
         "files": files,
         "notes": notes[:MAX_FILES],
     }
 
 
 def _files(changes: Sequence[FileChange], patches: dict[str, str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    files: list[dict[str, Any]] = []
     rows = 0
     for change in changes:
         if change.is_of_directories:
@@ -82,12 +89,12 @@ def _files(changes: Sequence[FileChange], patches: dict[str, str]) -> list[dict[
         lines = patch_lines(patches.get(change.path, ""))
         rows += len(lines)
         if rows > MAX_ROWS:
-            found.append(_file(change, note="too long for this page: `ohsandbox diff` shows it"))
-        elif (made := difference(change.path, lines)) is not None:
-            found.append(_file(change) | {"difference": made})
+            files.append(_file(change, note="too long for this page: `ohsandbox diff` shows it"))
+        elif (file_difference := difference(change.path, lines)) is not None:
+            files.append(_file(change) | {"difference": file_difference})
         else:
-            found.append(_file(change, note="empty, or its mode or kind alone has changed"))
-    return found
+            files.append(_file(change, note="empty, or its mode or kind alone has changed"))
+    return files
 
 
 def _file(change: FileChange, *, note: str = "") -> dict[str, Any]:
@@ -140,6 +147,6 @@ def _rows(lines: Sequence[BlockLine]) -> Iterator[Row]:
 
 def _beside(old: Sequence[BlockLine], new: Sequence[BlockLine]) -> Iterator[Row]:
     for at in range(max(len(old), len(new))):
-        left = [old[at].number or None, old[at].text] if at < len(old) else [None, None]
+        left_cells = [old[at].number or None, old[at].text] if at < len(old) else [None, None]
         right = [new[at].number or None, new[at].text] if at < len(new) else [None, None]
-        yield [*left, *right]
+        yield [*left_cells, *right]

@@ -109,10 +109,10 @@ class ConversationControl(PageControl):
         is_running = status is ConversationStatus.RUNNING
         pending = self._conversation.pending if status is ConversationStatus.WAITING_FOR_CONFIRMATION else []
         can = [*(["stop"] if is_running else []), *(["say"] if is_running or self._begin is not None else [])]
-        why = "" if "say" in can else "The terminal has the next word." if not pending else ""
+        reason = "" if "say" in can else "The terminal has the next word." if not pending else ""
         word = status.value.lower().replace("_", " ")
         question = self._question(pending) if pending else None
-        return {"status": word, "can": [*can, *(["answer"] if pending else [])], "why": why, "question": question}
+        return {"status": word, "can": [*can, *(["answer"] if pending else [])], "why": reason, "question": question}
 
     def _question(self, pending: Sequence[PendingCall]) -> dict[str, Any]:
         rows = rows_of(pending)

@@ -66,9 +66,11 @@ def hosted(
     from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
 
     control = ConversationControl(conversation, user=user, begin=begin)
-    facts = f"conversation {conversation.id}"
+    description = f"conversation {conversation.id}"
     at = at or PageAddress()
-    with PageServer(conversation.directory, control, title="", facts=facts, port=at.port, token=at.token) as server:
+    with PageServer(
+        conversation.directory, control, title="", facts=description, port=at.port, token=at.token
+    ) as server:
         at.port, at.token = server.port, server.token
         now = _Now(server.show_now)
         conversation.register_callback(now.add)
@@ -125,11 +127,11 @@ def wait_for_page(conversation: Conversation) -> bool:
     Raises:
         KeyboardInterrupt: Ctrl-C; calls without an answer stay pending.
     """
-    known = {call.tool_call_id for call in conversation.pending}
+    known_ids = {call.tool_call_id for call in conversation.pending}
     is_answered = threading.Event()
 
     def look(_event: object) -> None:
-        if known.isdisjoint(call.tool_call_id for call in conversation.pending):
+        if known_ids.isdisjoint(call.tool_call_id for call in conversation.pending):
             is_answered.set()
 
     conversation.register_callback(look)

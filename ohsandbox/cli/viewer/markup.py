@@ -49,9 +49,9 @@ def markdown(raw: str) -> list[Node]:
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt  # noqa: PLC0415 - 0.1 s, for those who look
 
-    made = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    setattr(made, "validateLink", lambda url: _LINK.fullmatch(url) is not None)  # noqa: B010 - as its pages say
-    return made
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    setattr(parser, "validateLink", lambda url: _LINK.fullmatch(url) is not None)  # noqa: B010 - as its pages say
+    return parser
 
 
 def _build(tokens: Iterable[Token], root: list[Any]) -> None:
@@ -111,16 +111,16 @@ def printed(raw: str) -> str | list[list[str]]:
         return text
     pieces: list[list[str]] = []
     style, at = _Style(), 0
-    for found in [*_SGR.finditer(raw), None]:
-        end = len(raw) if found is None else found.start()
+    for match in [*_SGR.finditer(raw), None]:
+        end = len(raw) if match is None else match.start()
         if shown := output(raw[at:end]):
             if pieces and pieces[-1][0] == style.classes:
                 pieces[-1][1] += shown
             else:
                 pieces.append([style.classes, shown])
-        if found is not None:
-            style.set(found[1])
-            at = found.end()
+        if match is not None:
+            style.set(match[1])
+            at = match.end()
     if len(pieces) > _MAX_PIECES or "".join(shown for _, shown in pieces) != text or {*_classes(pieces)} == {""}:
         return text
     return pieces
@@ -128,12 +128,12 @@ def printed(raw: str) -> str | list[list[str]]:
 
 def cut_pieces(pieces: Iterable[list[str]], length: int) -> list[list[str]]:
     """Return the pieces of the first length characters."""
-    kept = []
+    pieces_kept = []
     for classes, text in pieces:
         if length > 0:
-            kept.append([classes, text[:length]])
+            pieces_kept.append([classes, text[:length]])
         length -= len(text)
-    return kept
+    return pieces_kept
 
 
 def _classes(pieces: Iterable[list[str]]) -> Iterable[str]:
@@ -152,7 +152,7 @@ class _Style:
         return " ".join([*([f"c-{self._hue}"] if self._hue else []), *sorted(self._marks)])
 
     def set(self, parameters: str) -> None:
-        codes = [int(one[:4]) if one else 0 for one in re.split("[;:]", parameters)]
+        codes = [int(code[:4]) if code else 0 for code in re.split("[;:]", parameters)]
         while codes:
             code = codes.pop(0)
             if code in {38, 48}:
