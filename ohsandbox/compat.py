@@ -39,7 +39,7 @@ from ohsandbox.llm.chat import FunctionCall as _FunctionCall
 from ohsandbox.llm.chat import ToolCall as MessageToolCall
 from ohsandbox.llm.response_parsing import read_answer
 from ohsandbox.runtime.local import CLIRuntime
-from ohsandbox.runtime.tools import MCPAction
+from ohsandbox.runtime.tool_calls import MCPAction
 from ohsandbox.schema import Action, ErrorObservation
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool as _Spec

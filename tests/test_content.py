@@ -98,5 +98,5 @@ def test_only_default_arguments_read_the_default_limits() -> None:
     }
     assert reads == {
         "runtime/files/text.py: = DEFAULT_LIMITS.max_chars",
-        'runtime/tools.py: "description": DEFAULT_LIMITS.fill',  # for programs, which have no settings
+        'runtime/tool_calls.py: "description": DEFAULT_LIMITS.fill',  # for programs, which have no settings
     }

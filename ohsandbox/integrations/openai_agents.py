@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents import FunctionTool, ToolOutputImage, ToolOutputText
 
-from ohsandbox.integrations.tools import TOOLS, SandboxTool, sandbox_tools
+from ohsandbox.integrations.sandbox_tools import TOOLS, SandboxTool, sandbox_tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

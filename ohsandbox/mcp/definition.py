@@ -14,7 +14,7 @@ from pydantic import Field
 
 from ohsandbox.content import DEFAULT_LIMITS, OutputLimits
 from ohsandbox.mcp.content import MCPToolObservation, one_line, visible
-from ohsandbox.runtime.tools import MCPAction
+from ohsandbox.runtime.tool_calls import MCPAction
 from ohsandbox.schema import Action
 from ohsandbox.schema.execution import LAST_OUTPUT_BYTES, parse_action
 from ohsandbox.schema.models import lines_of

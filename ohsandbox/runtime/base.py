@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ohsandbox.arguments import expect
-from ohsandbox.runtime import tools
+from ohsandbox.runtime import tool_calls
 from ohsandbox.runtime.aio import AsyncLifecycle, Begun, cancellable, waited
 from ohsandbox.runtime.backend import Backend
 from ohsandbox.runtime.files import operations, transfer
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ohsandbox.runtime.process.worker import OnBytes
     from ohsandbox.runtime.results import Checkpoint
-    from ohsandbox.runtime.tools import MCPAction, MCPToolCaller
+    from ohsandbox.runtime.tool_calls import MCPAction, MCPToolCaller
     from ohsandbox.schema import Observation
 
 
@@ -280,7 +280,7 @@ class Runtime(ShellSessions, AsyncLifecycle):
 
     def get_tools(self) -> list[dict[str, Any]]:
         """Return the runtime's own tools, as in MCP's `tools/list`: execute_bash, file_read, file_write."""
-        return tools.definitions()
+        return tool_calls.definitions()
 
     def execute_tool(
         self, name: str, arguments: Mapping[str, Any], *, cancel: threading.Event | None = None
@@ -290,11 +290,11 @@ class Runtime(ShellSessions, AsyncLifecycle):
         A tool keeps its state (edits to undo, a Python kernel) until `close`. An unknown name or invalid arguments give
         an ErrorObservation. `registered_tools.names()` lists the registered ones. Setting cancel ends the call.
         """
-        return tools.execute(self, name, arguments, cancel=cancel)
+        return tool_calls.execute(self, name, arguments, cancel=cancel)
 
     def call_tool_mcp(self, action: MCPAction) -> Observation:
         """Call a tool of the sandbox's MCP servers; an unknown tool or a failed call gives an ErrorObservation."""
-        return tools.call_mcp(self.mcp, action)
+        return tool_calls.call_mcp(self.mcp, action)
 
     # --- async: each method awaited; see `aio` ----------------------------------------------------
 

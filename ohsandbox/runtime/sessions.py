@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ohsandbox.errors import UnknownSessionError, UsageError
 from ohsandbox.runtime.aio import Begun, cancellable, waited
-from ohsandbox.runtime.ports import PortForwarding
+from ohsandbox.runtime.port_forwarding import PortForwarding
 from ohsandbox.runtime.process import invocation
 from ohsandbox.runtime.process.worker import WorkerCall
 from ohsandbox.runtime.shell.shell import SessionOptions, Shell

@@ -1,4 +1,4 @@
-"""`execute_bash`: a command in the sandbox's persistent shell. `runtime.tools` runs it."""
+"""`execute_bash`: a command in the sandbox's persistent shell. `runtime.execute_bash` runs it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ohsandbox.runtime.execute_bash import IDLE_TIMEOUT_S, YIELD_S, CmdRunAction, ExecuteBashExecutor, bash_description
 from ohsandbox.runtime.results import CommandObservation
-from ohsandbox.runtime.tools import IDLE_TIMEOUT_S, YIELD_S, CmdRunAction, ExecuteBashExecutor, bash_description
 from ohsandbox.tool import BuiltInTool, CallHint, ToolAnnotations, ToolDefinition
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
-"""`file_read`: reads a text file of the sandbox, or some of its lines. `runtime.tools` runs it."""
+"""`file_read`: reads a text file of the sandbox, or some of its lines. `runtime.file_tools` runs it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ohsandbox.runtime.tools import FILE_READ_DESCRIPTION, FileReadAction, FileReadSource, read_file
+from ohsandbox.runtime.file_tools import FILE_READ_DESCRIPTION, FileReadAction, FileReadSource, read_file
 from ohsandbox.schema import TextObservation
 from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition
 

@@ -1,10 +1,10 @@
-"""`file_write`: writes a whole file of the sandbox. `runtime.tools` runs it."""
+"""`file_write`: writes a whole file of the sandbox. `runtime.file_tools` runs it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ohsandbox.runtime.tools import FILE_WRITE_DESCRIPTION, FileWriteAction, write_file
+from ohsandbox.runtime.file_tools import FILE_WRITE_DESCRIPTION, FileWriteAction, write_file
 from ohsandbox.schema import TextObservation
 from ohsandbox.tool import BuiltInTool, CallHint, FunctionExecutor, ToolAnnotations, ToolDefinition, counted_lines
 

@@ -13,7 +13,7 @@ from agents import Agent, RunConfig, Runner
 from ohsandbox import DockerRuntime, Runtime
 from ohsandbox.errors import SandboxGone
 from ohsandbox.integrations.openai_agents import ohsandbox_tools
-from ohsandbox.integrations.tools import TOOLS
+from ohsandbox.integrations.sandbox_tools import TOOLS
 from ohsandbox.testing import FakeRuntime
 from tests.integrations.scripted import PIXEL, ScriptedModel
 

@@ -15,7 +15,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from ohsandbox import DockerRuntime, Runtime, UsageError
 from ohsandbox.errors import SandboxGone
 from ohsandbox.integrations.pydantic_ai import OhsandboxToolset
-from ohsandbox.integrations.tools import TOOLS
+from ohsandbox.integrations.sandbox_tools import TOOLS
 from ohsandbox.secrets import Secrets
 from ohsandbox.testing import FakeRuntime
 from tests.integrations.scripted import PIXEL

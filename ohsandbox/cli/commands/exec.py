@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.text import hide, progress_text, safe_line, say
 from ohsandbox.cli.sandbox.network_words import blocked_told_at_end
-from ohsandbox.cli.sandbox.ports import opened_ports
 from ohsandbox.cli.sandbox.runtime import full_options, make_runtime, place_of, started_runtime, tell_kept
+from ohsandbox.cli.sandbox.sandbox_ports import opened_ports
 from ohsandbox.cli.sandbox.terminal import (
     READ_BYTES,
     Countdown,

@@ -18,8 +18,8 @@ from ohsandbox.cli import entrypoint
 from ohsandbox.cli.entrypoint import Terminated
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.text import progress_text, say
-from ohsandbox.cli.sandbox.ports import open_ports
 from ohsandbox.cli.sandbox.runtime import full_options, make_runtime, started_runtime
+from ohsandbox.cli.sandbox.sandbox_ports import open_ports
 from ohsandbox.cli.sandbox.setup_checkpoints import set_up
 from ohsandbox.errors import UsageError
 from ohsandbox.mcp_server import SandboxFactory, make_server

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.cli.options.shared import LAST
 from ohsandbox.cli.rendering.tables import open_console, print_json
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.sandbox.decision_table import decision_table
-from ohsandbox.cli.sandbox.network_words import is_allowable, target_of
+from ohsandbox.cli.sandbox.network_words import decision_table, is_allowable, target_of
 from ohsandbox.conversation.storage import find_stored
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.network.audit import audit_logs, read_decisions, remove_audit_log

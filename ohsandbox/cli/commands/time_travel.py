@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.prompts.prompt import is_agreed, person_present
-from ohsandbox.cli.rendering.changes import (
+from ohsandbox.cli.rendering.file_changes import (
     change_lines,
     coloured_patch,
     shortened,

@@ -44,7 +44,7 @@ def on_screen(begin: Callable[[Callable[[RunRequest], int]], int]) -> int:
     with Screen(history=InputHistory(state_dir() / _HISTORY_NAME, _masked)) as screen, drawn_by(screen.suspended):
         screen.show_status("starting")
         with importing():
-            from ohsandbox.cli.interactive.loop import InteractiveSession  # noqa: PLC0415 - after the first paint
+            from ohsandbox.cli.interactive.interactive_session import InteractiveSession  # noqa: PLC0415 - after the first paint
 
         screen.show_status("")
         session = InteractiveSession(screen)

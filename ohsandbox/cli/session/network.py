@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.sandbox.decision_table import decision_table
-from ohsandbox.cli.sandbox.network_words import network_words
+from ohsandbox.cli.sandbox.network_words import decision_table, network_words
 from ohsandbox.errors import UsageError
 from ohsandbox.events import ConversationStatus
 

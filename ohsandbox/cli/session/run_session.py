@@ -11,12 +11,13 @@ from ohsandbox.agent import Agent
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.sandbox.post_run_report import tell_news
+from ohsandbox.cli.sandbox.sandbox_ports import PortWatch
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.presenter import Presenter
 from ohsandbox.cli.session.reports import last_words, tells_changes
 from ohsandbox.cli.session.resume import ResumedConversation, leave_on_exit
 from ohsandbox.cli.session.sandbox import SessionSandbox, enter_sandbox
-from ohsandbox.cli.session.skill_servers import ask_about_servers
+from ohsandbox.cli.session.skill_server_question import ask_about_servers
 from ohsandbox.cli.settings.model import keep_server, with_model_of
 from ohsandbox.cli.settings.model_check import check_model_name
 from ohsandbox.cli.settings.run_settings import complete, hide_secrets, instructions_of

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ohsandbox.cli.options.shared import SandboxOptions
 from ohsandbox.cli.prompts.prompt import ask_yes_no
 from ohsandbox.cli.rendering.text import progress_text
-from ohsandbox.cli.sandbox.ports import SandboxPorts, open_ports
 from ohsandbox.cli.sandbox.runtime import make_runtime, place_of, started_runtime, tell_copy, tell_kept
+from ohsandbox.cli.sandbox.sandbox_ports import SandboxPorts, open_ports
 from ohsandbox.cli.session.resume import save_options
 from ohsandbox.cli.settings.run_settings import hide_secrets
 from ohsandbox.errors import EngineUnavailable, UsageError

@@ -14,7 +14,7 @@ from rich.text import Text
 from ohsandbox.cli.prompts.prompt import ask_yes_no, pick
 from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import cut, safe_line
-from ohsandbox.cli.sandbox.ports import forward_command, port_words
+from ohsandbox.cli.sandbox.sandbox_ports import forward_command, port_words
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session import network as session_network
 from ohsandbox.cli.session import reports as session_reports

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ohsandbox.cli.options.shared import SandboxOptions
-from ohsandbox.cli.rendering.changes import (
+from ohsandbox.cli.rendering.file_changes import (
     change_lines,
     coloured_patch,
     shortened,

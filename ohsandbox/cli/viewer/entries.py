@@ -23,9 +23,8 @@ from ohsandbox.cli.rendering.events import (
 )
 from ohsandbox.cli.rendering.lines import TextEdit, edit_lines
 from ohsandbox.cli.rendering.text import safe, safe_line
-from ohsandbox.cli.sandbox.decision_table import decision_table
-from ohsandbox.cli.sandbox.network_words import target_of
-from ohsandbox.cli.viewer.changes import difference
+from ohsandbox.cli.sandbox.network_words import decision_table, target_of
+from ohsandbox.cli.viewer.changes_entry import difference
 from ohsandbox.cli.viewer.markup import cut_pieces, markdown, printed
 from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.errors import UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.viewer.changes import changes_block
+from ohsandbox.cli.viewer.changes_entry import changes_block
 from ohsandbox.cli.viewer.entries import EntryMaker, NetworkEntries, as_script_data
 from ohsandbox.conversation.storage import StoredConversation, read_stored
 from ohsandbox.errors import LogCorruptError, UsageError

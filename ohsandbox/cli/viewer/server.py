@@ -30,7 +30,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ohsandbox.cli.rendering.text import safe_line
-from ohsandbox.cli.viewer.changes import changes_block
+from ohsandbox.cli.viewer.changes_entry import changes_block
 from ohsandbox.cli.viewer.control import PageAnswer
 from ohsandbox.cli.viewer.entries import NetworkEntries, note_block
 from ohsandbox.cli.viewer.page import LogFeed, content_policy, page

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox.agent import Agent
-from ohsandbox.cli.interactive import presenter as screen_presenter
+from ohsandbox.cli.interactive import screen_presenter
 from ohsandbox.cli.interactive.attachments import Message
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.rendering.view import PlainView

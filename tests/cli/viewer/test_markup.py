@@ -6,7 +6,7 @@ import pytest
 
 from ohsandbox.cli.rendering import text as texts
 from ohsandbox.cli.rendering.lines import BlockLine, TextEdit, edit_lines, patch_lines
-from ohsandbox.cli.viewer.changes import MAX_LINES, difference
+from ohsandbox.cli.viewer.changes_entry import MAX_LINES, difference
 from ohsandbox.cli.viewer.markup import MAX_MARKDOWN_CHARS, cut_pieces, markdown, printed
 from ohsandbox.secrets import Masker
 

@@ -16,10 +16,12 @@ from ohsandbox.errors import SandboxFileError, SandboxRefused, UsageError
 from ohsandbox.network.listeners import NetworkListeners
 from ohsandbox.runtime.docker.config.selfcheck import outside_interfaces
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
-from ohsandbox.runtime.docker.network.proxy_variables import (
+from ohsandbox.runtime.docker.network.proxy_clients import (
     JAVA_OPTIONS,
     NODE_PRELOAD_PATH,
+    POLICY_PATHS,
     PROXY_VARIABLES,
+    browser_policy,
     node_preload,
     proxy_environment,
     told_network,
@@ -282,8 +284,6 @@ class ContainerNetwork:
         """See `Backend.prepare_browser`."""
         if self._options.network != "allowlist":
             return
-        from ohsandbox.runtime.docker.network.browser_policy import POLICY_PATHS, browser_policy  # noqa: PLC0415 - most have none
-
         authorities = b"" if self._credentials is None else self._credentials.broker.certificate
         if self._options.ca_bundle is not None:
             authorities += Path(self._options.ca_bundle).expanduser().read_bytes()

@@ -27,7 +27,7 @@ from ohsandbox.runtime.docker.config.resolve import hostile_names, open_files, p
 from ohsandbox.runtime.docker.container import Container, how_it_ended
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.engine.wire import wrap
-from ohsandbox.runtime.docker.network.proxy_variables import proxy_environment
+from ohsandbox.runtime.docker.network.proxy_clients import proxy_environment
 from ohsandbox.runtime.docker.services import service_checkpoints
 from ohsandbox.runtime.docker.services.service_images import (
     ServiceImage,

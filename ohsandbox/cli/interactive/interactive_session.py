@@ -11,9 +11,10 @@ from rich.text import Text
 
 from ohsandbox import __version__
 from ohsandbox.cli.entrypoint import INTERRUPTED, explain
-from ohsandbox.cli.interactive.attachments import PERSON, Message, PersonCommand, Ran, pasted_file, with_attachments
+from ohsandbox.cli.interactive.attachments import Message, Ran, pasted_file, with_attachments
 from ohsandbox.cli.interactive.input import CommandHelp, Entry
-from ohsandbox.cli.interactive.presenter import ScreenPresenter, ScreenView
+from ohsandbox.cli.interactive.person_command import PERSON, PersonCommand
+from ohsandbox.cli.interactive.screen_presenter import ScreenPresenter, ScreenView
 from ohsandbox.cli.interactive.status_bar import StatusBar
 from ohsandbox.cli.prompts.prompt import answer_yes_no
 from ohsandbox.cli.prompts.remembered import remember, remembered

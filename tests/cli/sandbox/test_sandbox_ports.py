@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ohsandbox.cli.options.shared import SandboxOptions
-from ohsandbox.cli.sandbox import ports
-from ohsandbox.cli.sandbox.ports import PortWatch, SandboxPorts, listening_line, open_ports
+from ohsandbox.cli.sandbox import sandbox_ports
+from ohsandbox.cli.sandbox.sandbox_ports import PortWatch, SandboxPorts, listening_line, open_ports
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime import Runtime
 from ohsandbox.runtime.port_numbers import PortPair, parse_port_pair
@@ -226,8 +226,8 @@ def listening() -> Iterator[Ports]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "LOOKS_S", (0.0, 0.01, 0.02))
-    monkeypatch.setattr(ports, "SLOW_S", 0.01)
+    monkeypatch.setattr(sandbox_ports, "LOOKS_S", (0.0, 0.01, 0.02))
+    monkeypatch.setattr(sandbox_ports, "SLOW_S", 0.01)
 
 
 def test_a_server_of_the_sandbox_is_found_by_its_own_table_of_sockets() -> None:
@@ -274,7 +274,7 @@ def test_nothing_is_asked_before_a_call_and_after_its_moment(listening: Ports) -
     watch.nudge()
     assert no_look_left.wait(PATIENCE_S)
     looks = listening.looked.qsize()
-    assert 1 <= looks <= len(ports.LOOKS_S)
+    assert 1 <= looks <= len(sandbox_ports.LOOKS_S)
     watch.close()
     assert listening.looked.qsize() == looks
 

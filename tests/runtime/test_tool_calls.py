@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from ohsandbox.content import OutputLimits
-from ohsandbox.runtime import tools
-from ohsandbox.runtime.tools import ExecuteBashExecutor, FileReadAction, read_file
+from ohsandbox.runtime import tool_calls
+from ohsandbox.runtime.execute_bash import IDLE_TIMEOUT_S, YIELD_S, ExecuteBashExecutor, bash_description
+from ohsandbox.runtime.file_tools import FILE_READ_DESCRIPTION, FileReadAction, read_file
 from ohsandbox.schema import ErrorObservation, text_of
 from ohsandbox.state import ConversationState
 from ohsandbox.tool import Tool, resolve_tool
@@ -18,14 +19,14 @@ from tests.fakes import RecordingRuntime
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_runtime_describes_its_tools_as_an_agent_s_tools_are_described(number: int) -> None:
-    entry = tools.definitions()[number]
+    entry = tool_calls.definitions()[number]
     state = ConversationState(conversation_id="c", runtime=RecordingRuntime())
     [tool] = resolve_tool(Tool(name=entry["name"]), state)
     assert {key: tool.to_mcp_tool()[key] for key in entry} == entry
 
 
 def test_view_range_is_a_plain_array_of_two_integers() -> None:
-    schema = tools.definitions()[1]["inputSchema"]["properties"]["view_range"]
+    schema = tool_calls.definitions()[1]["inputSchema"]["properties"]["view_range"]
     assert {key: schema[key] for key in ("type", "items", "minItems", "maxItems")} == {
         "type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2,
     }  # fmt: skip
@@ -34,14 +35,17 @@ def test_view_range_is_a_plain_array_of_two_integers() -> None:
 def test_a_command_has_the_time_limits_and_the_length_of_the_agent_s_tool() -> None:
     runtime = RecordingRuntime()
     runtime.on_execute = lambda _: "x" * 50_000
-    text = text_of(tools.execute(runtime, "execute_bash", {"command": "make"}))
-    assert (runtime.calls[0]["yield_s"], runtime.calls[0]["idle_timeout_s"]) == (tools.YIELD_S, tools.IDLE_TIMEOUT_S)
+    text = text_of(tool_calls.execute(runtime, "execute_bash", {"command": "make"}))
+    assert (runtime.calls[0]["yield_s"], runtime.calls[0]["idle_timeout_s"]) == (
+        YIELD_S,
+        IDLE_TIMEOUT_S,
+    )
     assert "[... 20000 of 50000 characters left out here ...]" in text
 
 
 def test_the_caller_s_cancel_reaches_the_command() -> None:
     runtime, cancel = RecordingRuntime(), threading.Event()
-    tools.execute(runtime, "execute_bash", {"command": "make"}, cancel=cancel)
+    tool_calls.execute(runtime, "execute_bash", {"command": "make"}, cancel=cancel)
     assert runtime.interrupted is cancel
 
 
@@ -60,7 +64,7 @@ def test_the_caller_s_cancel_reaches_the_command() -> None:
     ],
 )
 def test_a_mistake_is_an_answer_for_the_model(name: str, arguments: dict[str, object], fact: str) -> None:
-    found = tools.execute(RecordingRuntime(), name, arguments)
+    found = tool_calls.execute(RecordingRuntime(), name, arguments)
     assert isinstance(found, ErrorObservation)
     assert fact in found.message
 
@@ -72,5 +76,5 @@ def test_the_limit_of_the_settings_is_the_one_that_cuts_and_is_described() -> No
     shown = ExecuteBashExecutor(runtime, limits=limits)(CmdRunAction(command="make"))
     assert "[... 4000 of 5000 characters left out here ...]" in shown.output
     assert "view_range [201, -1]" in read_file(runtime, FileReadAction(path="/f"), limits).text
-    assert "beyond 1000 characters" in limits.fill(tools.bash_description())
-    assert "At most 1000 characters" in limits.fill(tools.FILE_READ_DESCRIPTION)
+    assert "beyond 1000 characters" in limits.fill(bash_description())
+    assert "At most 1000 characters" in limits.fill(FILE_READ_DESCRIPTION)

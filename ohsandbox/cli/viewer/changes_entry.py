@@ -48,7 +48,7 @@ def _looked_at(directory: Path) -> dict[str, Any]:
 
 
 def _block(work: WorkspaceDiff) -> dict[str, Any]:
-    from ohsandbox.cli.rendering.changes import sizes_of, split_binaries  # noqa: PLC0415 - as above
+    from ohsandbox.cli.rendering.file_changes import sizes_of, split_binaries  # noqa: PLC0415 - as above
     from ohsandbox.timetravel.snapshots.patch import patch_of  # noqa: PLC0415 - as above
 
     texts, binaries = split_binaries(work)
