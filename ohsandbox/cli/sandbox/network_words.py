@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.tables import aligned
 from ohsandbox.cli.rendering.text import age, safe_line, size
 
 if TYPE_CHECKING:
@@ -98,6 +97,8 @@ def blocked_told_at_end(runtime: Runtime, command: str, tell: Callable[[str], No
 
 def decision_table(decisions: Iterable[NetworkDecision], *, with_age: bool = True) -> Text:
     """Return a table with a row for each host and its decision, newest first; with_age adds the age."""
+    from ohsandbox.cli.rendering.tables import aligned  # noqa: PLC0415 - loads rich's console
+
     rows: list[tuple[str, ...]] = [("HOST", "DECISION", "TIMES", "SENT", "RECEIVED", "WHY", "AGO")]
     rows += [_row(group) for group in grouped(decisions)]
     rows = [(*row[:5], *(row[6:] if with_age else ()), row[5]) for row in rows]
