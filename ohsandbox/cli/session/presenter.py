@@ -10,7 +10,7 @@ from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.text import cut
 from ohsandbox.cli.rendering.view import IMAGES_NAME, MAX_STATUS_CHARS, MODEL_WORKS
 from ohsandbox.cli.sandbox.network_words import BlockedHosts
-from ohsandbox.cli.sandbox.ports import PortWatch
+from ohsandbox.cli.sandbox.sandbox_ports import PortWatch
 from ohsandbox.conversation.run.limits import Spending
 from ohsandbox.events import EXIT, ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME

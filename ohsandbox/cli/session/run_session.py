@@ -11,7 +11,6 @@ from ohsandbox.agent import Agent
 from ohsandbox.cli.entrypoint import FAILED, INTERRUPTED, WAITING, explain
 from ohsandbox.cli.rendering.text import say
 from ohsandbox.cli.sandbox.post_run_report import tell_news
-from ohsandbox.cli.sandbox.sandbox_ports import PortWatch
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.presenter import Presenter
 from ohsandbox.cli.session.reports import last_words, tells_changes
