@@ -6,8 +6,9 @@ model client, no Docker client and no validation library.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ohsandbox.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ohsandbox.agent import Agent
@@ -120,41 +121,32 @@ __all__ = [
     "remove_sandbox",
 ]
 
-_HOMES = {
-    "agent": "Agent",
-    "conversation": "Conversation FileConversationStore RunLimits RunResult",
-    "errors": "ConversationOpenError ModelError OhsandboxError SandboxUnavailable ToolError UsageError",
-    "events": "ConversationStatus SDKEvent ToolResult",
-    "llm": "LLM ChatModel LLMConfig ReplayLLM ScriptedLLM open_model",
-    "mcp": "MCPClient",
-    "price": "ModelPrice",
-    "runtime.base": "Runtime",
-    "runtime.docker": "Build BuiltImage DockerRuntime Mount SandboxLimits Service abuild_image build_image",
-    "runtime.local": "CLIRuntime",
-    "runtime.inventory": "SandboxInfo",
-    "runtime.pool": "SandboxPool",
-    "runtime.results": "CommandObservation ExecResult",
-    "runtime.sandboxes": "afind_sandbox alist_sandboxes aremove_sandbox find_sandbox list_sandboxes remove_sandbox",
-    "schema": "Action ErrorObservation Observation TextObservation",
-    "secrets": "Secrets",
-    "settings": "Settings",
-    "state": "ConversationState",
-    "tool": "Tool ToolAnnotations ToolDefinition ToolExecutor ToolRegistry register_tool",
-    "tools.glob": "GlobObservation",
-    "tools.grep": "GrepObservation",
-    "tool_flags": "ToolFlags",
-}
-"""The public names of each module."""
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    """Import and return the public object of that name."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".agent": "Agent",
+            ".conversation": "Conversation FileConversationStore RunLimits RunResult",
+            ".errors": "ConversationOpenError ModelError OhsandboxError SandboxUnavailable ToolError UsageError",
+            ".events": "ConversationStatus SDKEvent ToolResult",
+            ".llm": "LLM ChatModel LLMConfig ReplayLLM ScriptedLLM open_model",
+            ".mcp": "MCPClient",
+            ".price": "ModelPrice",
+            ".runtime.base": "Runtime",
+            ".runtime.docker": "Build BuiltImage DockerRuntime Mount SandboxLimits Service abuild_image build_image",
+            ".runtime.local": "CLIRuntime",
+            ".runtime.inventory": "SandboxInfo",
+            ".runtime.pool": "SandboxPool",
+            ".runtime.results": "CommandObservation ExecResult",
+            ".runtime.sandboxes": "afind_sandbox alist_sandboxes aremove_sandbox find_sandbox list_sandboxes "
+            "remove_sandbox",
+            ".schema": "Action ErrorObservation Observation TextObservation",
+            ".secrets": "Secrets",
+            ".settings": "Settings",
+            ".state": "ConversationState",
+            ".tool": "Tool ToolAnnotations ToolDefinition ToolExecutor ToolRegistry register_tool",
+            ".tools.glob": "GlobObservation",
+            ".tools.grep": "GrepObservation",
+            ".tool_flags": "ToolFlags",
+        },
+    )

@@ -11,8 +11,7 @@ import copy
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import import_module
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 from ohsandbox.agent import (
@@ -33,6 +32,7 @@ from ohsandbox.agent.parsing import parse_arguments
 from ohsandbox.arguments import expect
 from ohsandbox.conversation.storage.metadata import FileConversationStore
 from ohsandbox.errors import UsageError
+from ohsandbox.lazy_names import lazy_names
 from ohsandbox.llm.capabilities import gemini_schema
 from ohsandbox.llm.chat import ChatResponse
 from ohsandbox.llm.chat import FunctionCall as _FunctionCall
@@ -89,7 +89,7 @@ _PARAMS = {
     "LLMBasedFileEditTool": "edit_file",
     "ThinkTool": "think",
 }
-"""Module constants that hold a tool's function definition, made when they are first used."""
+"""Module constants that hold a tool's function definition: a copy of its own at each use, for a caller to change."""
 
 
 # --- actions ----------------------------------------------------------------------------------------------------------
@@ -378,14 +378,6 @@ class NoOpEventBus(NamedTuple):
         """Drop the event."""
 
 
-def __getattr__(name: str) -> Any:
-    if name == "MCPClient":  # it imports fastmcp
-        return import_module("ohsandbox.mcp.client").MCPClient
-    if name in _PARAMS:
-        return _param(_PARAMS[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 __all__ = [
     "RISK_LEVELS",
     "SECURITY_RISK_DESC",
@@ -434,3 +426,10 @@ __all__ = [
     "response_to_actions",
     "to_tool_call",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {"ohsandbox.mcp.client": "MCPClient"},  # imports fastmcp: one second
+        made={name: partial(_param, tool) for name, tool in _PARAMS.items()},
+    )

@@ -362,4 +362,4 @@ def test_each_name_of_compat_stands_on_the_page() -> None:
 
 def test_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="Nonsense"):
-        _ = compat.Nonsense
+        _ = compat.Nonsense  # type: ignore[attr-defined]

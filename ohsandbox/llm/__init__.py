@@ -1,7 +1,8 @@
 """Asking a model: `LLM` through litellm, and two that need no key, `ScriptedLLM` and `ReplayLLM`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ohsandbox.lazy_names import lazy_names
 from ohsandbox.llm.chat import (
     ChatMessage,
     ChatModel,
@@ -62,11 +63,5 @@ __all__ = [
     "open_model",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the models that need no key with the first of them."""
-    if name not in {"ReplayLLM", "ScriptedLLM"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ohsandbox.llm import scripted  # noqa: PLC0415 - most conversations ask a provider
-
-    return getattr(scripted, name)
+if not TYPE_CHECKING:  # most conversations ask a provider
+    __getattr__, __dir__ = lazy_names(__name__, {".scripted": "ReplayLLM ScriptedLLM"})

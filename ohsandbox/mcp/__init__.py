@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ohsandbox.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ohsandbox.mcp.client import MCPClient
@@ -57,25 +58,19 @@ __all__ = [
     "read_mcp_config",
 ]
 
-_HOMES = {
-    "client": "MCPClient",
-    "config": "MCPConfig ServerConfig Timeouts",
-    "content": "MCPToolObservation",
-    "definition": "MCPAction MCPToolAction MCPToolDefinition MCPToolExecutor",
-    "errors": "MCPConfigError MCPError MCPProtocolError MCPRefusedError MCPServerGoneError MCPTimeoutError "
-    "MCPToolWithheldError",
-    "process": "Command SandboxTransport",
-    "server": "MCPEvent ServerState ServerStatus",
-    "servers": "MCPServers create_mcp_tools read_mcp_config",
-    "tool_pinning": "Pins",
-}
-"""The public names of each module, which is imported with the first of them: most conversations have no server."""
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    """Import and return the public object of that name."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    return value
+if not TYPE_CHECKING:  # most conversations have no server
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            ".client": "MCPClient",
+            ".config": "MCPConfig ServerConfig Timeouts",
+            ".content": "MCPToolObservation",
+            ".definition": "MCPAction MCPToolAction MCPToolDefinition MCPToolExecutor",
+            ".errors": "MCPConfigError MCPError MCPProtocolError MCPRefusedError MCPServerGoneError MCPTimeoutError "
+            "MCPToolWithheldError",
+            ".process": "Command SandboxTransport",
+            ".server": "MCPEvent ServerState ServerStatus",
+            ".servers": "MCPServers create_mcp_tools read_mcp_config",
+            ".tool_pinning": "Pins",
+        },
+    )

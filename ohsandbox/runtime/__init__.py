@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ohsandbox.lazy_names import lazy_names
 from ohsandbox.runtime.aio import to_thread
 from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.channel import Channel, Chunk, Stream
@@ -24,11 +25,5 @@ __all__ = [
     "to_thread",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Import the port classes when they are first used."""
-    if name in {"ExposedPort", "Forward"}:
-        from ohsandbox.network.tunnel import ports  # noqa: PLC0415
-
-        return getattr(ports, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a runtime without ports needs no tunnel
+    __getattr__, __dir__ = lazy_names(__name__, {"ohsandbox.network.tunnel.ports": "ExposedPort Forward"})

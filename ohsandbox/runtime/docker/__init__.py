@@ -1,8 +1,8 @@
 """Sandboxes in containers of a Docker engine."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ohsandbox.lazy_names import lazy_names
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.docker.config.container_config import SandboxLimits
 from ohsandbox.runtime.docker.runtime import DockerRuntime
@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.images.build import BuiltImage, abuild_image, build_image
 
 __all__ = ["Build", "BuiltImage", "DockerRuntime", "Mount", "SandboxLimits", "Service", "abuild_image", "build_image"]
-_OF_BUILDS = {"BuiltImage", "abuild_image", "build_image"}
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module that builds images at the first use of its names: most sandboxes use an existing image."""
-    if name not in _OF_BUILDS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.images.build"), name)
+if not TYPE_CHECKING:  # most sandboxes use an existing image
+    __getattr__, __dir__ = lazy_names(__name__, {".images.build": "BuiltImage abuild_image build_image"})
