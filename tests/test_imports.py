@@ -261,6 +261,23 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
+def test_an_import_inside_a_function_says_why() -> None:
+    """In words of its own. `app` and `app_groups` import what a command does, and their first lines say so."""
+    bare = []
+    for path in sorted(ROOT.rglob("*.py")):
+        if path.name in {"app.py", "app_groups.py"} or path.parent.name in {"_ipython_kernel", "_in_sandbox"}:
+            continue  # the latter two run in a sandbox, as scripts
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for function in ast.walk(_parsed(path)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Import | ast.ImportFrom):
+                        reason = lines[node.lineno - 1].partition("# noqa: PLC0415 - ")[2]
+                        if len(reason) < 10 or reason.startswith("as "):
+                            bare.append(f"{path.relative_to(ROOT)}:{node.lineno} {reason}")
+    assert bare == []
+
+
 @pytest.mark.parametrize("statement", ["import ohsandbox", "from ohsandbox.cli.app import app"])
 def test_a_bare_import_loads_nothing_slow(statement: str) -> None:
     assert _loaded(statement) == []

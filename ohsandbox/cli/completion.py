@@ -49,7 +49,7 @@ def sandbox_names(incomplete: str) -> list[tuple[str, str]]:
 
 def answer(app: Callable[..., Any]) -> None:
     """Print the candidates that the shell asks for in its environment variables. Errors are not printed."""
-    from typer.completion import get_completion_inspect_parameters  # noqa: PLC0415 - for Tab
+    from typer.completion import get_completion_inspect_parameters  # noqa: PLC0415 - only a press of Tab and the installation need it
 
     get_completion_inspect_parameters()  # has typer know the shells
     sys.modules["rich"] = None  # type: ignore[assignment] # "not installed": typer would load it to print plain help
@@ -60,7 +60,7 @@ def answer(app: Callable[..., Any]) -> None:
 
 def show(ctx: typer.Context, shell: Shell | None) -> None:
     """Print the completion script; shell None is the user's own."""
-    from typer.completion import show_callback  # noqa: PLC0415 - as above
+    from typer.completion import show_callback  # noqa: PLC0415 - only a press of Tab and the installation need it
 
     with contextlib.suppress(SystemExit):  # its way to return
         show_callback(ctx, ctx.command.params[0], shell or _own_shell())
@@ -68,7 +68,7 @@ def show(ctx: typer.Context, shell: Shell | None) -> None:
 
 def install(ctx: typer.Context, shell: Shell | None) -> None:
     """Write the script to the place where the shell reads it; for bash and zsh, add a line to the start-up file."""
-    from typer.completion import install_callback  # noqa: PLC0415 - as above
+    from typer.completion import install_callback  # noqa: PLC0415 - only a press of Tab and the installation need it
 
     with contextlib.suppress(SystemExit):
         install_callback(ctx, ctx.command.params[0], shell or _own_shell())

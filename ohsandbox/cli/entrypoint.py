@@ -131,7 +131,7 @@ def leave(code: int) -> NoReturn:
 
 def explain(error: BaseException) -> int:
     """Print the error's line (with --debug, its traceback too) to stderr; return its exit code."""
-    from ohsandbox.cli.rendering.text import safe  # noqa: PLC0415 - `--help` does without
+    from ohsandbox.cli.rendering.text import safe  # noqa: PLC0415 - only an error is printed with it; `--help` does without
 
     with contextlib.suppress(OSError):
         if os.environ.get(DEBUG_VARIABLE, "") not in {"", "0"}:
@@ -150,8 +150,8 @@ def code_of(error: BaseException) -> int:
 
 def line_of(error: BaseException) -> str:
     """Return fact, value and remedy on one line that is safe to print."""
-    from ohsandbox.cli.rendering.text import masked  # noqa: PLC0415 - as above
-    from ohsandbox.review_text import visible  # noqa: PLC0415 - as above
+    from ohsandbox.cli.rendering.text import masked  # noqa: PLC0415 - only an error is printed with it; `--help` does without
+    from ohsandbox.review_text import visible  # noqa: PLC0415 - only an error is printed with it; `--help` does without
 
     return visible(" ".join(re.split(r"[ \t\n]+", masked(_sentences(error)).strip(" \t\n"))))
 

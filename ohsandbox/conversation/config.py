@@ -13,6 +13,7 @@ from ohsandbox.conversation.approvals.policy import ConfirmationPolicy, approval
 from ohsandbox.conversation.environment.skill_servers import check_policy
 from ohsandbox.conversation.run.limits import RunLimits, check_price
 from ohsandbox.errors import UsageError
+from ohsandbox.llm import open_model
 from ohsandbox.secrets import Secrets, host_keys
 from ohsandbox.secrets.vault import MIN_HOST_KEY_BYTES
 from ohsandbox.settings import Settings
@@ -209,8 +210,6 @@ def _with_model(agent: Agent, settings: Settings) -> Agent:
     Raises:
         UsageError: the settings name none, or it cannot be opened.
     """
-    from ohsandbox.llm import open_model  # noqa: PLC0415 - only a run needs the model's client
-
     return agent.with_llm(open_model(settings.llm_config()))
 
 

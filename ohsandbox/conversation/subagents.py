@@ -11,6 +11,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.conversation.environment.shared_runtime import SharedRuntime
 from ohsandbox.errors import LimitReachedError, SandboxUnavailable, ToolError
 from ohsandbox.events import ConversationStatus, EventBody, SDKEvent
+from ohsandbox.llm import ModelCanceledError
 from ohsandbox.persistence import LOG_NAME
 from ohsandbox.persistence.layout import AGENTS_NAME
 from ohsandbox.private_files import make_private_dir
@@ -357,8 +358,6 @@ class AuxiliaryCompletion:
             ToolError: no more requests may be made.
             UsageError: the agent has no model.
         """
-        from ohsandbox.llm import ModelCanceledError  # noqa: PLC0415 - only a run needs the model's package
-
         llm = self._config.llm
         remaining(self._log, self._config)
         if self._canceled.is_set():

@@ -182,7 +182,7 @@ class RayExecutor:
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            import ray  # noqa: PLC0415 - an extra
+            import ray  # noqa: PLC0415 - an extra that may be missing, and slow
         except ImportError:
             raise UsageError("--engine ray needs Ray. Remedy: pip install 'ohsandbox[ray]'.") from None
         self._ray: Any = ray
@@ -292,7 +292,7 @@ class RayExecutor:
                 self._refused[node_id] = _Refusal(f"node {node_id[:12]}: {fault}", time.monotonic() + _ASK_AGAIN_S)
 
     def _worker(self, node_id: str) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - as above
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415 - an extra that may be missing, and slow
 
         return (
             self._ray.remote(NodeWorker)

@@ -302,11 +302,11 @@ class LLM:
 
 
 def _open_provider(config: LLMConfig) -> Provider:
-    from ohsandbox.llm.direct_provider import direct_provider  # noqa: PLC0415 - slow
+    from ohsandbox.llm.direct_provider import direct_provider  # noqa: PLC0415 - slow, and one of the two is enough
 
     if direct := direct_provider(config):
         return direct
-    from ohsandbox.llm.litellm_provider import LiteLLMProvider  # noqa: PLC0415 - slower
+    from ohsandbox.llm.litellm_provider import LiteLLMProvider  # noqa: PLC0415 - slow, and one of the two is enough
 
     return LiteLLMProvider(config)
 
@@ -335,7 +335,7 @@ def open_model(config: LLMConfig) -> ChatModel:
 
         return ScriptedLLM.load(source or "demo")
     if kind == "replay":
-        from ohsandbox.llm.scripted import ReplayLLM  # noqa: PLC0415 - as above
+        from ohsandbox.llm.scripted import ReplayLLM  # noqa: PLC0415 - most conversations ask a provider
 
         return ReplayLLM.load(source)
     return LLM(config)

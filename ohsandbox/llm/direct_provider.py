@@ -131,7 +131,7 @@ class DirectProvider:
         return answer.to_dict()
 
     def _litellm(self) -> Provider:
-        from ohsandbox.llm.litellm_provider import LiteLLMProvider  # noqa: PLC0415 - slow
+        from ohsandbox.llm.litellm_provider import LiteLLMProvider  # noqa: PLC0415 - slow: loads litellm
 
         with self._lock:
             self._through_litellm = self._through_litellm or LiteLLMProvider(self._config)

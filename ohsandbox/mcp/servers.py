@@ -133,9 +133,9 @@ class MCPServers:
         return "The sandbox has no network: what is downloaded first needs `--allow packages`." if has_none else ""
 
     def _client(self, name: str, server: ServerConfig, **hooks: Any) -> MCPClient:
-        from ohsandbox.mcp.client import MCPClient  # noqa: PLC0415 - fastmcp takes a second to import
-        from ohsandbox.mcp.process import Command, SandboxTransport  # noqa: PLC0415 - as above
-        from ohsandbox.mcp.remote import remote_transport  # noqa: PLC0415 - as above
+        from ohsandbox.mcp.client import MCPClient  # noqa: PLC0415 - fastmcp: one second, only with a server
+        from ohsandbox.mcp.process import Command, SandboxTransport  # noqa: PLC0415 - fastmcp: one second, only with a server
+        from ohsandbox.mcp.remote import remote_transport  # noqa: PLC0415 - fastmcp: one second, only with a server
 
         transport: ClientTransport
         if server.command is None:
@@ -148,7 +148,7 @@ class MCPServers:
 
     def _the_host(self) -> Runtime:
         """Return the runtime for servers on the host, with a reduced environment and without confinement."""
-        from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - rarely needed
+        from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - few servers run on the host
 
         with self._guard:
             if self._host is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import path_below
 from ohsandbox.private_files import open_regular
+from ohsandbox.runtime.build_options import Build, checked
 from ohsandbox.runtime.service_options import Service, check_services
 from ohsandbox.strict_yaml import InvalidYaml, YamlFile, amount, parse_yaml
 from ohsandbox.text import did_you_mean
@@ -245,8 +246,6 @@ class _ComposeReader:
         told = {"context": told} if isinstance(told, str) else _mapping(told)
         for key in told.keys() - {"context", "dockerfile", "args", "target"}:
             self._refuse(("build", str(key)), "is not taken")
-        from ohsandbox.runtime.build_options import Build, checked  # noqa: PLC0415 - few files build
-
         try:
             directory = self._path.parent
             context = path_below(self._text(("build",), told.get("context", ".")), directory, self._root, "build")

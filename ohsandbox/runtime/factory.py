@@ -53,7 +53,7 @@ class BackendInfo(NamedTuple):
 
 
 def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runtime:
-    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - docker: only for the Docker backend
 
     container, joins = settings.container, settings.attach is not None
     return DockerRuntime(
@@ -88,7 +88,7 @@ def _create_docker(settings: RuntimeSettings, progress: Progress | None) -> Runt
 
 def _limits(container: ContainerOptions) -> SandboxLimits | None:
     """Return the limits that the options name; None if they name none."""
-    from ohsandbox.runtime.docker import SandboxLimits  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker import SandboxLimits  # noqa: PLC0415 - docker: only for the Docker backend
 
     named = {limit.field: getattr(container, name) for name, limit in RESOURCE_LIMITS.items()}
     given = {field: value for field, value in named.items() if value is not None}
@@ -98,7 +98,7 @@ def _limits(container: ContainerOptions) -> SandboxLimits | None:
 
 
 def _docker_elsewhere() -> str | None:
-    from ohsandbox.runtime.docker.engine.connection import find  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.engine.connection import find  # noqa: PLC0415 - docker: only for the Docker backend
 
     address = find(os.environ)
     return None if address.is_local else address.url
@@ -106,7 +106,7 @@ def _docker_elsewhere() -> str | None:
 
 def container_of(image: str | None, options: Mapping[str, Any]) -> Runtime:
     """Return a `DockerRuntime` with these arguments, not started; raises the errors of its constructor."""
-    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.docker import DockerRuntime  # noqa: PLC0415 - docker: only for the Docker backend
 
     return DockerRuntime(image, **options)
 
@@ -119,7 +119,7 @@ def _is_mapped(settings: RuntimeSettings) -> bool:
 
 
 def _create_local(settings: RuntimeSettings, _progress: Progress | None) -> Runtime:
-    from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - as above
+    from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - only for the backend of this machine
 
     if len(settings.workspaces) > 1:
         raise UsageError("--runtime cli works in one workspace. Remedy: name one, or use --runtime docker.")
@@ -172,7 +172,7 @@ def build_digest(build: Build) -> str:
         UsageError: there is no Dockerfile, or the files cannot be sent.
         OSError: a file cannot be read.
     """
-    from ohsandbox.runtime.docker.images.build import digest_to_trust  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.images.build import digest_to_trust  # noqa: PLC0415 - docker: only for the Docker backend
 
     return digest_to_trust(checked(build))
 
@@ -183,7 +183,7 @@ def check_mount(text: str) -> None:
     Raises:
         UsageError: it is not a mount, or its source must not be bound.
     """
-    from ohsandbox.runtime.docker.mounts.bind_mounts import vetted  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.mounts.bind_mounts import vetted  # noqa: PLC0415 - docker: only for the Docker backend
 
     vetted([], [Mount.parse(text)])
 
@@ -194,6 +194,6 @@ def open_inventory() -> Inventory:
     Raises:
         EngineUnavailable: no engine answers.
     """
-    from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory  # noqa: PLC0415 - only who uses docker imports it
+    from ohsandbox.runtime.docker.inventory.docker_inventory import DockerInventory  # noqa: PLC0415 - docker: only for the Docker backend
 
     return DockerInventory()

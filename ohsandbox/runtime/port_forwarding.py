@@ -94,7 +94,7 @@ class PortForwarding(RecoveringBackend):
         """The ports, created at first use: most sandboxes need none, and the import takes 20 ms."""
         with self._lock:
             if self._ports_made is None:
-                from ohsandbox.network.tunnel.ports import Ports  # noqa: PLC0415
+                from ohsandbox.network.tunnel.ports import Ports  # noqa: PLC0415 - most runtimes forward no port
 
                 self._ports_made = Ports(self._open_connector, self._on_connection)
             return self._ports_made
@@ -130,7 +130,7 @@ def open_connector(runtime: Runtime) -> tuple[Channel, str]:
     Raises:
         SandboxUnavailable: the sandbox cannot run it.
     """
-    from ohsandbox.network.programs import program  # noqa: PLC0415 - as `Runtime._ports`
+    from ohsandbox.network.programs import program  # noqa: PLC0415 - most runtimes forward no port
 
     machine = runtime.snippet(b"uname -m").stdout.decode(errors="replace").strip() or platform.machine()
     if (data := program(machine)) is None:

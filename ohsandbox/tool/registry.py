@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ohsandbox import __version__
 from ohsandbox.arguments import ConfigModel, expect, suggests_names
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.runtime.registered_tools import RegisteredTools
@@ -239,8 +240,6 @@ def _origin_of(entry: Registrable) -> Origin:
     module = getattr(made_in, "__module__", None) or "unknown"
     if module.partition(".")[0] != OWN:
         return Origin(module)
-    from ohsandbox import __version__  # noqa: PLC0415 - the package's own name, once it is loaded
-
     return Origin(OWN, __version__)
 
 

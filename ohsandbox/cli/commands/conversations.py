@@ -40,6 +40,7 @@ from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import LogFollower, encode_record, holder_of, repair_log, stream_events
 from ohsandbox.private_files import new_file, opened_dir
+from ohsandbox.runtime.factory import open_inventory
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
@@ -137,8 +138,6 @@ def _containers() -> dict[str, str]:
     states: dict[str, str] = {}
 
     def ask() -> None:
-        from ohsandbox.runtime.factory import open_inventory  # noqa: PLC0415 - 0.1 s, in this thread's time
-
         try:
             with open_inventory() as inventory:
                 listed = inventory.list_sandboxes()
@@ -406,8 +405,8 @@ def view_conversation(
 
 def _serve(directory: Path, *, port: int, opens: bool | None) -> int:
     """Serve the page until Ctrl-C. If a run with `--view` has the conversation open, print its address instead."""
-    from ohsandbox.cli.viewer.control import PageControl  # noqa: PLC0415 - a file needs no server
-    from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
+    from ohsandbox.cli.viewer.control import PageControl  # noqa: PLC0415 - only `view --serve` needs a server
+    from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - only `view --serve` needs a server
 
     if (address := hosted_at(directory)) is not None:
         page_address = address

@@ -89,13 +89,13 @@ def run_tasks(paths: Sequence[Path], how: EvalOptions, what: RunOptions) -> int:
             _report(how)
             say("The same command goes on with the trials that are left.")
         raise
-    from ohsandbox.cli.commands.eval_reports import exit_code  # noqa: PLC0415 - as in _report
+    from ohsandbox.cli.commands.eval_reports import exit_code  # noqa: PLC0415 - slow, imported while the first trials begin
 
     return exit_code(_report(how), how.min_pass_rate)
 
 
 def _report(how: EvalOptions) -> Report:
-    from ohsandbox.cli.commands.eval_reports import report_results  # noqa: PLC0415 - imported while the first trials begin
+    from ohsandbox.cli.commands.eval_reports import report_results  # noqa: PLC0415 - slow, imported while the first trials begin
 
     return report_results([how.output])
 
@@ -209,9 +209,9 @@ def _refuse(agent: str, names: Iterable[str]) -> None:
 
 
 def _own(what: RunOptions) -> OhsandboxAgent:
-    from ohsandbox.cli.settings.model_check import check_model_name  # noqa: PLC0415 - other agents do without, and it is slow
-    from ohsandbox.cli.settings.run_settings import complete, instructions_of, settings_of  # noqa: PLC0415 - as above
-    from ohsandbox.evaluation.agents.own import OhsandboxAgent  # noqa: PLC0415 - as above
+    from ohsandbox.cli.settings.model_check import check_model_name  # noqa: PLC0415 - slow, and other agents ask no model from here
+    from ohsandbox.cli.settings.run_settings import complete, instructions_of, settings_of  # noqa: PLC0415 - slow, and other agents ask no model from here
+    from ohsandbox.evaluation.agents.own import OhsandboxAgent  # noqa: PLC0415 - slow, and other agents ask no model from here
 
     settings = complete(settings_of(what), person=False)
     if told := check_model_name(settings):
@@ -221,8 +221,8 @@ def _own(what: RunOptions) -> OhsandboxAgent:
 
 
 def _replay(what: RunOptions, directory: Path) -> ReplayAgent:
-    from ohsandbox.cli.settings.run_settings import settings_of  # noqa: PLC0415 - as above
-    from ohsandbox.evaluation.agents.own import ReplayAgent  # noqa: PLC0415 - as above
+    from ohsandbox.cli.settings.run_settings import settings_of  # noqa: PLC0415 - slow, and only the agent `replay` needs it
+    from ohsandbox.evaluation.agents.own import ReplayAgent  # noqa: PLC0415 - slow, and only the agent `replay` needs it
 
     return ReplayAgent(directory, settings_of(what))
 

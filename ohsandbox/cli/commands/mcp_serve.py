@@ -126,7 +126,7 @@ def _instructions(full: SandboxOptions) -> str:
 
 
 def _serve_stdio(server: Server[SandboxSession]) -> int:
-    from ohsandbox.mcp_server.stdio import serve_stdio  # noqa: PLC0415 - one of the two
+    from ohsandbox.mcp_server.stdio import serve_stdio  # noqa: PLC0415 - only without --http
 
     if entrypoint.closed_streams & {0, 1}:
         raise UsageError("stdin or stdout is closed. Start this as an MCP client does, or with --http.")
@@ -137,7 +137,7 @@ def _serve_stdio(server: Server[SandboxSession]) -> int:
 
 
 def _serve_http(server: Server[SandboxSession], what: ServeOptions) -> int:
-    from ohsandbox.mcp_server.http import HttpGuard, HttpSessions, ListenAddress, is_loopback, listening, serve_http  # noqa: PLC0415 - one of the two
+    from ohsandbox.mcp_server.http import HttpGuard, HttpSessions, ListenAddress, is_loopback, listening, serve_http  # noqa: PLC0415 - only with --http
 
     wanted = ListenAddress.parse(str(what.http))
     token = _token(what.token) or secrets.token_urlsafe(32)

@@ -89,7 +89,7 @@ def _settings_of_resumed(settings: Settings, options: RunOptions, resumed: Resum
         settings = with_model_of(settings, resumed.model).with_flags(**model_flags)
         settings = with_kept_server(settings, conversations_dir() / resumed.id)
     if options.confirm is None:
-        from ohsandbox.cli.session.approvals import kept_policy  # noqa: PLC0415 - as `_work`
+        from ohsandbox.cli.session.approvals import kept_policy  # noqa: PLC0415 - slow, and the sandbox starts meanwhile
 
         settings = settings.with_flags(confirm=kept_policy(conversations_dir() / resumed.id))
     return settings
@@ -101,7 +101,7 @@ def _chosen(options: RunOptions) -> str:
     Raises:
         UsageError: nobody is there to choose, nothing can be resumed, or the person left.
     """
-    from ohsandbox.cli.session.travel import resumable, row_of  # noqa: PLC0415 - as `_work`
+    from ohsandbox.cli.session.travel import resumable, row_of  # noqa: PLC0415 - slow, and the sandbox starts meanwhile
 
     if not person_present(no_tui=options.headless):
         raise UsageError("--resume needs an ID where nobody can choose. --autoresume takes the newest.")
@@ -128,5 +128,5 @@ def run_demo(asked: SandboxOptions, *, no_tui: bool, work: Callable[[RunRequest]
 
 def _work(run: RunRequest) -> int:
     with importing():
-        from ohsandbox.cli.commands.plain_run import work_plainly  # noqa: PLC0415 - the sandbox starts meanwhile
+        from ohsandbox.cli.commands.plain_run import work_plainly  # noqa: PLC0415 - slow, and the sandbox starts meanwhile
     return work_plainly(run)

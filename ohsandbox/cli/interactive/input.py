@@ -44,8 +44,8 @@ class InputHistory(History):
 
     def store_string(self, string: str) -> None:
         """Append a text. A failure is ignored, as it must not stop a person's work."""
-        from ohsandbox.errors import OhsandboxError  # noqa: PLC0415 - nothing of ohsandbox before the first paint
-        from ohsandbox.private_files import open_regular, write_all, write_atomically  # noqa: PLC0415 - as above
+        from ohsandbox.errors import OhsandboxError  # noqa: PLC0415 - nothing of ohsandbox is imported before the first paint
+        from ohsandbox.private_files import open_regular, write_all, write_atomically  # noqa: PLC0415 - nothing of ohsandbox is imported before the first paint
 
         text = self._mask(string)
         if text.startswith(" ") or len(text) > MAX_ENTRY_CHARS:

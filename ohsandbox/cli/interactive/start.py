@@ -37,14 +37,14 @@ def run_interactive(what: RunOptions, where: SandboxOptions) -> int:
 def on_screen(begin: Callable[[Callable[[RunRequest], int]], int]) -> int:
     """Call begin with a function that works on the interactive screen; return the exit code."""
     with importing():
-        from ohsandbox.cli.interactive.input import InputHistory  # noqa: PLC0415 - prompt_toolkit, at a terminal only
-        from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - as above
-        from ohsandbox.paths import state_dir  # noqa: PLC0415 - as above
+        from ohsandbox.cli.interactive.input import InputHistory  # noqa: PLC0415 - only at a terminal, after the first paint
+        from ohsandbox.cli.interactive.screen import Screen  # noqa: PLC0415 - only at a terminal, after the first paint
+        from ohsandbox.paths import state_dir  # noqa: PLC0415 - only at a terminal, after the first paint
 
     with Screen(history=InputHistory(state_dir() / _HISTORY_NAME, _masked)) as screen, drawn_by(screen.suspended):
         screen.show_status("starting")
         with importing():
-            from ohsandbox.cli.interactive.interactive_session import InteractiveSession  # noqa: PLC0415 - after the first paint
+            from ohsandbox.cli.interactive.interactive_session import InteractiveSession  # noqa: PLC0415 - only at a terminal, after the first paint
 
         screen.show_status("")
         session = InteractiveSession(screen)
@@ -57,7 +57,7 @@ def on_screen(begin: Callable[[Callable[[RunRequest], int]], int]) -> int:
 
 
 def _masked(text: str) -> str:
-    from ohsandbox.cli.rendering.text import masked  # noqa: PLC0415 - as above
+    from ohsandbox.cli.rendering.text import masked  # noqa: PLC0415 - only at a terminal, after the first paint
 
     return masked(text)
 

@@ -252,10 +252,10 @@ def pick(title: str, rows: Sequence[str]) -> int | None:
 
     Use it only for choices that can be undone or are confirmed later.
     """
-    from prompt_toolkit.application import create_app_session  # noqa: PLC0415 - 0.1 s, for those who choose
-    from prompt_toolkit.key_binding import KeyBindings  # noqa: PLC0415 - as above
-    from prompt_toolkit.output import create_output  # noqa: PLC0415 - as above
-    from prompt_toolkit.shortcuts import choice  # noqa: PLC0415 - as above
+    from prompt_toolkit.application import create_app_session  # noqa: PLC0415 - 0.1 s, only for a person who chooses
+    from prompt_toolkit.key_binding import KeyBindings  # noqa: PLC0415 - 0.1 s, only for a person who chooses
+    from prompt_toolkit.output import create_output  # noqa: PLC0415 - 0.1 s, only for a person who chooses
+    from prompt_toolkit.shortcuts import choice  # noqa: PLC0415 - 0.1 s, only for a person who chooses
 
     keys = KeyBindings()
 

@@ -148,7 +148,7 @@ def started_runtime(
         if start is not None:
             start()
         else:
-            from ohsandbox.conversation.environment.conversation_environment import ResumeState, resume_runtime  # noqa: PLC0415 - slow
+            from ohsandbox.conversation.environment.conversation_environment import ResumeState, resume_runtime  # noqa: PLC0415 - slow: loads the conversation
 
             resume_runtime(runtime, past or ResumeState())
     except EngineUnavailable as error:

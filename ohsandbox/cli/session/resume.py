@@ -53,7 +53,7 @@ def find_resumed(wanted: str | None, asked: SandboxOptions) -> ResumedConversati
     Raises:
         UsageError: no conversation or several match, or the options would separate it from its files.
     """
-    from ohsandbox.conversation.storage import find_conversation, read_stored  # noqa: PLC0415 - slow
+    from ohsandbox.conversation.storage import find_conversation, read_stored  # noqa: PLC0415 - slow: loads the conversation
 
     root = conversations_dir()
     conversation_id = find_conversation(root, wanted)

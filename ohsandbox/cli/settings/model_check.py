@@ -106,7 +106,7 @@ def check_model_name(settings: Settings) -> str:
     if is_offline(model) or settings.custom_llm_provider or _is_known(settings):
         return ""
     config = settings.llm_config()
-    from ohsandbox.llm.direct_provider import served_models  # noqa: PLC0415 - slow
+    from ohsandbox.llm.direct_provider import served_models  # noqa: PLC0415 - slow: loads httpx and the model's client
 
     served = None
     try:

@@ -211,7 +211,7 @@ def trust_directory(directory: Path | None, *, yes: bool) -> int:
 def list_trusted(*, as_json: bool) -> int:
     """Print the trusted directories, and whether each file is unchanged."""
     rows = [(one, _state(one.directory, one.digest)) for one in trusted()]
-    from ohsandbox.cli.rendering.tables import print_json, print_table  # noqa: PLC0415 - as in `_row`
+    from ohsandbox.cli.rendering.tables import print_json, print_table  # noqa: PLC0415 - slow: it imports rich
 
     if as_json:
         print_json({"directory": str(one.directory), "trusted_at": one.at, "state": state} for one, state in rows)
@@ -264,8 +264,8 @@ def _rows(project: Project, wide: dict[str, Any]) -> Iterator[str]:
 def _row(label: str, value: Any) -> Iterator[str]:
     """Yield a label and its value behind the gutters, each command of a list on rows of its own."""
     # it imports the conversation, and most files are not asked about
-    from ohsandbox.cli.prompts.approval_prompt import NAMED, folded, named_rows  # noqa: PLC0415
-    from ohsandbox.cli.rendering.tables import open_console  # noqa: PLC0415
+    from ohsandbox.cli.prompts.approval_prompt import NAMED, folded, named_rows  # noqa: PLC0415 - slow: it imports the conversation and rich
+    from ohsandbox.cli.rendering.tables import open_console  # noqa: PLC0415 - slow: it imports the conversation and rich
 
     named = [f"{name} = {one}" for name, one in value.items()] if isinstance(value, dict) else [value]
     items = value if isinstance(value, list | tuple) else named

@@ -56,7 +56,7 @@ def settings_of(what: RunOptions, project: UsedProject | None = None) -> Setting
 def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
     """Add the servers of a file to the settings; a server of the same name replaces the settings' own."""
     from ohsandbox.mcp import MCPConfig, MCPConfigError, read_mcp_config  # noqa: PLC0415 - few runs have servers
-    from ohsandbox.mcp.config import merged  # noqa: PLC0415 - as above
+    from ohsandbox.mcp.config import merged  # noqa: PLC0415 - few runs have servers
 
     config = MCPConfig.parse(settings.mcp_config or {})
     if file is None:

@@ -37,7 +37,7 @@ def changes_block(directory: Path) -> dict[str, Any] | None:
 
 
 def _looked_at(directory: Path) -> dict[str, Any]:
-    from ohsandbox.timetravel.workspace_diff import diff_workspace  # noqa: PLC0415 - what it needs is slow to import
+    from ohsandbox.timetravel.workspace_diff import diff_workspace  # noqa: PLC0415 - slow, and only a page with changes needs it
 
     try:
         with diff_workspace(directory, ignored=False) as work:
@@ -48,8 +48,8 @@ def _looked_at(directory: Path) -> dict[str, Any]:
 
 
 def _block(work: WorkspaceDiff) -> dict[str, Any]:
-    from ohsandbox.cli.rendering.file_changes import sizes_of, split_binaries  # noqa: PLC0415 - as above
-    from ohsandbox.timetravel.snapshots.patch import patch_of  # noqa: PLC0415 - as above
+    from ohsandbox.cli.rendering.file_changes import sizes_of, split_binaries  # noqa: PLC0415 - slow, and only a page with changes needs it
+    from ohsandbox.timetravel.snapshots.patch import patch_of  # noqa: PLC0415 - slow, and only a page with changes needs it
 
     texts, binaries = split_binaries(work)
     shown = texts[:MAX_FILES]

@@ -62,8 +62,8 @@ def hosted(
     Raises:
         UsageError: the port cannot be opened.
     """
-    from ohsandbox.cli.viewer.control import ConversationControl  # noqa: PLC0415 - 0.2 s, for who wants a page
-    from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - as above
+    from ohsandbox.cli.viewer.control import ConversationControl  # noqa: PLC0415 - 0.2 s, only for `--view`
+    from ohsandbox.cli.viewer.server import PageServer  # noqa: PLC0415 - 0.2 s, only for `--view`
 
     control = ConversationControl(conversation, user=user, begin=begin)
     description = f"conversation {conversation.id}"

@@ -168,7 +168,7 @@ def approval_filter_of(
     if isinstance(policy, _NeverConfirm):
         return None
     if (analysis := analyzer) is None:
-        from ohsandbox.conversation.approvals.rules.analyzers import default_analyzer  # noqa: PLC0415 - as above
+        from ohsandbox.conversation.approvals.rules.analyzers import default_analyzer  # noqa: PLC0415 - a run that asks nobody loads no rules
 
         analysis = default_analyzer(workdir, keeps_files=keeps_files)
 

@@ -41,7 +41,7 @@ class ObservedConversation:
         Raises:
             LogCorruptError: the log is damaged.
         """
-        from ohsandbox.conversation.cost import ConversationCost, cost_of  # noqa: PLC0415 - for who asks
+        from ohsandbox.conversation.cost import ConversationCost, cost_of  # noqa: PLC0415 - only needed when somebody asks for the cost
 
         return cost_of(self._log.directory) if (self._log.directory / LOG_NAME).exists() else ConversationCost(())
 
@@ -49,7 +49,7 @@ class ObservedConversation:
     def context(self) -> ContextUse:
         """How much of the model's context window its last request took."""
         llm = self._config.agent.llm
-        from ohsandbox.conversation.cost import ContextUse  # noqa: PLC0415 - for who asks
+        from ohsandbox.conversation.cost import ContextUse  # noqa: PLC0415 - only needed when somebody asks for the cost
 
         return ContextUse(self._log.history.prompt_tokens, None if llm is None else llm.context_tokens)
 

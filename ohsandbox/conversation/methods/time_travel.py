@@ -73,7 +73,7 @@ class TimeTravel(ABC):
             UsageError: there are fewer turns, their files were not kept, or a run is active.
             SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
         """
-        from ohsandbox.timetravel import undo as undoing  # noqa: PLC0415 - as in `fork`
+        from ohsandbox.timetravel import undo as undoing  # noqa: PLC0415 - a run that never goes back loads none of it
 
         expect("turns", turns, int, optional=False)
         self._check_idle("Stop it first.")
@@ -91,7 +91,7 @@ class TimeTravel(ABC):
             UsageError: `undo` did not make this one, that one was deleted, or a run is active.
             SandboxUnavailable: the engine is unavailable, or has lost the checkpoint.
         """
-        from ohsandbox.timetravel import undo as undoing  # noqa: PLC0415 - as in `fork`
+        from ohsandbox.timetravel import undo as undoing  # noqa: PLC0415 - a run that never goes back loads none of it
 
         self._check_idle("Stop it first.")
         plan = undoing.plan_redo(self._log.directory)
@@ -115,8 +115,8 @@ class TimeTravel(ABC):
             UsageError: the files at one of them were not kept, or git is not installed.
             SandboxUnavailable: the engine that has the files is unavailable.
         """
-        from ohsandbox.timetravel.snapshots.patch import patch_of  # noqa: PLC0415 - as in `fork`
-        from ohsandbox.timetravel.workspace_diff import diff_workspace  # noqa: PLC0415 - as in `fork`
+        from ohsandbox.timetravel.snapshots.patch import patch_of  # noqa: PLC0415 - a run that never goes back loads none of it
+        from ohsandbox.timetravel.workspace_diff import diff_workspace  # noqa: PLC0415 - a run that never goes back loads none of it
 
         first, last = (None if event is None else _seq_of(event) for event in (since, until))
         with diff_workspace(self._log.directory, first, last) as work:

@@ -13,6 +13,7 @@ from ohsandbox.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
+from ohsandbox.llm import Usage
 from ohsandbox.persistence.reading import LogFollower
 from ohsandbox.tools import arguments_of, hint_of
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.events import SDKEvent
-    from ohsandbox.llm import Usage
     from ohsandbox.persistence.log import LogPosition
 
 
@@ -72,8 +72,6 @@ class RunResult:
     @cached_property
     def usage(self) -> Usage:
         """The tokens of the run's requests to the model, including those of sub-agents and of tools."""
-        from ohsandbox.llm import Usage  # noqa: PLC0415 - loaded by the run
-
         used = [event.data.get("usage") or {} for event in self.events]
         return Usage(**{name: sum(usage.get(name) or 0 for usage in used) for name in Usage.model_fields})
 

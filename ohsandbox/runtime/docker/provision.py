@@ -206,7 +206,7 @@ def _service_images(
     """Return the images of the services by name."""
     if not options.services:
         return {}
-    from ohsandbox.runtime.docker.services.service_images import find_images  # noqa: PLC0415 - few sandboxes have any
+    from ohsandbox.runtime.docker.services.service_images import find_images  # noqa: PLC0415 - few sandboxes have services
 
     return find_images(engine, options.services, checkpoint=checkpoint, progress=progress, cancel=cancel)
 

@@ -337,7 +337,7 @@ class DockerRuntime(ContainerRuntime):
         Raises:
             SandboxUnavailable: the sandbox is gone.
         """
-        from ohsandbox.runtime.docker.monitoring import usage  # noqa: PLC0415 - for who asks
+        from ohsandbox.runtime.docker.monitoring import usage  # noqa: PLC0415 - only needed when somebody asks for the usage
 
         return usage.parse(self.snippet(usage.READ).stdout)
 

@@ -171,7 +171,7 @@ def translate(pattern: str) -> tuple[str, bool] | None:
     None for a comment, an empty line and a malformed rule. The whole path must match, so `a/**` has to be `a/**/*`.
     """
     from pathspec.patterns.gitignore import GitIgnorePatternError  # noqa: PLC0415 - most runs search for nothing
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # noqa: PLC0415 - as above
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern  # noqa: PLC0415 - most runs search for nothing
 
     try:
         translated, excludes = GitIgnoreSpecPattern.pattern_to_regex(pattern)

@@ -292,7 +292,7 @@ def _addresses(rules: Sequence[str]) -> tuple[str, ...]:
         UsageError: an entry is neither a host nor an address.
     """
     from ohsandbox.network.open_addresses import parse_exception  # noqa: PLC0415 - most sandboxes have no network
-    from ohsandbox.network.policy import parse_rule  # noqa: PLC0415
+    from ohsandbox.network.policy import parse_rule  # noqa: PLC0415 - most sandboxes have no network
 
     addresses: list[str] = []
     for rule in rules:

@@ -169,9 +169,9 @@ def find(environ: Mapping[str, str]) -> EngineAddress:
     Raises:
         UsageError: the address is malformed, or names a context that does not exist.
     """
-    from docker.context import ContextAPI  # noqa: PLC0415 - 0.14 s, needed only with an engine
-    from docker.context.config import get_current_context_name  # noqa: PLC0415
-    from docker.utils import kwargs_from_env  # noqa: PLC0415
+    from docker.context import ContextAPI  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
+    from docker.context.config import get_current_context_name  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
+    from docker.utils import kwargs_from_env  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
 
     with _usage_errors():
         if environ.get("DOCKER_HOST"):
@@ -202,9 +202,9 @@ def _usage_errors() -> Iterator[None]:
 
 def _client(address: EngineAddress, on_reconnect: Callable[[str], object] | None) -> Any:
     """Return docker-py's client of an address; a request with the engine's API version needs `_negotiate` first."""
-    import docker  # noqa: PLC0415
-    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
-    from docker.utils import parse_host  # noqa: PLC0415
+    import docker  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
+    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
+    from docker.utils import parse_host  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
 
     with _usage_errors():
         url = parse_host(address.url, tls=bool(address.tls))
@@ -259,8 +259,8 @@ def _checked_version(answer: Any, address: EngineAddress) -> str:
     Raises:
         EngineUnavailable: the server is not an engine, or is too old for docker-py.
     """
-    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415
-    from docker.utils import version_lt  # noqa: PLC0415
+    from docker.constants import MINIMUM_DOCKER_API_VERSION as MINIMUM  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
+    from docker.utils import version_lt  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
 
     version = answer.get("ApiVersion") if isinstance(answer, dict) else None
     if not isinstance(version, str) or not re.fullmatch(r"[0-9]+\.[0-9]+", version):

@@ -183,9 +183,9 @@ def engine_errors(doing: str) -> Iterator[None]:
 @cache
 def foreign_errors() -> tuple[type[BaseException], ...]:
     """Return the root classes of all errors that docker-py lets through; imports docker."""
-    import docker.errors  # noqa: PLC0415 - 0.14 s, needed only with an engine
-    import requests  # noqa: PLC0415
-    import urllib3  # noqa: PLC0415
+    import docker.errors  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
+    import requests  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
+    import urllib3  # noqa: PLC0415 - docker: 0.14 s, needed only with an engine
 
     return (
         docker.errors.DockerException,

@@ -105,7 +105,7 @@ class ContainerNetwork:
         self._listeners: NetworkListeners[[NetworkDecision]] = NetworkListeners()
         self._credentials: CredentialSetup | None = None
         if credentials:
-            from ohsandbox.runtime.docker.network.trust import CredentialSetup  # noqa: PLC0415 - most sandboxes have none
+            from ohsandbox.runtime.docker.network.trust import CredentialSetup  # noqa: PLC0415 - most sandboxes have no credentials
 
             bundle = None if ca_bundle is None else os.fspath(ca_bundle)
             self._credentials = CredentialSetup(credentials, ca_bundle=bundle, given=given)
@@ -169,7 +169,7 @@ class ContainerNetwork:
         """Log a connection through a port with the allowlist's decisions; without one, in a log of its own."""
         audit = self._port_audit if self._allowlist is None else self._allowlist.audit
         if audit is None:
-            from ohsandbox.network.audit import AuditLog  # noqa: PLC0415 - as `_ALLOWLIST`
+            from ohsandbox.network.audit import AuditLog  # noqa: PLC0415 - most sandboxes have no allowlist
 
             audit = self._port_audit = AuditLog(self._options.conversation or self._runtime.name or None)
             audit.on_decision(self._listeners.tell)
@@ -197,7 +197,7 @@ class ContainerNetwork:
         if self._options.network != "allowlist":
             self._allowlist = None
         elif self._allowlist is None:
-            from ohsandbox.runtime.docker.network.allowlist import Allowlist  # noqa: PLC0415 - most sandboxes of programs have none
+            from ohsandbox.runtime.docker.network.allowlist import Allowlist  # noqa: PLC0415 - most sandboxes of programs have no allowlist
 
             credentials = self._credentials_now
             self._allowlist = Allowlist(
@@ -219,7 +219,7 @@ class ContainerNetwork:
         """Stop serving the sandbox; the decisions remain available."""
         ended, self._allowlist = self._allowlist, None
         if ended is not None:
-            from ohsandbox.network.audit import shortened  # noqa: PLC0415 - as `_ALLOWLIST`
+            from ohsandbox.network.audit import shortened  # noqa: PLC0415 - most sandboxes have no allowlist
 
             ended.close()
             self._earlier = shortened((*self._earlier, *ended.audit.decisions), _KEPT_DECISIONS)
@@ -271,7 +271,7 @@ class ContainerNetwork:
         runtime = self._runtime
         runtime.write_bytes(NODE_PRELOAD_PATH, node_preload(), mode=0o644, user=runtime.connector_owner)
         if self._trusts_bundle:
-            from ohsandbox.runtime.docker.network import trust  # noqa: PLC0415 - as `_ALLOWLIST`
+            from ohsandbox.runtime.docker.network import trust  # noqa: PLC0415 - most sandboxes trust no further authority
 
             store = trust.java_trust_store_of(str(self._options.ca_bundle))
             runtime.write_bytes(trust.JAVA_TRUST_PATH, store, mode=0o644, user=runtime.connector_owner)
@@ -321,7 +321,7 @@ class ContainerNetwork:
         found = self._credentials_now
         java_options = ""
         if self._trusts_bundle or found is not None:
-            from ohsandbox.runtime.docker.network import trust  # noqa: PLC0415 - as `_ALLOWLIST`
+            from ohsandbox.runtime.docker.network import trust  # noqa: PLC0415 - most sandboxes trust no further authority
 
             java_options = trust.JAVA_TRUST_OPTION
         hosts = [service.name for service in self._options.services]

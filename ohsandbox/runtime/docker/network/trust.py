@@ -35,7 +35,7 @@ Fedora, SUSE, and OpenSSL's default. The authority of an earlier session stays i
 
 def java_trust_store_of(ca_bundle: str) -> bytes:
     """Return the authorities in a PEM file as the trust store that JAVA_TRUST_OPTION names."""
-    from ohsandbox.network.credentials.certificate_authority import java_trust_store  # noqa: PLC0415 - slow
+    from ohsandbox.network.credentials.certificate_authority import java_trust_store  # noqa: PLC0415 - slow: loads cryptography
 
     return java_trust_store(Path(ca_bundle).expanduser().read_bytes())
 
@@ -68,7 +68,7 @@ class CredentialSetup:
         """The broker, created at first use, which takes 30 ms, and 100 ms for the import of `cryptography`."""
         with self._lock:
             if self._broker is None:
-                from ohsandbox.network.credentials.credential_broker import CredentialBroker  # noqa: PLC0415 - slow
+                from ohsandbox.network.credentials.credential_broker import CredentialBroker  # noqa: PLC0415 - slow: loads cryptography
 
                 self._broker = CredentialBroker(self._credentials, ca_bundle=self._ca_bundle)
             return self._broker

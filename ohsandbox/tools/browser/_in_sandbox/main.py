@@ -131,7 +131,7 @@ class Browser(Actions):
         """
         if self.playwright is None:
             try:
-                from playwright.async_api import (  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415
+                from playwright.async_api import (  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - its absence is an answer, not an error at start
                     async_playwright,
                 )
             except ImportError:
