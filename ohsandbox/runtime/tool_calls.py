@@ -10,15 +10,8 @@ from pydantic import Field
 from ohsandbox.arguments import expect, wrong
 from ohsandbox.content import DEFAULT_LIMITS
 from ohsandbox.errors import ToolError, UsageError
+from ohsandbox.runtime import file_tools
 from ohsandbox.runtime.execute_bash import CmdRunAction, ExecuteBashExecutor, bash_description
-from ohsandbox.runtime.file_tools import (
-    FILE_READ_DESCRIPTION,
-    FILE_WRITE_DESCRIPTION,
-    FileReadAction,
-    FileWriteAction,
-    read_file,
-    write_file,
-)
 from ohsandbox.schema import Action, ErrorObservation
 from ohsandbox.schema.execution import parse_action
 
@@ -33,8 +26,8 @@ def definitions() -> list[dict[str, Any]]:
     """Return name, description and inputSchema of each tool, as in MCP."""
     tools: list[tuple[str, str, type[Action]]] = [
         ("execute_bash", bash_description(), CmdRunAction),
-        ("file_read", FILE_READ_DESCRIPTION, FileReadAction),
-        ("file_write", FILE_WRITE_DESCRIPTION, FileWriteAction),
+        ("file_read", file_tools.FILE_READ_DESCRIPTION, file_tools.FileReadAction),
+        ("file_write", file_tools.FILE_WRITE_DESCRIPTION, file_tools.FileWriteAction),
     ]
     return [
         {"name": name, "description": DEFAULT_LIMITS.fill(description), "inputSchema": action.to_mcp_schema()}
@@ -54,9 +47,9 @@ def execute(
             case "execute_bash":
                 return ExecuteBashExecutor(runtime, cancel=cancel)(parse_action(name, CmdRunAction, arguments))
             case "file_read":
-                return read_file(runtime, parse_action(name, FileReadAction, arguments))
+                return file_tools.read_file(runtime, parse_action(name, file_tools.FileReadAction, arguments))
             case "file_write":
-                return write_file(runtime, parse_action(name, FileWriteAction, arguments))
+                return file_tools.write_file(runtime, parse_action(name, file_tools.FileWriteAction, arguments))
         return runtime.registered_tools.execute(name, arguments, cancel=cancel)
     except (ToolError, UsageError) as error:
         return ErrorObservation(message=str(error))

@@ -19,9 +19,7 @@ from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.network.proxy_clients import (
     JAVA_OPTIONS,
     NODE_PRELOAD_PATH,
-    POLICY_PATHS,
     PROXY_VARIABLES,
-    browser_policy,
     node_preload,
     proxy_environment,
     told_network,
@@ -284,6 +282,8 @@ class ContainerNetwork:
         """See `Backend.prepare_browser`."""
         if self._options.network != "allowlist":
             return
+        from ohsandbox.runtime.docker.network.browser_policy import POLICY_PATHS, browser_policy  # noqa: PLC0415 - most have none
+
         authorities = b"" if self._credentials is None else self._credentials.broker.certificate
         if self._options.ca_bundle is not None:
             authorities += Path(self._options.ca_bundle).expanduser().read_bytes()

@@ -1,9 +1,7 @@
-"""What leads programs in a sandbox to the allowlist's proxy: variables, a policy of browsers, and words for a model."""
+"""What leads programs in a sandbox to the allowlist's proxy: variables, and words for a model."""
 
 from __future__ import annotations
 
-import json
-import re
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -31,13 +29,6 @@ PROXY_VARIABLES = {
 """curl, git and apt read the lower-case names; cargo, go, pip, uv and npm read both. Node reads them from 22.21 on if
 NODE_USE_ENV_PROXY is set; older versions load a file (network/proxy/node_proxy.cjs). Java only has a variable with
 options for every virtual machine."""
-POLICY_PATHS = tuple(
-    f"/etc/{product}/policies/managed/ohsandbox.json"
-    for product in ("chromium", "opt/chrome", "opt/chrome_for_testing")
-)
-"""Policy files of Chromium, Google Chrome, and Chrome for Testing, which Playwright and Puppeteer download. Their
-headless shell (`chrome-headless-shell`) reads no policy file."""
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]+)-----END CERTIFICATE-----")
 
 
 def node_preload() -> bytes:
@@ -57,20 +48,6 @@ def proxy_environment(given: Mapping[str, str], *, java_options: str = "", hosts
         java = "|".join([_JAVA, *hosts])
         found[JAVA_OPTIONS] = " ".join(filter(None, (java, java_options, own)))
     return found
-
-
-def browser_policy(authorities: bytes = b"") -> bytes:
-    """Return the policy file's content.
-
-    It turns off the encrypted ClientHello, which the proxy refuses and Chromium otherwise sends to every server.
-
-    Args:
-        authorities: PEM certificates that the browser trusts in addition to its own.
-    """
-    policy: dict[str, object] = {"EncryptedClientHelloEnabled": False}
-    if found := [b"".join(one.split()).decode() for one in _CERTIFICATE.findall(authorities)]:
-        policy["CACertificates"] = found
-    return json.dumps(policy, indent=1).encode() + b"\n"
 
 
 def told_network(rules: Sequence[str], credentials: Sequence[str] = ()) -> str:
