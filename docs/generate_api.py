@@ -182,6 +182,6 @@ if __name__ == "__main__":
     text = page()
     if "--check" in sys.argv[1:]:
         if PAGE.read_text(encoding="utf-8") != text:
-            sys.exit("docs/api.md differs from the docstrings. Remedy: `make docs`.")
+            sys.exit("docs/api.md differs from the docstrings. Run `make docs`.")
     else:
         PAGE.write_text(text, encoding="utf-8")

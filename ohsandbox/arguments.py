@@ -30,11 +30,12 @@ _MAX_WORD_CHARS = 15
 """The longest wrong word that a message quotes where one of a few words is expected. A real key is longer."""
 
 
-def wrong(name: str, value: object, expected: str) -> UsageError:
-    """Return the error for an argument: its name, its value and what is expected."""
-    shown_value = repr(value)
-    shown_value = shown_value if len(shown_value) <= MAX_SHOWN_CHARS else f"{shown_value[: MAX_SHOWN_CHARS - 1]}…"
-    return UsageError(f"Invalid {name} {shown_value}: {expected}")
+def wrong(name: str, value: object, remedy: str = "", *, why: str = "") -> UsageError:
+    """Return the error for an argument: its name, its value, why it is wrong, and what to give (a sentence)."""
+    shown = repr(value)
+    shown = shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[: MAX_SHOWN_CHARS - 1]}…"
+    fact = f"Invalid {name} {shown}: {why}" if why else f"Invalid {name} {shown}"
+    return UsageError(fact if fact.endswith((".", "?")) else f"{fact}.", remedy=remedy)
 
 
 def wrong_type(name: str, value: object, expected: str, remedy: str = "", *, secret: bool = False) -> UsageError:
@@ -97,7 +98,7 @@ def expect_path(name: str, value: object) -> None:
     """
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if text is not None and not isinstance(text, str):
-        raise wrong(name, value, "give a string, or a path object of strings")
+        raise wrong(name, value, "Give a string, or a path object of strings.")
 
 
 def expect_texts_by_name(name: str, value: object) -> None:
@@ -117,7 +118,7 @@ def check_wait(**values: float | None) -> None:
     """Raise UsageError for the first value that is neither None nor a number of 0 or more."""
     for name, value in values.items():
         if value is not None and not (is_number(value) and 0 <= value < float("inf")):
-            raise wrong(name, value, "give a number of seconds, 0 or more, or None to wait for as long as it takes")
+            raise wrong(name, value, "Give a number of seconds, 0 or more, or None to wait for as long as it takes.")
 
 
 def is_number(value: object) -> bool:

@@ -62,9 +62,27 @@ __all__ = [
 
 
 class OhsandboxError(Exception):
-    """Root of the tree. `str(error)` is one line: fact, value, remedy."""
+    """Root of the tree. `str(error)` is one line of sentences: the fact with its value, then the remedy.
+
+    The remedy is the last sentence, in the imperative. It is part of the message, or a parameter of its own where other
+    code needs the fact without it, as a message that quotes this error does.
+    """
 
     exit_code: ClassVar[int] = 1
+    remedy: str = ""
+
+    def __init__(self, *args: object, remedy: str = "") -> None:
+        super().__init__(*args)
+        if remedy:
+            self.remedy = remedy
+
+    @property
+    def fact(self) -> str:
+        """The message without `remedy`."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return f"{self.fact} {self.remedy}" if self.remedy else self.fact
 
 
 # --- told to the model ------------------------------------------------------------------------
@@ -87,6 +105,11 @@ class SandboxFileError(ToolError, OSError):
 
     `file_error` makes the right subclass, which is also the builtin that its errno stands for.
     """
+
+    @property
+    def fact(self) -> str:
+        """Errno, reason and path."""
+        return f"{super().fact}."
 
 
 class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError):
@@ -114,9 +137,12 @@ _FILE_ERRORS: dict[int, type[SandboxFileError]] = {
 }
 
 
-def file_error(number: int, reason: str, path: str) -> SandboxFileError:
-    """Return the error for `errno` number on path; also an instance of the builtin that Python maps the errno to."""
-    return _FILE_ERRORS.get(number, SandboxFileError)(number, reason, path)
+def file_error(number: int, reason: str, path: str, remedy: str = "") -> SandboxFileError:
+    """Return the error for `errno` number on path; also an instance of the builtin that Python maps the errno to.
+
+    The reason is a clause without a full stop, as those of `os.strerror`.
+    """
+    return _FILE_ERRORS.get(number, SandboxFileError)(number, reason, path, remedy=remedy)
 
 
 # --- ends the run -----------------------------------------------------------------------------
@@ -138,11 +164,14 @@ class WorkdirError(UsageError, OSError):
     `errno`, `strerror` and `filename` are set.
     """
 
-    def __init__(self, number: int, reason: str, path: str) -> None:
+    def __init__(self, number: int, reason: str, path: str, *, remedy: str = "") -> None:
         OSError.__init__(self, number, reason, path)
+        self.remedy = remedy
 
-    def __str__(self) -> str:
-        return f"{self.strerror}: {self.filename!r}"
+    @property
+    def fact(self) -> str:
+        """Reason and path."""
+        return f"{self.strerror}: {self.filename!r}."
 
 
 class WorkdirMissingError(WorkdirError, FileNotFoundError):

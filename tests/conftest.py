@@ -128,7 +128,7 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         def call(self: socket.socket, *arguments: Any) -> Any:
             match arguments[-1]:
                 case (str(host), port, *_) if self.family != socket.AF_UNIX and not is_loopback(host):
-                    raise PermissionError(f"A test connects to {host}:{port}. Remedy: mark it `docker`, or use a fake.")
+                    raise PermissionError(f"A test connects to {host}:{port}. Mark it `docker`, or use a fake.")
             return original(self, *arguments)
 
         return call

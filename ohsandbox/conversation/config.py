@@ -69,7 +69,7 @@ class ConversationConfig:
         expect("checkpoints", checkpoints, bool)
         expect_method("security_analyzer", security_analyzer, "assess", "a SecurityAnalyzer")
         if not isinstance(tool_choice, Mapping) and tool_choice not in _TOOL_CHOICES:
-            raise wrong("tool_choice", tool_choice, f"take one of {', '.join(map(repr, _TOOL_CHOICES))}")
+            raise wrong("tool_choice", tool_choice, f"Use one of {', '.join(map(repr, _TOOL_CHOICES))}.")
         self.agent = agent or Agent()
         self.limits = limits or RunLimits()
         self.settings = settings

@@ -57,7 +57,7 @@ class Listeners(Generic[T]):
             UsageError: callback is not a function.
         """
         if not callable(callback):
-            raise wrong("callback", callback, "give a function")
+            raise wrong("callback", callback, "Give a function.")
         with self._lock:
             self._callbacks.append(callback)
 

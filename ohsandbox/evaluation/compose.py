@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ohsandbox.evaluation.task import ComposeProject, Network, TaskEnvironment
     from ohsandbox.runtime.docker.engine.connection import Engine
 
-NO_ALLOWLIST = "A task of several services cannot have an allowlist. Remedy: set its network to none or open."
+NO_ALLOWLIST = "A task of several services cannot have an allowlist. Set its network to none or open."
 OUTSIDE = "ohsandbox-outside"
 """The project's network that leads outside; services join it while their phase has the network `open`."""
 _POLL_S = 0.1
@@ -86,7 +86,7 @@ class ServiceRuntime(DockerRuntime):
             UsageError: as `DockerRuntime`; or the environment has no project.
         """
         if environment.compose is None:
-            raise UsageError("The environment has no Compose project. Remedy: use DockerRuntime.")
+            raise UsageError("The environment has no Compose project. Use DockerRuntime.")
         self._project: ComposeProject = environment.compose
         super().__init__(
             attach=_container(options.name, self._project.main), env=env, workdir=workdir, ca_bundle=ca_bundle

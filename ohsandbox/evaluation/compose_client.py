@@ -24,7 +24,7 @@ task, so it has no others."""
 _POLL_S = 0.1
 _END_S = 5.0
 """Time that a client gets to end: it cancels its calls of the engine."""
-_REMEDY = "Remedy: install the docker client with its Compose plugin (Debian: docker-cli and docker-compose)."
+_REMEDY = "Install the docker client with its Compose plugin (Debian: docker-cli and docker-compose)."
 
 
 class Called(NamedTuple):

@@ -73,7 +73,7 @@ def pack(spec: TrialSpec) -> _PackedTask:
     if buffer.tell() > _MAX_TASK_BYTES:
         raise UsageError(
             f"The files of task {spec.task.id!r} take {buffer.tell()} bytes, more than {_MAX_TASK_BYTES} can be sent "
-            "to a node. Remedy: put them into an image."
+            "to a node. Put them into an image."
         )
     return _PackedTask(spec.task_digest, buffer.getvalue(), paths)
 
@@ -184,7 +184,7 @@ class RayExecutor:
         try:
             import ray  # noqa: PLC0415 - an extra that may be missing, and slow
         except ImportError:
-            raise UsageError("--engine ray needs Ray. Remedy: pip install 'ohsandbox[ray]'.") from None
+            raise UsageError("--engine ray needs Ray. Run `pip install 'ohsandbox[ray]'`.") from None
         self._ray: Any = ray
         self._per_node, self._image_budget_bytes = slots_per_node, image_budget_bytes
         self._nodes: dict[str, _Node] = {}

@@ -196,7 +196,7 @@ class ResultsDirectory:
                 first = error.errors()[0]
                 location = ".".join(map(str, first["loc"]))
                 raise UsageError(
-                    f"{path} is not a result ({location}: {first['msg']}). Remedy: remove its directory, and run again."
+                    f"{path} is not a result ({location}: {first['msg']}). Remove its directory, and run again."
                 ) from None
             results[TrialKey(result.task, result.attempt)] = result
         return results
@@ -240,7 +240,7 @@ def read_record(path: Path) -> RunRecord:
         return RunRecord.model_validate_json((path / RUN_NAME).read_bytes())
     except OSError as error:
         raise UsageError(
-            f"{path} holds no results: {RUN_NAME}: {error.strerror}. Remedy: name a directory of `ohsandbox eval`."
+            f"{path} holds no results: {RUN_NAME}: {error.strerror}. Name a directory of `ohsandbox eval`."
         ) from None
     except ValidationError:
-        raise UsageError(f"{path / RUN_NAME} is not the record of a run. Remedy: name another directory.") from None
+        raise UsageError(f"{path / RUN_NAME} is not the record of a run. Name another directory.") from None

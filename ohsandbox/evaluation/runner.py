@@ -96,9 +96,7 @@ def select(tasks: Sequence[Task], *, patterns: Sequence[str] = (), shard: Shard 
     ids = [task.id for task in tasks]
     for pattern in patterns:
         if not fnmatch.filter(ids, pattern):
-            raise UsageError(
-                f"No task matches {pattern!r}. Remedy: compare with the ids, as {ids[0] if ids else ''!r}."
-            )
+            raise UsageError(f"No task matches {pattern!r}. Compare with the ids, as {ids[0] if ids else ''!r}.")
     chosen = sorted(
         (task for task in tasks if not patterns or any(fnmatch.fnmatchcase(task.id, pattern) for pattern in patterns)),
         key=lambda task: task.id,
@@ -157,13 +155,13 @@ class Run:
             self.results.write_json(RUN_NAME, record.model_dump_json(indent=2) + "\n")
             return record
         except ValidationError:
-            raise UsageError(f"{path} is not the record of a run. Remedy: name another directory.") from None
+            raise UsageError(f"{path} is not the record of a run. Name another directory.") from None
         compared = "agent", "agent_settings", "attempts", "timeout_multiplier", "shard", "separate_verifier", "tasks"
         for name in compared:
             if (was := getattr(previous, name)) != (value := getattr(record, name)):
                 raise UsageError(
                     f"{path.parent} holds the results of another run: {_changed(name, was, value)}. "
-                    "Remedy: name another directory (-o)."
+                    "Name another directory (-o)."
                 )
         return previous
 
@@ -244,7 +242,7 @@ class Run:
         descriptor = open_locked(self.results.path / LOCK_NAME, create=True)
         if descriptor is None:
             raise UsageError(
-                f"Another process is at work on {self.results.path}. Remedy: wait for it, or name another directory."
+                f"Another process is at work on {self.results.path}. Wait for it, or name another directory."
             )
         try:
             yield

@@ -344,7 +344,7 @@ class Trial:
         if worker not in self._accounting.cut_short:
             return outcome, fault
         others = self._accounting.load.others or 0.0
-        message = f"{fault.message}, and others used {others:.0%} of its processors. Remedy: fewer at a time (-n)"
+        message = f"{fault.message}, and others used {others:.0%} of its processors. Run fewer at a time (-n)."
         return "infrastructure_error", Fault(phase=fault.phase, kind=_CONTENTION, message=message)
 
     @property

@@ -192,7 +192,7 @@ class TrialSandboxes:
         existing = {line.partition(b":")[0].decode(errors="replace") for line in lines}
         if missing := sorted(names - existing):
             raise UsageError(
-                f"The task's verifier runs as user {missing[0]!r}, whom its image does not have. Remedy: name one of "
+                f"The task's verifier runs as user {missing[0]!r}, whom its image does not have. Name one of "
                 "/etc/passwd, or a number."
             )
 

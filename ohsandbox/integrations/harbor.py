@@ -53,7 +53,7 @@ class HarborEnvironment(BaseEnvironment):
         if (self.environment_dir / COMPOSE_FILE_NAME).exists():
             raise ValueError(
                 f"{self.environment_dir / COMPOSE_FILE_NAME} needs Docker Compose, and a sandbox is one container. "
-                "Remedy: run this task with --env docker."
+                "Run this task with --env docker."
             )
 
     # --- life cycle ---

@@ -334,5 +334,5 @@ class MCPServer:
     def _masked(self, error: Any) -> Any:
         """Return the same error without the values of variables in its message."""
         if isinstance(error, OhsandboxError):
-            error.args = (self._resolved.masked(str(error)),)
+            error.args, error.remedy = (self._resolved.masked(str(error)),), ""
         return error

@@ -277,7 +277,7 @@ def _mounts_of(dev: DevContainer) -> tuple[list[str], list[str]]:
         try:
             check_mount(mount)
         except UsageError as error:
-            refused.append(f"mount {mount} ({str(error).partition(' Remedy:')[0]})")
+            refused.append(f"mount {mount} ({error.fact})")
         else:
             passed.append(_absolute(mount, dev.path))
     return passed, refused

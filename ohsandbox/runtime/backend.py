@@ -245,7 +245,7 @@ class Backend(ABC):
                 if secret in value:
                     raise UsageError(
                         f"Variable {name!r} has the value of credential {credential!r}, which never enters a sandbox. "
-                        "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
+                        "Leave the variable out; programs find a placeholder, and the value is added outside."
                     )
 
     # --- changes in a bound directory ------------------------------------------------------------------

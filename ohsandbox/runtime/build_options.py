@@ -54,16 +54,12 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
     if not isinstance(build, Build) and root.is_file():
         checked_options, root = Build(root.parent, root.name), root.parent
     if not root.is_dir():
-        raise UsageError(f"The build's directory {str(root)!r} does not exist. Remedy: name one with a Dockerfile.")
+        raise UsageError(f"The build's directory {str(root)!r} does not exist. Name one with a Dockerfile.")
     name = os.path.normpath(checked_options.dockerfile)
     if name.startswith(("/", "..")):
-        raise UsageError(
-            f"The Dockerfile {checked_options.dockerfile!r} is outside of {str(root)!r}. Remedy: put it there."
-        )
+        raise UsageError(f"The Dockerfile {checked_options.dockerfile!r} is outside of {str(root)!r}. Put it there.")
     if not (root / name).is_file():
-        raise UsageError(
-            f"Dockerfile {name!r} is missing in {str(root)!r}. Remedy: name the file, or another directory."
-        )
+        raise UsageError(f"Dockerfile {name!r} is missing in {str(root)!r}. Name the file, or another directory.")
     return checked_options._replace(
         context=str(root), dockerfile=name, args=dict(checked_options.args), secrets=dict(checked_options.secrets),
         base=checked_base(checked_options.base),

@@ -110,8 +110,8 @@ class ClientChannel(LocalChannel):
             word += byte
         complaint = " ".join(self._read_stderr(_FAREWELL_S).decode("utf-8", "replace").split())[-300:].rstrip(".")
         raise self._client.loss() or SandboxUnavailable(
-            f"{self._client} started no process: {complaint or 'no answer'}. "
-            "Remedy: make that command work without a question about keys, hosts or passwords."
+            f"{self._client} started no process: {complaint or 'no answer'}.",
+            remedy="Make that command work without a question about keys, hosts or passwords.",
         )
 
     def _read_stderr(self, timeout_s: float) -> bytes:

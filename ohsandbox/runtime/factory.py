@@ -122,7 +122,7 @@ def _create_local(settings: RuntimeSettings, _progress: Progress | None) -> Runt
     from ohsandbox.runtime.local import CLIRuntime  # noqa: PLC0415 - only for the backend of this machine
 
     if len(settings.workspaces) > 1:
-        raise UsageError("--runtime cli works in one workspace. Remedy: name one, or use --runtime docker.")
+        raise UsageError("--runtime cli works in one workspace. Name one, or use --runtime docker.")
     return CLIRuntime(settings.workspace or settings.host_workdir, watch=settings.workspace is not None)
 
 

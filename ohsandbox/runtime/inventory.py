@@ -247,7 +247,7 @@ class Inventory(ABC):
         Raises:
             UsageError: there is no cache of ours with that name.
         """
-        raise UsageError(f"{name!r} is not a cache. Remedy: choose one that `ohsandbox cache list` shows.")
+        raise UsageError(f"{name!r} is not a cache. Choose one that `ohsandbox cache list` shows.")
 
     @abstractmethod
     def list_images(self) -> list[str]:

@@ -322,7 +322,7 @@ class CLIRuntime(Runtime):
         self._workdir = Path(workdir or Path.cwd()).resolve()
         if not self._workdir.is_dir():
             raise WorkdirMissingError(
-                2, "The working directory does not exist. Make it, or name another", str(self._workdir)
+                2, "The working directory does not exist", str(self._workdir), remedy="Make it, or name another."
             )
         self._env = dict(env or {})
         self._bubblewrap, self._quiet = bubblewrap, quiet

@@ -48,7 +48,7 @@ class Mount(ConfigModel):
         source, colon, target = path.partition(":")
         if not (colon and source and target.startswith("/")) or ":" in target:
             raise UsageError(
-                f"Mount {text!r} is not SOURCE:TARGET, SOURCE:TARGET:ro or :rw. Remedy: name a path of this machine "
+                f"Mount {text!r} is not SOURCE:TARGET, SOURCE:TARGET:ro or :rw. Name a path of this machine "
                 "and an absolute one of the sandbox; a colon in a name is possible in Python only "
                 "(Mount(source=..., target=...))."
             )

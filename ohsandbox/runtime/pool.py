@@ -75,7 +75,7 @@ class SandboxPool:
     ) -> None:
         expect("size", size, int, optional=False)
         if isinstance(size, bool) or not 1 <= size <= _MAX_SIZE:
-            raise wrong("size", size, f"expected 1 to {_MAX_SIZE}")
+            raise wrong("size", size, f"Give a number from 1 to {_MAX_SIZE}.")
         if make is not None and (image is not None or options):
             raise UsageError(
                 f"make= makes the sandboxes, so {'image' if image else next(iter(options))}= has no effect. Omit it."
@@ -157,7 +157,7 @@ class SandboxPool:
                 if not self._wait(lambda: bool(self._ready), remaining_s, cancel=cancel, takes=True):
                     raise SandboxUnavailable(
                         f"No sandbox of the pool was ready within {timeout_s:g} s. "
-                        f"Remedy: a larger size than {self._size}, or a longer timeout_s."
+                        f"Use a larger size than {self._size}, or a longer timeout_s."
                     )
                 taken = self._ready.popleft()
             try:
@@ -206,9 +206,9 @@ class SandboxPool:
 
     def _refuse_closed(self) -> None:
         if self._pid != os.getpid():  # both processes would return the same sandboxes
-            raise SandboxGone("The pool of sandboxes belongs to the process before the fork. Remedy: make a new one.")
+            raise SandboxGone("The pool of sandboxes belongs to the process before the fork. Make a new one.")
         if self._closed:
-            raise SandboxGone("The pool of sandboxes is closed. Remedy: make a new SandboxPool.")
+            raise SandboxGone("The pool of sandboxes is closed. Make a new SandboxPool.")
 
     def _wait(
         self,
@@ -337,7 +337,7 @@ class SandboxPool:
 def _maker(image: str | None, options: Mapping[str, Any]) -> Callable[[], Runtime]:
     for name, why in _NOT_POOLED.items():
         if options.get(name):
-            raise UsageError(f"{name}= is not for a pool: {why}. Remedy: leave {name}= out.")
+            raise UsageError(f"{name}= is not for a pool: {why}. Leave {name}= out.")
     make: Callable[[], Runtime] = partial(container_of, image, options)
     make()  # checks its arguments
     return make

@@ -62,5 +62,5 @@ def parse_port_pair(text: str) -> PortPair:
         if number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS
     ]
     if len(numbers) != 1 + len(colon) or not 0 < numbers[-1] <= MAX_PORT or numbers[0] > MAX_PORT:
-        raise wrong("port", text, "expected PORT, or HOST_PORT:PORT with numbers up to 65535, as in 8000:3000")
+        raise wrong("port", text, "Give PORT, or HOST_PORT:PORT with numbers up to 65535, as in 8000:3000.")
     return PortPair(numbers[0], numbers[-1])

@@ -176,10 +176,9 @@ class RecoveringBackend(Backend):
         """Return the error after a restart that did not help: its current `_loss`, or failure with a remedy."""
         if isinstance(loss := self._loss(), SandboxGone | SandboxPaused | EngineUnavailable):
             return loss
-        why = str(failure).partition(" Remedy:")[0]
         self._damage = (
-            f"The sandbox {self.id[:12]} was restarted and still cannot start a process: {why} Its files are kept, but "
-            "what a process needs was removed or replaced in them. Remedy: go back with `ohsandbox undo`, or make a "
+            f"The sandbox {self.id[:12]} was restarted and still cannot start a process: {failure.fact} Its files are "
+            "kept, but what a process needs was removed or replaced in them. Go back with `ohsandbox undo`, or make a "
             "new sandbox."
         )
         return SandboxUnavailable(self._damage)
@@ -328,7 +327,7 @@ class RecoveringBackend(Backend):
             self._kill_call(exchange)
             raise SandboxUnavailable(
                 "The connection to a process in the sandbox was lost, so it was ended, and what it did is not "
-                "known. Remedy: check the files that it may have changed."
+                "known. Check the files that it may have changed."
             ) from None
 
     def _check_not_ended(self, worker: Worker) -> None:

@@ -197,23 +197,23 @@ def check_services(services: Sequence[Service], *, network: NetworkMode) -> tupl
         UsageError: two services have the same name or port, services depend on each other, or a port is the proxy's.
     """
     if len(services) > _MAX_SERVICES:
-        raise UsageError(f"{len(services)} services are too many. Remedy: give at most {_MAX_SERVICES}.")
+        raise UsageError(f"{len(services)} services are too many. Give at most {_MAX_SERVICES}.")
     by_name = {service.name: service for service in services}
     if len(by_name) < len(services):
         names = [service.name for service in services]
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"Two services are called {twice!r}. Remedy: rename one.")
+        raise UsageError(f"Two services are called {twice!r}. Rename one.")
     for service in services:
         for other in service.depends_on:
             if other not in by_name:
-                raise UsageError(f"Service {service.name!r} depends on {other!r}, which is missing. Remedy: add it.")
+                raise UsageError(f"Service {service.name!r} depends on {other!r}, which is missing. Add it.")
     check_ports({service.name: service.ports or () for service in services}, network=network)
     try:
         order = TopologicalSorter({service.name: service.depends_on for service in services}).static_order()
         return tuple(by_name[name] for name in order)
     except CycleError as error:
         shown = ", ".join(map(str, error.args[1]))
-        raise UsageError(f"Services wait for each other: {shown}. Remedy: leave out one depends_on.") from None
+        raise UsageError(f"Services wait for each other: {shown}. Leave out one depends_on.") from None
 
 
 def check_ports(ports: dict[str, tuple[int, ...]], *, network: NetworkMode) -> None:
@@ -228,6 +228,6 @@ def check_ports(ports: dict[str, tuple[int, ...]], *, network: NetworkMode) -> N
             if port in used:
                 raise UsageError(
                     f"Service {name!r} and {used[port]} both use port {port}, and a sandbox shares 127.0.0.1 with its "
-                    f"services. Remedy: have one listen elsewhere, and say so with ports= ({name!r})."
+                    f"services. Have one listen elsewhere, and say so with ports= ({name!r})."
                 )
             used[port] = f"service {name!r}"

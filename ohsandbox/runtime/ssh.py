@@ -141,7 +141,7 @@ class SshRuntime(Runtime):
     def _loss(self) -> SandboxUnavailable | None:
         if self._life is not None and not self._life.ended:
             return None
-        return SandboxUnavailable(f"The connection to {self._host!r} is closed. Remedy: check that `ssh` reaches it.")
+        return SandboxUnavailable(f"The connection to {self._host!r} is closed. Check that `ssh` reaches it.")
 
     def _revive(self) -> str:
         self._close()

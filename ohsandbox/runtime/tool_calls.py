@@ -41,7 +41,7 @@ def execute(
     """Run a tool; return an ErrorObservation for a model's mistake. cancel ends a command, as in `Runtime.execute`."""
     expect("name", name, str, optional=False)
     if not isinstance(arguments, Mapping):
-        raise wrong("arguments", arguments, "give a dict of the tool's arguments")
+        raise wrong("arguments", arguments, "Give a dict of the tool's arguments.")
     try:
         match name:
             case "execute_bash":

@@ -70,7 +70,7 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
         expect("name", self.name, str, optional=False)
         expect("description", self.description, str, optional=False)
         if not isinstance(self.action_type, type) or not issubclass(self.action_type, Action):
-            raise wrong("action_type", self.action_type, "give a subclass of Action")
+            raise wrong("action_type", self.action_type, "Give a subclass of Action.")
         expect("annotations", self.annotations, ToolAnnotations)
         expect("executor", self.executor, ToolExecutor, "Subclass it, or register_tool(name, function).")
         if not _NAME.fullmatch(self.name):

@@ -85,7 +85,7 @@ class GlobExecutor(ToolExecutor[GlobAction, GlobObservation]):
         query = Query(path, glob, hidden=action.hidden, ignored=action.ignored)
         listing = list_files(self._runtime, query, limit_s=self._limit_s)
         if listing.is_file:
-            raise file_error(20, "It is a file; give a directory, or read it with file_read", action.path)
+            raise file_error(20, "It is a file", action.path, "Give a directory, or read it with file_read.")
         total = len(listing.files)
         files_found = listing.files[: action.max_files]
         files = fitting([shown_path(file) for file in files_found], self._limits)

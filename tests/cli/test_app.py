@@ -52,7 +52,7 @@ def test_without_an_id_last_is_meant_and_where_there_is_none_the_line_says_so(in
 @pytest.mark.parametrize("words", ["ps", "gc", "top --json"])
 def test_no_command_without_the_flag_is_told_to_use_it(invoke: Invoke, words: str) -> None:
     told = invoke(*words.split()).err
-    assert "start the engine" in told
+    assert "Start the engine" in told
     assert "--runtime" not in told
 
 

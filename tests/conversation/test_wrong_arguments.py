@@ -55,7 +55,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Conversation(runtime=wrong("docker")), "runtime='docker' is of type str; expected is Runtime"),
     (lambda: X.Conversation(settings={"model": "m"}), r"settings=\.\.\. is of type dict; expected is Settings"),
     (lambda: Conversation(limits=wrong(5)), "limits=5 is of type int; expected is RunLimits"),
-    (lambda: Conversation(tool_choice="any"), "Invalid tool_choice 'any': take one of 'auto', 'required', 'none'"),
+    (lambda: Conversation(tool_choice="any"), "Invalid tool_choice 'any'. Use one of 'auto', 'required', 'none'"),
     (lambda: X.Conversation(checkpoints="no"), "checkpoints='no' is of type str; expected is bool"),
     (lambda: X.Conversation(confirm="risky"), "confirm='risky' is of type str.*a function.*confirmation='risky'"),
     (lambda: Conversation(confirmation="risk"), r"Unknown confirmation policy 'risk'.*Did you mean 'risky'\?"),
@@ -64,7 +64,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: setattr(Conversation(), "limits", 5), "limits=5 is of type int; expected is RunLimits"),
     (lambda: X.Conversation(user_id=5), "user_id=5 is of type int; expected is str"),
     (lambda: X.Conversation(conversation_id=5), "Conversation id 5 is not allowed"),
-    (lambda: X.Conversation(persist_dir=5), "Invalid persist_dir 5: give a string, or a path object"),
+    (lambda: X.Conversation(persist_dir=5), "Invalid persist_dir 5. Give a string, or a path object"),
     (lambda: X.Conversation.autoresume(persist_dir=5), "Invalid persist_dir 5"),
     (lambda: X.Conversation(metadata_store=5), "metadata_store=5 is of type int; expected is a ConversationStore"),
     (lambda: X.Conversation(security_analyzer=5), "expected is a SecurityAnalyzer"),
@@ -96,7 +96,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: X.ReplayLLM.load(5), "Invalid path 5"),
     (lambda: X.Settings.load(5), "Invalid path 5"),
     (lambda: X.Conversation.autoresume(5), "conversation_id=5 is of type int"),
-    (lambda: X.Conversation().register_callback(5), "Invalid callback 5: give a function"),
+    (lambda: X.Conversation().register_callback(5), "Invalid callback 5. Give a function"),
     (lambda: X.Conversation().fork("x"), "at='x' is of type str; expected is int"),
     (lambda: setattr(Conversation(), "runtime", "x"), "runtime='x' is of type str; expected is Runtime"),
     (lambda: register_tool("partial", wrong(print)), "'partial' is a callable without a parameter conv_state"),
@@ -176,7 +176,7 @@ def test_a_blank_message_is_refused_before_anything_is_stored(text: str, tmp_pat
 def test_wrong_timeout_is_refused_before_anything_is_stored(timeout_s: Any, tmp_path: Path) -> None:
     conversation = Conversation(Agent(FakeModel()), RecordingRuntime(), tmp_path)
     for call in (conversation.wait, conversation.stop, lambda timeout_s: conversation.run("hi", timeout_s)):
-        with pytest.raises(UsageError, match=f"Invalid timeout_s {timeout_s!r}: give a number of seconds"):
+        with pytest.raises(UsageError, match=f"Invalid timeout_s {timeout_s!r}. Give a number of seconds"):
             call(timeout_s)
     assert not conversation.directory.exists()
 

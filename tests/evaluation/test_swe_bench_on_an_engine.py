@@ -170,6 +170,6 @@ def test_a_patch_of_200_mb_is_applied(image: str) -> None:
 )
 def test_a_line_that_is_no_prediction_is_told(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "predictions.jsonl").write_text(text)
-    with pytest.raises(UsageError, match="Remedy") as caught:
+    with pytest.raises(UsageError, match=r"\. [A-Z][a-z]+ [^.]*\.$") as caught:
         PredictionsAgent(tmp_path / "predictions.jsonl")
     assert told in str(caught.value)

@@ -211,7 +211,7 @@ def test_without_an_engine_each_call_says_so(serve: Serve, home: dict[str, str])
     served.ask(1, "execute_bash", command="echo")
     result = served.answer(1)
     assert result["isError"]
-    assert "start the engine" in result["content"][0]["text"]
+    assert "Start the engine" in result["content"][0]["text"]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_an_empty_path_is_named_at_the_first_command(tmp_path: Path, monkeypatch
     monkeypatch.setattr("ohsandbox.runtime.shell.session.START_S", 1.0)
     with (
         CLIRuntime(tmp_path, bubblewrap=False, quiet=True, env={"PATH": ""}) as runtime,
-        pytest.raises(SandboxUnavailable, match=r"PATH, .* is empty\. Remedy: use an image that sets a PATH"),
+        pytest.raises(SandboxUnavailable, match=r"PATH, .* is empty\. Use an image that sets a PATH"),
     ):
         runtime.execute("echo ok")
 

@@ -232,7 +232,7 @@ def test_what_prepare_raises_reaches_who_asks_and_no_start_follows_another() -> 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: SandboxPool(size=0), "size 0: expected 1 to"),
+        (lambda: SandboxPool(size=0), "size 0. Give a number from 1 to"),
         (lambda: SandboxPool(size="2"), "size='2'"),  # type: ignore[arg-type]
         (lambda: SandboxPool("x", make=FakeRuntime), "make= makes the sandboxes, so image= has no effect"),
         (lambda: SandboxPool("no image", 2), "not an image name"),

@@ -122,7 +122,7 @@ def test_the_service_test_has_an_engine_of_its_own_that_sees_its_files(dind: lis
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.splitlines()[:3] == ["ohsandbox-base:busybox", "text", "new"]
-    assert "Remedy: name a directory that the engine has under the same name" in ran.stdout
+    assert "Name a directory that the engine has under the same name" in ran.stdout
     assert " passed" in ran.stdout
     assert "privileged" not in service["dind"]
     assert "/var/run/docker.sock" not in {one["target"] for one in service["test"]["volumes"]}

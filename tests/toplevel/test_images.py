@@ -138,8 +138,8 @@ def test_our_image_without_an_engine_says_how_to_give_it_one() -> None:
 
     assert none.returncode == refused.returncode == 4
     assert "the socket does not exist" in none.stderr
-    assert f"start this container with `-v {INSIDE}:{INSIDE}`" in none.stderr
-    assert f"start this container with `--group-add {group}`" in refused.stderr
+    assert f"Start this container with `-v {INSIDE}:{INSIDE}`" in none.stderr
+    assert f"Start this container with `--group-add {group}`" in refused.stderr
     assert none.stderr.count("\n") == refused.stderr.count("\n") == 1
 
 

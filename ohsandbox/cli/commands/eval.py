@@ -58,7 +58,7 @@ def read_tasks(paths: Sequence[Path]) -> list[Task]:
             say(str(problem))
         where = ", ".join(map(str, paths))
         found = counted(len(loaded.problems), "problem")
-        raise UsageError(f"{found} in {where}: nothing was started. Remedy: fix them.")
+        raise UsageError(f"{found} in {where}: nothing was started. Fix them.")
     return loaded.tasks
 
 
@@ -103,7 +103,7 @@ def _report(how: EvalOptions) -> Report:
 def _executor(how: EvalOptions) -> TrialExecutor | None:
     if how.engine == "local":
         if how.address is not None:
-            raise UsageError("--address is the address of a Ray cluster. Remedy: add --engine ray.")
+            raise UsageError("--address is the address of a Ray cluster. Add --engine ray.")
         return None
     from ohsandbox.evaluation.ray_executor import RayExecutor  # noqa: PLC0415 - an extra, and slow
 

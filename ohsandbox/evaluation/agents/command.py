@@ -61,7 +61,7 @@ class CommandAgent(EvaluatedAgent):
         if len(instruction) > _MAX_VARIABLE_BYTES:
             raise UsageError(
                 f"The instruction of task {assignment.task.id} has {len(instruction)} bytes, and a variable of a "
-                f"process holds {_MAX_VARIABLE_BYTES}. Remedy: shorten it."
+                f"process holds {_MAX_VARIABLE_BYTES}. Shorten it."
             )
         if self._setup is not None and assignment.is_first:
             self._set_up(runtime, self._setup, assignment)

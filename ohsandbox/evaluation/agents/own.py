@@ -180,7 +180,7 @@ class ReplayAgent(OhsandboxAgent):
         agent = read_record(recorded).agent
         if agent not in {OhsandboxAgent.name, self.name}:
             raise UsageError(
-                f"{recorded} is a run of the agent {agent!r}, which leaves no answers of a model. Remedy: replay a run "
+                f"{recorded} is a run of the agent {agent!r}, which leaves no answers of a model. Replay a run "
                 f"of the agent {OhsandboxAgent.name!r}."
             )
         super().__init__(settings.with_flags(model="scripted:demo", api_key=None))
@@ -197,7 +197,7 @@ class ReplayAgent(OhsandboxAgent):
         recordings = sorted(directory.glob("*/sdk_events.jsonl"))
         if len(recordings) != 1:
             raise UsageError(
-                f"{directory} holds {len(recordings)} conversations: expected the recorded one. Remedy: replay a "
+                f"{directory} holds {len(recordings)} conversations: expected the recorded one. Replay a "
                 "run of our own agent on the same tasks, with as many attempts."
             )
         return ReplayLLM.load(recordings[0])

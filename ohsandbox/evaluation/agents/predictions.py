@@ -46,11 +46,11 @@ class PredictionsAgent(EvaluatedAgent):
         try:
             for line in read_lines(path, limit_bytes=_MAX_PREDICTION_BYTES):
                 if line.problem is not None:
-                    raise UsageError(f"{line.problem}. Remedy: fix the file of predictions.")
+                    raise UsageError(f"{line.problem}. Fix the file of predictions.")
                 self._add(line.value, line.number, line.offset)
                 digest.update(json.dumps(line.value, sort_keys=True).encode())
         except InvalidTask as error:
-            raise UsageError(f"{error}. Remedy: fix the file of predictions.") from None
+            raise UsageError(f"{error}. Fix the file of predictions.") from None
         self._digest = f"sha256:{digest.hexdigest()}"
 
     def _add(self, prediction: dict[str, Any], number: int, offset: int) -> None:
@@ -61,13 +61,11 @@ class PredictionsAgent(EvaluatedAgent):
         )
         location = f"{self._path}:{number}"
         if not isinstance(name, str) or "model_patch" not in prediction:
-            raise UsageError(
-                f"{location}: expected 'instance_id' and 'model_patch'. Remedy: fix the file of predictions."
-            )
+            raise UsageError(f"{location}: expected 'instance_id' and 'model_patch'. Fix the file of predictions.")
         if not isinstance(patch, str | None) or not isinstance(model, str | None):
-            raise UsageError(f"{location}: 'model_patch' and 'model_name_or_path' are texts. Remedy: fix the file.")
+            raise UsageError(f"{location}: 'model_patch' and 'model_name_or_path' are texts. Fix the file.")
         if name in self._places:
-            raise UsageError(f"{location}: a second prediction for {name!r}. Remedy: leave one out.")
+            raise UsageError(f"{location}: a second prediction for {name!r}. Leave one out.")
         self._places[name] = _Place(offset, model)
 
     @property
@@ -92,9 +90,7 @@ class PredictionsAgent(EvaluatedAgent):
             timeout_s=assignment.timeout_s,
         )  # fmt: skip
         if ended.exit_code == NO_PROGRAM:
-            raise UsageError(
-                f"The image of task {assignment.task.id} has neither git nor patch. Remedy: name one that has."
-            )
+            raise UsageError(f"The image of task {assignment.task.id} has neither git nor patch. Name one that has.")
         if ended.exit_code == NOT_APPLIED:
             return AgentReport(model=prediction.model, notes=("the prediction's patch does not apply: see apply.txt",))
         return program_report(ended, assignment.timeout_s).model_copy(update={"model": prediction.model})

@@ -31,7 +31,7 @@ class OracleAgent(EvaluatedAgent):
         """See `EvaluatedAgent.work`."""
         step = assignment.step
         if (solution := step.solution) is None:
-            raise UsageError(f"Task {assignment.task.id} has no solution. Remedy: add one, or use another agent.")
+            raise UsageError(f"Task {assignment.task.id} has no solution. Add one, or use another agent.")
         put_for_all(runtime, solution.files)
         ended = self.run_logged(
             runtime, assignment, solution.command, "oracle.txt", user=step.agent.user, env=solution.env,

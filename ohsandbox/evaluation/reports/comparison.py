@@ -119,7 +119,7 @@ def compare(a: Report, b: Report, *, names: tuple[str, str] = ("A", "B")) -> Com
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in _counted(tasks).items())
         raise UsageError(
             f"{names[0]} and {names[1]} have no task on which both have a verdict ({counts or 'no tasks'}). "
-            "Remedy: compare runs of the same tasks."
+            "Compare runs of the same tasks."
         )
     tasks.sort(key=lambda task: _CHANGES.index(task.change))
     return Comparison(

@@ -171,7 +171,7 @@ def read_results(paths: Sequence[Path], *, is_whole: bool = False) -> ReportSour
             if key in result_of:
                 raise UsageError(
                     f"Task {key.task!r}, attempt {key.attempt}, is in {directories[key]} and in {results.trial(key)}. "
-                    "Remedy: name shards of one run, each once."
+                    "Name shards of one run, each once."
                 )
             result_of[key], directories[key] = result, results.trial(key)
     digests = {task: digest for record in records for task, digest in record.tasks.items()}
@@ -191,13 +191,11 @@ def load_report(path: Path) -> ReportSource:
     try:
         return ReportSource(Report.model_validate_json(path.read_bytes()), {})
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. Remedy: name a results directory.") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Name a results directory.") from None
     except ValidationError as error:
         first = error.errors()[0]
         location = ".".join(map(str, first["loc"])) or "all of it"
-        raise UsageError(
-            f"{path} is not a report ({location}: {first['msg']}). Remedy: name a {REPORT_NAME}."
-        ) from None
+        raise UsageError(f"{path} is not a report ({location}: {first['msg']}). Name a {REPORT_NAME}.") from None
 
 
 def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: RunRecord) -> None:
@@ -206,12 +204,12 @@ def _require_same_plan(first_path: Path, first: RunRecord, path: Path, record: R
         if (was := first_plan.get(name)) != (value := plan.get(name)):
             raise UsageError(
                 f"{first_path} and {path} are results of different runs: {name} is {was!r} and {value!r}. "
-                "Remedy: `ohsandbox eval compare` compares runs; a report merges shards of one."
+                "Use `ohsandbox eval compare` to compare runs; a report merges shards of one run."
             )
     for task in first.tasks.keys() & record.tasks.keys():
         if first.tasks[task] != record.tasks[task]:
             raise UsageError(
-                f"Task {task!r} is not the same in {first_path} and {path}: its files differ. Remedy: run both again."
+                f"Task {task!r} is not the same in {first_path} and {path}: its files differ. Run both again."
             )
 
 
@@ -253,7 +251,7 @@ def _missing_shards(records: list[RunRecord], *, is_whole: bool) -> list[str]:
     if not shards or (len(records) == 1 and not is_whole):
         return []
     if len(counts) > 1:
-        raise UsageError(f"Shards of different numbers: {', '.join(sorted(shards))}. Remedy: name those of one run.")
+        raise UsageError(f"Shards of different numbers: {', '.join(sorted(shards))}. Name those of one run.")
     count = counts.pop()
     return [shard for number in range(int(count)) if (shard := f"{number + 1}/{count}") not in shards]
 

@@ -155,7 +155,7 @@ def parse_credentials(flags: Iterable[str], *, environ: Mapping[str, str] | None
                 == (other_credential.host, other_credential.port, other_credential.path)
                 for other_credential in credentials
             ):
-                raise UsageError(f"{credential.host!r} has two credentials. Remedy: leave one of them out.")
+                raise UsageError(f"{credential.host!r} has two credentials. Leave one of them out.")
         credentials += parsed
     return tuple(credentials)
 
@@ -171,7 +171,7 @@ def check_outside(credentials: Iterable[Credential], variables: Mapping[str, str
             if credential.value in value:
                 raise UsageError(
                     f"Variable {name!r} has the value of credential {credential.name!r}, which never enters a sandbox. "
-                    "Remedy: leave the variable out; programs find a placeholder, and the value is added outside."
+                    "Leave the variable out; programs find a placeholder, and the value is added outside."
                 )
 
 
@@ -184,8 +184,7 @@ def _malformed(subject: str) -> UsageError:
     # hosts have a dot; other text is a mistyped preset, or a value, which must not be quoted
     hint = did_you_mean(subject, PRESETS) if subject.isalpha() and len(subject) <= max(map(len, PRESETS)) else ""
     return UsageError(
-        f"A credential does not say where its value is.{hint} Remedy: write HOST=env:NAME, or one of "
-        f"{', '.join(PRESETS)}."
+        f"A credential does not say where its value is.{hint} Write HOST=env:NAME, or one of {', '.join(PRESETS)}."
     )
 
 
@@ -197,7 +196,7 @@ def _of_host(subject: str, reference: str, environ: Mapping[str, str]) -> Creden
     kind, _, argument = reference.partition(":")
     if kind == "env" and "," in argument:
         raise UsageError(
-            f"The credential for {host!r} has a form that is not known. Remedy: write env:NAME alone, or behind it "
+            f"The credential for {host!r} has a form that is not known. Write env:NAME alone, or behind it "
             ",bearer or ,header:NAME or ,basic:USER."
         )
     variables = (check_name(argument),) if kind == "env" else ()
@@ -242,7 +241,7 @@ def _host(subject: str) -> tuple[str, int]:
     sane_port = not colon or (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16)
     if is_local_name(host) or not sane_port:
         raise UsageError(
-            "A credential names no host. Remedy: write one host name, as in api.example.org=env:NAME, with :PORT "
+            "A credential names no host. Write one host name, as in api.example.org=env:NAME, with :PORT "
             "where it is not 443; addresses, patterns, URLs and this machine are refused (--expose-host PORT is for a "
             "service of this machine, without a credential)."
         )
@@ -254,9 +253,9 @@ def _header(host: str, form: str) -> str:
     kind, _, argument = form.partition(":")
     header = argument.lower() if kind == "header" else "authorization"
     if not _HEADER.fullmatch(header) or _OF_A_MESSAGE.fullmatch(header):
-        raise UsageError(f"The credential for {host!r} names no header that can be set. Remedy: write header:NAME.")
+        raise UsageError(f"The credential for {host!r} names no header that can be set. Write header:NAME.")
     if kind == "basic" and not _USER.fullmatch(argument):
-        raise UsageError(f"The credential for {host!r} names no user. Remedy: write basic:USER, without a password.")
+        raise UsageError(f"The credential for {host!r} names no user. Write basic:USER, without a password.")
     return header
 
 
@@ -266,6 +265,6 @@ def _fitting(host: str, value: str) -> str:
     if not _VALUE.fullmatch(value):
         raise UsageError(
             f"The value of the credential for {host!r} fits no header: it is empty, or has a line break or another "
-            "character that is not visible ASCII. Remedy: correct the value."
+            "character that is not visible ASCII. Correct the value."
         )
     return value

@@ -426,21 +426,19 @@ def _check_port(name: str, value: object, *, least: int = 1) -> None:
         UsageError: value is not an int from least to 65,535.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 65535:  # noqa: PLR2004 - 16 bits
-        raise wrong(name, value, f"give a number from {least} to 65535")
+        raise wrong(name, value, f"Give a number from {least} to 65535.")
 
 
 def _host_port_error(port: int, error: OSError) -> UsageError:
     if error.errno == errno.EADDRINUSE:
-        return UsageError(f"Port {port} of this machine is taken. Remedy: another host_port, or 0 for a free one.")
+        return UsageError(f"Port {port} of this machine is taken. Choose another host_port, or 0 for a free one.")
     if error.errno == errno.EACCES:
-        return UsageError(f"Port {port} of this machine needs root. Remedy: another host_port, from 1024 on.")
-    return UsageError(
-        f"Port {port} of this machine cannot be listened on: {error.strerror}. Remedy: another host_port."
-    )
+        return UsageError(f"Port {port} of this machine needs root. Choose another host_port, from 1024 on.")
+    return UsageError(f"Port {port} of this machine cannot be listened on: {error.strerror}. Choose another host_port.")
 
 
 def _sandbox_port_error(port: int, error: OSError) -> UsageError:
     if error.errno == errno.EADDRINUSE:
-        return UsageError(f"Port {port} of the sandbox is taken. Remedy: end the server that listens there.")
+        return UsageError(f"Port {port} of the sandbox is taken. End the server that listens there.")
     reason = os.strerror(error.errno or 0)
-    return UsageError(f"Port {port} of the sandbox cannot be listened on: {reason}. Remedy: choose another port.")
+    return UsageError(f"Port {port} of the sandbox cannot be listened on: {reason}. Choose another port.")

@@ -241,4 +241,4 @@ async def _with_streams(handler: Handler, transport: TunnelTransport) -> None:
 
 
 def _refuse_closed() -> NoReturn:
-    raise SandboxUnavailable("The sandbox's connections are closed. Remedy: start the sandbox.")
+    raise SandboxUnavailable("The sandbox's connections are closed. Start the sandbox.")

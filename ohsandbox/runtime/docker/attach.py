@@ -43,9 +43,7 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
     try:
         inspected = Container(engine, str(options.attach), name=str(options.attach)).inspect()
     except SandboxGone:
-        raise UsageError(
-            f"Container {options.attach!r} does not exist. Remedy: choose one that `docker ps` lists."
-        ) from None
+        raise UsageError(f"Container {options.attach!r} does not exist. Choose one that `docker ps` lists.") from None
     container = Container(engine, str(inspected["Id"]), name=str(inspected["Name"]).lstrip("/"))
     container.note_start()
     if (loss := container.loss()) is not None:

@@ -188,17 +188,21 @@ class DockerChannel(Channel):
         match self.facts.get("cd"):
             case "missing":
                 raise WorkdirMissingError(
-                    errno.ENOENT, "The directory does not exist in the sandbox; make it first", workdir
+                    errno.ENOENT, "The directory does not exist in the sandbox", workdir, remedy="Make it first."
                 )
             case "file":
-                raise WorkdirNotADirectoryError(errno.ENOTDIR, "It is not a directory; name a directory", workdir)
+                raise WorkdirNotADirectoryError(
+                    errno.ENOTDIR, "It is not a directory", workdir, remedy="Name a directory."
+                )
             case "denied":
-                raise UsageError(f"{workdir!r} may not be entered. Remedy: name a directory that this user may enter.")
+                raise UsageError(
+                    f"{workdir!r} may not be entered.", remedy="Name a directory that this user may enter."
+                )
 
     def _lost(self, what: str) -> SandboxUnavailable:
         """Return the error for a broken connection: the container's loss, or else the connection's own error."""
         return self._container.loss() or SandboxUnavailable(
-            f"The connection to a process in the sandbox broke: {what}. Remedy: open it again."
+            f"The connection to a process in the sandbox broke: {what}.", remedy="Open it again."
         )
 
     def _exit_code(self) -> int | None:
@@ -335,15 +339,15 @@ def _refuse_impossible(request: ProcessRequest) -> None:
     """Refuse arguments that the engine or the kernel would refuse with a less clear message."""
     argv, env = request.argv, request.env
     if not argv or not argv[0] or argv[0].startswith("-"):
-        raise UsageError("The command's first word must name a program. Remedy: pass argv with a program first.")
+        raise UsageError("The command's first word must name a program.", remedy="Pass argv with a program first.")
     if not all(env) or any("=" in name for name in env):
-        raise UsageError("An environment variable's name is empty or contains '='. Remedy: correct env.")
+        raise UsageError("An environment variable's name is empty or contains '='.", remedy="Correct env.")
     for text in (*argv, *env, *env.values()):
         if "\0" in text:
             raise UsageError(
-                "A NUL byte cannot be passed in an argument or the environment. Remedy: send it over stdin."
+                "A NUL byte cannot be passed in an argument or the environment.", remedy="Send it over stdin."
             )
         if len(text) > _MAX_ARGUMENT_BYTES // 4 and len(text.encode(errors="surrogateescape")) > _MAX_ARGUMENT_BYTES:
             raise UsageError(
-                f"An argument of {len(text)} characters is over the limit of 128 KiB. Remedy: send it over stdin."
+                f"An argument of {len(text)} characters is over the limit of 128 KiB.", remedy="Send it over stdin."
             )

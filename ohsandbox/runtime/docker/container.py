@@ -134,7 +134,7 @@ class Container:
             return int(api._result(api._get(url, params={"size": 1}), True).get("SizeRw") or 0)  # noqa: SLF001, FBT003
 
     def _paused(self) -> SandboxPaused:
-        return SandboxPaused(f"Sandbox {self.name!r} is paused. Remedy: `docker unpause {self.name}`.")
+        return SandboxPaused(f"Sandbox {self.name!r} is paused.", remedy=f"Run `docker unpause {self.name}`.")
 
     def loss(self) -> SandboxUnavailable | None:
         """Return why the container cannot be used; None while it still runs as last started."""
@@ -146,11 +146,11 @@ class Container:
             return self._paused()
         if not state.get("Running"):
             return SandboxUnavailable(
-                f"Sandbox {self.name!r} {how_it_ended(state)}. Remedy: start it again; files are kept."
+                f"Sandbox {self.name!r} {how_it_ended(state)}.", remedy="Start it again; files are kept."
             )
         if self.started and state.get("StartedAt") != self.started:
             return SandboxUnavailable(
-                f"Sandbox {self.name!r} was restarted from outside. Remedy: open its shells again."
+                f"Sandbox {self.name!r} was restarted from outside.", remedy="Open its shells again."
             )
         return None
 
@@ -236,7 +236,8 @@ class Container:
         elif mode & _GO_WAITS:
             raise SandboxUnavailable(
                 f"Sandbox {self.name!r} is not started: its {path} is a FIFO or a device, and the engine would wait "
-                "for it forever. Remedy: go back with `ohsandbox undo`, or use an image that has a file there."
+                "for it forever.",
+                remedy="Go back with `ohsandbox undo`, or use an image that has a file there.",
             )
 
     def kill(self) -> None:
@@ -352,8 +353,8 @@ def _heed(warnings: Sequence[str], config: ContainerConfig) -> None:
     for warning in warnings:
         if "discarded" in warning and config.limits.enforced:
             raise SandboxUnavailable(
-                f"Sandbox {config.name!r} is not as strict as asked: the engine warns: {one_line(warning)}. "
-                "Remedy: `ohsandbox doctor`; SandboxLimits(enforced=False) accepts it."
+                f"Sandbox {config.name!r} is not as strict as asked: the engine warns: {one_line(warning)}.",
+                remedy="Run `ohsandbox doctor`, or accept it with SandboxLimits(enforced=False).",
             )
         log.warning("sandbox %s: the engine warns: %s", config.name, one_line(warning))
 
@@ -394,6 +395,6 @@ def ended_at_once(container: Container, platform: str) -> SandboxUnavailable | N
     if state.get("Running") or state.get("OOMKilled") or state.get("ExitCode") == 137:  # noqa: PLR2004
         return None
     return ImageUnavailable(
-        f"The image's /bin/sh ended at once ({how_it_ended(state)}; the image is for {platform}). "
-        "Remedy: use an image whose /bin/sh is a POSIX shell for the engine's processor."
+        f"The image's /bin/sh ended at once ({how_it_ended(state)}; the image is for {platform}).",
+        remedy="Use an image whose /bin/sh is a POSIX shell for the engine's processor.",
     )

@@ -174,7 +174,8 @@ class ContainerRuntime(Runtime):
     def _decide_keep(self, *, keep: bool) -> None:
         if self._options.attach and not keep:
             raise UsageError(
-                f"Container {self.name!r} was joined, so it is not ours to remove. Remedy: `docker rm -f {self.name}`."
+                f"Container {self.name!r} was joined, so it is not ours to remove.",
+                remedy=f"Run `docker rm -f {self.name}`.",
             )
         if self._options.attach:
             return
@@ -400,8 +401,8 @@ class ContainerRuntime(Runtime):
     def _restart(self) -> str:
         if self._options.attach:
             raise SandboxUnavailable(
-                f"Container {self.name!r} cannot start a process any more, and it is not ours to restart. "
-                f"Remedy: `docker restart {self.name}`."
+                f"Container {self.name!r} cannot start a process any more, and it is not ours to restart.",
+                remedy=f"Run `docker restart {self.name}`.",
             )
         self._the_sandbox().container.kill()
         self._revive()
@@ -412,4 +413,4 @@ class ContainerRuntime(Runtime):
 
 
 def _closed() -> SandboxGone:
-    return SandboxGone("The sandbox is not started, or closed. Remedy: call start(), or use it in a `with` block.")
+    return SandboxGone("The sandbox is not started, or closed.", remedy="Call start(), or use it in a `with` block.")

@@ -340,7 +340,7 @@ def _verify_platform(made: Sandbox, platform: str) -> None:
     if machine is None or machine != _MACHINES.get(platform.split("/")[1], machine):
         raise SandboxRefused(
             f"Sandbox {made.container.name!r} is not for {platform}: its programs are for ELF machine {machine}. "
-            "Remedy: name an image of that platform."
+            "Name an image of that platform."
         )
 
 
@@ -442,10 +442,9 @@ def revive(sandbox: Sandbox) -> str:
     except (SandboxGone, SandboxPaused, EngineUnavailable):
         raise
     except SandboxUnavailable as error:
-        why = str(error).partition(" Remedy:")[0]
         raise SandboxUnavailable(
-            f"Sandbox {container.name!r} does not start any more: {why} Its files are kept, but a program that its "
-            "start needs was removed or replaced. Remedy: go back with `ohsandbox undo`, or make a new sandbox."
+            f"Sandbox {container.name!r} does not start any more: {error.fact} Its files are kept, but a program that "
+            "its start needs was removed or replaced. Go back with `ohsandbox undo`, or make a new sandbox."
         ) from error
     if sandbox.config is not None:
         with contextlib.suppress(SandboxUnavailable):  # the next call reports why no process starts

@@ -57,7 +57,7 @@ def resume(
     name = str(found["Name"]).lstrip("/")
     held = lease.adopt(str(found["Config"]["Labels"][lease.LEASE_LABEL]))
     if held is None:
-        raise SandboxUnavailable(f"Another process uses sandbox {name!r}. Remedy: end it, or wait until it ends.")
+        raise SandboxUnavailable(f"Another process uses sandbox {name!r}. End it, or wait until it ends.")
     try:
         adopted, notes = _adopt(engine, options, found, held)
         _mount_anew(adopted)

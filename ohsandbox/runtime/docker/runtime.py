@@ -151,7 +151,7 @@ class DockerRuntime(ContainerRuntime):
         super().__init__()
         check_call(env=env, user=user or None)  # "" means the image's user, for example of a container that was resumed
         if progress is not None and not callable(progress):
-            raise wrong("progress", progress, "give a function that takes a PullProgress")
+            raise wrong("progress", progress, "Give a function that takes a PullProgress.")
         self._network = ContainerNetwork(
             self, lambda: self._options, credentials=credentials, ca_bundle=ca_bundle, given=env or {}
         )
@@ -277,9 +277,7 @@ class DockerRuntime(ContainerRuntime):
     def checkpoint(self, label: str = "", *, owner: Path | None = None) -> Checkpoint:
         """See `Runtime.checkpoint`; a bound workspace is not part of it."""
         if self._options.profile == "strict" and self._options.workspace is None:
-            raise UsageError(
-                "profile='strict' keeps files in memory, and no checkpoint does. Remedy: bind a directory."
-            )
+            raise UsageError("profile='strict' keeps files in memory, and no checkpoint does. Bind a directory.")
         conversation, ours = self._options.conversation, self._the_sandbox()
         room = partial(disk.room_bytes, ours.container, self, self._options.limits.free_bytes)
         return checkpoint_images.take(
@@ -312,7 +310,7 @@ class DockerRuntime(ContainerRuntime):
         """
         if (workspace is None) != (self.host_workspace is None):
             raise UsageError(
-                "A fork has a workspace if, and only if, the original has one. Remedy: pass workspace=DIR, or none."
+                "A fork has a workspace if, and only if, the original has one. Pass workspace=DIR, or none."
             )
         asked = dict(self._options) | {
             "checkpoint": checkpoint, "conversation": conversation, "name": None, "keep": None,
@@ -404,7 +402,7 @@ class DockerRuntime(ContainerRuntime):
             SandboxUnavailable: the engine refuses the change, as Podman does, or the sandbox is gone.
         """
         if network not in get_args(NetworkMode):
-            raise wrong("network", network, '"none", "allowlist" or "open"')
+            raise wrong("network", network, 'Use "none", "allowlist" or "open".')
         if self._options.attach:
             raise UsageError(
                 f"Container {self.name!r} was joined, so its owner changes its network. Use a sandbox of your own."

@@ -96,7 +96,7 @@ class Sandbox(NamedTuple):
         if code:
             words = " ".join(heard.decode(errors="replace").split())[:200]
             raise SandboxUnavailable(
-                f"The sandbox could not be set up (exit code {code}): {words}. Remedy: try another image."
+                f"The sandbox could not be set up (exit code {code}): {words}.", remedy="Try another image."
             )
         return heard.decode("utf-8", "surrogateescape")
 

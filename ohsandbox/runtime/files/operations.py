@@ -63,18 +63,18 @@ _NO_TOOL = re.compile(r"(?:dnammoc )?:([\w.-]+)")
 """The name of a missing program, matched against the reversed line: 'dd: not found', 'dd: command not found'."""
 
 _REMEDIES = {
-    errno.ENOENT: "list the directory above it to see what is there",
-    errno.EACCES: "use a path that this user may use, or another user",
-    errno.EPERM: "use a path that this user may use, or another user",
-    errno.EISDIR: "name a file in it",
-    errno.ENOTDIR: "name a directory, or a path without a file in its middle",
-    errno.ENAMETOOLONG: "use a shorter name",
-    errno.ENOSPC: "free some space; what was there before is intact",
-    errno.EROFS: "write to another place",
-    errno.ELOOP: "look at the links with `ls -l`",
-    errno.EEXIST: "remove what is there, or use another name",
-    errno.EAGAIN: "the sandbox is at its limit of processes; end some",
-    errno.ENOMEM: "the sandbox is at its limit of memory; end some processes",
+    errno.ENOENT: "List the directory above it to see what is there.",
+    errno.EACCES: "Use a path that this user may use, or another user.",
+    errno.EPERM: "Use a path that this user may use, or another user.",
+    errno.EISDIR: "Name a file in it.",
+    errno.ENOTDIR: "Name a directory, or a path without a file in its middle.",
+    errno.ENAMETOOLONG: "Use a shorter name.",
+    errno.ENOSPC: "Free some space; what was there before is intact.",
+    errno.EROFS: "Write to another place.",
+    errno.ELOOP: "Look at the links with `ls -l`.",
+    errno.EEXIST: "Remove what is there, or use another name.",
+    errno.EAGAIN: "End some processes: the sandbox is at its limit.",
+    errno.ENOMEM: "End some processes: the sandbox is at its limit of memory.",
 }
 
 
@@ -149,20 +149,20 @@ def path_of(path: str | os.PathLike[str]) -> str:
     """
     found = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(found, str):
-        raise wrong("path", path, "give a string, or a path object of strings")
+        raise wrong("path", path, "Give a string, or a path object of strings.")
     return found
 
 
 def check_path(path: str) -> None:
     """Raise SandboxFileError for a path that no file can have: ENOENT if empty, ENAMETOOLONG, EINVAL, EILSEQ."""
     if not path:
-        raise file_error(errno.ENOENT, "The path is empty; name a file", path)
+        raise file_error(errno.ENOENT, "The path is empty", path, "Name a file.")
     if "\0" in path:
-        raise file_error(errno.EINVAL, "A path cannot contain a NUL byte; leave it out", path)
+        raise file_error(errno.EINVAL, "A path cannot contain a NUL byte", path, "Leave it out.")
     try:
         raw = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise file_error(errno.EILSEQ, "The path holds half a character; write it whole", repr(path)) from None
+        raise file_error(errno.EILSEQ, "The path holds half a character", repr(path), "Write it whole.") from None
     if len(raw) > _PATH_BYTES or any(len(part) > _NAME_BYTES for part in raw.split(b"/")):
         raise _refusal(errno.ENAMETOOLONG, path)
 
@@ -188,40 +188,38 @@ def check(outcome: CallResult, path: str, limit_bytes: int) -> bytes:
 
 def too_large(limit_bytes: int, path: str) -> SandboxFileError:
     """Return the error EFBIG: the file is over the limit."""
-    reason = f"It is larger than the limit of {limit_bytes} bytes; read a part of it, or raise limit_bytes"
-    return file_error(errno.EFBIG, reason, path)
+    reason = f"It is larger than the limit of {limit_bytes} bytes"
+    return file_error(errno.EFBIG, reason, path, "Read a part of it, or raise limit_bytes.")
 
 
-def timed_out(reason: str, path: str) -> SandboxFileError:
+def timed_out(reason: str, path: str, remedy: str) -> SandboxFileError:
     """Return the error ETIMEDOUT of an operation."""
-    return file_error(errno.ETIMEDOUT, reason, path)
+    return file_error(errno.ETIMEDOUT, reason, path, remedy)
 
 
 def blocked(path: str) -> SandboxFileError:
     """Return the error ETIMEDOUT of a read that returned nothing."""
     reason = (
-        f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may block forever, as /proc/kmsg does. "
-        "Read it in a shell: timeout 5 head -c 1000 FILE"
+        f"Reading it gave nothing for {READ_STALL_S:g} s and was given up; it may block forever, as /proc/kmsg does"
     )
-    return timed_out(reason, path)
+    return timed_out(reason, path, "Read it in a shell: `timeout 5 head -c 1000 FILE`.")
 
 
 def unfinished(seconds: float, path: str) -> SandboxFileError:
     """Return the error ETIMEDOUT of a call that exceeded its time limit."""
-    return timed_out(
-        f"The file was not transferred in {seconds:.0f} s; check it with `ls -l` and the disk with `df`", path
-    )
+    reason = f"The file was not transferred in {seconds:.0f} s"
+    return timed_out(reason, path, "Check it with `ls -l` and the disk with `df`.")
 
 
 def stalled(seconds: float, path: str) -> SandboxFileError:
     """Return the error ETIMEDOUT of a transfer."""
-    return timed_out(f"The sandbox's `tar` moved nothing for {seconds:.0f} s and was given up; try it in a shell", path)
+    reason = f"The sandbox's `tar` moved nothing for {seconds:.0f} s and was given up"
+    return timed_out(reason, path, "Try it in a shell.")
 
 
 def _refusal(number: int, path: str) -> SandboxFileError:
     """Return the error of that errno with strerror's message, and a remedy if there is one."""
-    remedy = _REMEDIES.get(number)
-    return file_error(number, f"{os.strerror(number)}; {remedy}" if remedy else os.strerror(number), path)
+    return file_error(number, os.strerror(number), path, _REMEDIES.get(number, ""))
 
 
 def error_of(said: bytes, status: object, path: str) -> SandboxFileError:
@@ -232,21 +230,21 @@ def error_of(said: bytes, status: object, path: str) -> SandboxFileError:
     for line in reversed(said.decode("utf-8", "replace").splitlines()):
         if found := _known(line.strip(), path):
             return found
-    return file_error(errno.EIO, f"The sandbox's own tools failed (exit code {status}); try it in a shell", path)
+    return file_error(errno.EIO, f"The sandbox's own tools failed (exit code {status})", path, "Try it in a shell.")
 
 
 def _known(line: str, path: str) -> SandboxFileError | None:
     word, _, name = line.partition(" ")
     if word == "errno" and name in _KINDS:
-        return file_error(errno.EINVAL, f"It is {_KINDS[name]}, not a regular file; use a shell for it", path)
+        return file_error(errno.EINVAL, f"It is {_KINDS[name]}, not a regular file", path, "Use a shell for it.")
     if word == "errno" and isinstance(number := getattr(errno, name, None), int):
         return _refusal(number, path)
     lower = line.lower()
     if lower.endswith(_NO_NEW_FILE) and ("cannot create " in lower or "can't create " in lower):
-        return file_error(errno.ENOENT, "No file can be made in this directory; write to another place", path)
+        return file_error(errno.ENOENT, "No file can be made in this directory", path, "Write to another place.")
     if line.endswith(" not found") and (missing := _NO_TOOL.match(line[: -len(" not found")][::-1])):
-        reason = f"The sandbox has no `{missing[1][::-1]}`, which this needs; use an image that has it"
-        return file_error(errno.ENOSYS, reason, path)
+        reason = f"The sandbox has no `{missing[1][::-1]}`, which this needs"
+        return file_error(errno.ENOSYS, reason, path, "Use an image that has it.")
     return next((_refusal(number, path) for text, number in _BY_TEXT.items() if line.endswith(text)), None)
 
 

@@ -159,8 +159,8 @@ class _SourceTree:
         try:
             self._directory = open_directory(source)
         except FileNotFoundError:
-            reason = "The upload source does not exist on this machine; check the path"
-            raise file_error(errno.ENOENT, reason, str(source)) from None
+            reason = "The upload source does not exist on this machine"
+            raise file_error(errno.ENOENT, reason, str(source), "Check the path.") from None
         except NotADirectoryError:
             self._name, self.is_dir = source.name, False
             self._directory = open_directory(source.parent)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 STALL_S = 120.0
 """Seconds without a byte in either direction after which a transfer is given up."""
 
+_OTHER_TAR = "Use an image with a tar that works."
 _BLOCK_BYTES = 128 * 1024
 _HEADER_BYTES = 1024 * 1024
 """Maximum number of bytes between two members: padding, headers, and names of up to PATH_MAX in GNU's or pax's long
@@ -183,8 +184,8 @@ class _ArchiveReader(io.RawIOBase):
 
     def invalid(self) -> OhsandboxError:
         """Return the error EIO of an invalid archive."""
-        reason = "The sandbox's `tar` sent no valid archive; use an image with a tar that works"
-        return file_error(errno.EIO, reason, self._source)
+        reason = "The sandbox's `tar` sent no valid archive"
+        return file_error(errno.EIO, reason, self._source, _OTHER_TAR)
 
     def read(self, size: int = -1) -> bytes:
         parts, have = [self._ready], len(self._ready)
@@ -316,8 +317,8 @@ class _StagedTree:
                 _merge(os.open(self._root, DIRECTORY), into, meter)
             return
         if len(self._files) != 1 or self._directories:
-            reason = "The sandbox's `tar` sent something else than this file; use an image with a tar that works"
-            raise file_error(errno.EIO, reason, source)
+            reason = "The sandbox's `tar` sent something else than this file"
+            raise file_error(errno.EIO, reason, source, _OTHER_TAR)
         with _opened(target.parent) as into, _opened(self._root) as here:
             with contextlib.suppress(FileNotFoundError):
                 if stat.S_ISDIR(os.stat(target.name, dir_fd=into, follow_symlinks=False).st_mode):

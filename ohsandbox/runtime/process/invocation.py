@@ -34,7 +34,7 @@ def quote(text: str | bytes, *, newline: bytes = b"ohs_nl") -> bytes:
     """
     raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     if b"\0" in raw:
-        raise UsageError("A command, argument or path contains a NUL byte. Pass such data on stdin or in a file")
+        raise UsageError("A command, argument or path contains a NUL byte. Pass such data on stdin or in a file.")
     return b"'" + raw.replace(b"'", b"'\\''").replace(b"\n", b"'\"$%s\"'" % newline) + b"'"
 
 
@@ -73,20 +73,20 @@ def check_seconds(**values: float | None) -> None:
     """Raise UsageError for the first value that is not a positive number."""
     for name, value in values.items():
         if value is not None and not (is_number(value) and 0 < value < float("inf")):
-            raise wrong(name, value, "give a positive number of seconds")
+            raise wrong(name, value, "Give a positive number of seconds.")
 
 
 def check_bytes_limit(limit_bytes: object) -> None:
     """Raise UsageError for a limit that is not a number of bytes."""
     if not isinstance(limit_bytes, int) or isinstance(limit_bytes, bool) or limit_bytes < 0:
-        raise wrong("limit_bytes", limit_bytes, "give a number of bytes, 0 or more")
+        raise wrong("limit_bytes", limit_bytes, "Give a number of bytes, 0 or more.")
 
 
 def check_buffer(name: str, value: object) -> None:
     """Raise UsageError for data that are not bytes; the message does not quote them, since they may be secret."""
     if not isinstance(value, Buffer):
-        remedy = f"encode the text, {name}=text.encode()" if isinstance(value, str) else "give bytes"
-        raise UsageError(f"{name} is of type {type(value).__name__}; expected bytes: {remedy}")
+        remedy = f"Encode the text: {name}=text.encode()." if isinstance(value, str) else "Give bytes."
+        raise UsageError(f"{name} is of type {type(value).__name__}; expected are bytes.", remedy=remedy)
 
 
 _MAX_MODE = 0o7777
@@ -98,9 +98,9 @@ def check_mode(mode: object) -> None:
     """Raise UsageError for a file mode that is neither None nor permission bits."""
     is_number = isinstance(mode, int) and not isinstance(mode, bool)
     if mode is not None and not (is_number and 0 <= mode <= _MAX_MODE):  # type: ignore[operator]
-        raise wrong("mode", mode, "give permission bits as a number, such as 0o644")
+        raise wrong("mode", mode, "Give permission bits as a number, such as 0o644.")
     if mode is not None and _reads_as_octal(mode):  # type: ignore[arg-type] # it is a number
-        raise wrong("mode", mode, f"in octal it is {mode:#o}; write 0o{mode} for the usual permission bits")
+        raise wrong("mode", mode, f"Write 0o{mode} for the usual permission bits: in octal, this is {mode:#o}.")
 
 
 def _reads_as_octal(mode: int) -> bool:
@@ -126,37 +126,37 @@ def check_command(command: object, session: object, pattern: object, is_input: o
         UsageError: one is not text, the command contains a NUL, or is_input is not a bool.
     """
     if not isinstance(command, str):
-        remedy = "or pass the list to run()" if isinstance(command, list | tuple) else "the text of a shell command"
-        raise wrong("command", command, f"expected a string, {remedy}")
+        remedy = ", or pass the list to run()" if isinstance(command, list | tuple) else ": the text of a shell command"
+        raise wrong("command", command, f"Give a string{remedy}.")
     if "\0" in command:
-        raise UsageError("The command contains a NUL byte, which no command can. Write such data to a file first")
+        raise UsageError("The command contains a NUL byte, which no command can. Write such data to a file first.")
     check_session(session)
     if pattern is not None and not isinstance(pattern, str):
-        raise wrong("expect", pattern, "give a regular expression as a string")
+        raise wrong("expect", pattern, "Give a regular expression as a string.")
     expect("is_input", is_input, bool, optional=False)
 
 
 def check_session(name: object) -> None:
     """Raise UsageError for a session's name that is not text."""
     if not isinstance(name, str):
-        raise wrong("session", name, "give a session's name as a string")
+        raise wrong("session", name, "Give a session's name as a string.")
 
 
 def check_env_names(names: Iterable[str]) -> None:
     """Raise UsageError for the first name that a shell cannot export."""
     for name in names:
         if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
-            raise UsageError(f"Environment name {name!r} is invalid: use letters, digits and underscores")
+            raise UsageError(f"Environment name {name!r} is invalid. Use letters, digits and underscores.")
 
 
 def check_env(env: Mapping[str, str] | None) -> None:
     """Raise UsageError unless env maps valid names to strings; a value, perhaps a secret, is not shown."""
     if env is not None and not isinstance(env, Mapping):
-        raise UsageError(f"env is of type {type(env).__name__}; give a dict of names and values, such as {{'A': '1'}}")
+        raise UsageError(f"env is of type {type(env).__name__}. Give a dict of names and values, such as {{'A': '1'}}.")
     check_env_names(env or {})
     for name, value in (env or {}).items():
         if not isinstance(value, str):
-            raise UsageError(f"Environment value of {name!r} is of type {type(value).__name__}; give a string")
+            raise UsageError(f"Environment value of {name!r} is of type {type(value).__name__}. Give a string.")
         quote(value)
 
 
@@ -167,13 +167,13 @@ def check_settable(env: Mapping[str, str], secret_names: Iterable[str]) -> None:
         UsageError: `check_env` refuses them, or a name is reserved, or is a secret's.
     """
     if env is None:
-        raise wrong("env", env, "give a dict of names and values, such as {'A': '1'}")
+        raise wrong("env", env, "Give a dict of names and values, such as {'A': '1'}.")
     check_env(env)
     for name in env:
         if _RESERVED_ENV.fullmatch(name):
-            raise UsageError(f"Environment name {name!r} is reserved: shells or ohsandbox set it. Choose another name")
+            raise UsageError(f"Environment name {name!r} is reserved: shells or ohsandbox set it. Choose another name.")
         if name in secret_names:
-            raise UsageError(f"{name!r} is a secret of this runtime, and keeps its value. Choose another name")
+            raise UsageError(f"{name!r} is a secret of this runtime, and keeps its value. Choose another name.")
 
 
 def exports(env: Mapping[str, str], *, newline: bytes = b"ohs_nl") -> bytes:
@@ -200,27 +200,27 @@ def check_call(
     """
     check_env(env)
     if isinstance(user, bool) or not (user is None or (isinstance(user, int) and user >= 0) or _is_word(user)):
-        raise wrong("user", user, "give a user's name or number, or leave it out")
+        raise wrong("user", user, "Give a user's name or number, or leave it out.")
     if workdir is not None and not _is_word(workdir):
-        raise wrong("workdir", workdir, "give a directory of the sandbox as a string, or leave it out")
+        raise wrong("workdir", workdir, "Give a directory of the sandbox as a string, or leave it out.")
     if on_output is not None and not callable(on_output):
-        raise UsageError(f"on_output is of type {type(on_output).__name__}; give a function")
+        raise UsageError(f"on_output is of type {type(on_output).__name__}. Give a function.")
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-        raise UsageError(f"cancel is of type {type(cancel).__name__}; give a threading.Event")
+        raise UsageError(f"cancel is of type {type(cancel).__name__}. Give a threading.Event.")
 
 
 def check_argv(argv: object) -> None:
     """Raise UsageError unless argv, an argument of `Runtime.run`, is a sequence of strings with at least one."""
     if isinstance(argv, str):
-        remedy = "give a list of words, such as ['ls', '-l'], or call execute() for a shell command"
+        remedy = "Give a list of words, such as ['ls', '-l'], or call execute() for a shell command."
         raise wrong("argv", argv, remedy)
     if not isinstance(argv, Sequence) or isinstance(argv, Buffer):
-        raise wrong("argv", argv, "expected a list of words, such as ['ls', '-l']")
+        raise wrong("argv", argv, "Give a list of words, such as ['ls', '-l'].")
     if not argv or not argv[0]:
-        raise UsageError("argv is empty; its first word is the program to run")
+        raise UsageError("argv is empty. Give a list of words, the first of which is the program to run.")
     for number, word in enumerate(argv):
         if not isinstance(word, str):
-            raise wrong(f"argv[{number}]", word, "expected a string")
+            raise wrong(f"argv[{number}]", word, "Give a string.")
 
 
 def _is_word(value: object) -> bool:
@@ -231,11 +231,11 @@ def check_entered(status: str, path: str) -> None:
     """Raise the WorkdirError for a shell's status 'missing', 'file' or 'denied' of a working directory."""
     if status == "missing":
         raise WorkdirMissingError(
-            errno.ENOENT, "The working directory does not exist in the sandbox; make it first", path
+            errno.ENOENT, "The working directory does not exist in the sandbox", path, remedy="Make it first."
         )
     if status in ("file", "denied"):
         reason = "The working directory is a file" if status == "file" else "The working directory may not be entered"
-        raise WorkdirNotADirectoryError(errno.ENOTDIR, reason, path)
+        raise WorkdirNotADirectoryError(errno.ENOTDIR, reason, path, remedy="Name a directory that can be entered.")
 
 
 def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> str:
@@ -247,7 +247,7 @@ def start_script(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> s
         UsageError: argv or env cannot be passed to a process.
     """
     if isinstance(argv, str) or not argv or not argv[0] or argv[0].startswith("-"):
-        raise UsageError(f"Invalid argv {argv!r}: expected a list of words, the first of which names a program")
+        raise UsageError(f"Invalid argv {argv!r}. Give a list of words, the first of which names a program.")
     check_env_names(env)
     if any("\0" in text for text in (*argv, *env.values(), workdir)):
         raise UsageError("An argument, variable or directory contains a NUL byte. Send such data over stdin.")

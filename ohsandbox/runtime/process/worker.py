@@ -263,15 +263,15 @@ class Worker:
         """Return the error for a worker that ended by itself: a call without its end mark never succeeded."""
         if code == INPUT_LEFT:
             return SandboxUnavailable(
-                "A call was cut off: the sandbox's `dd` did not pass its input on, so its effects are unknown. "
-                "Remedy: check the sandbox's `dd`, go back with `ohsandbox undo`, or make a new sandbox."
+                "A call was cut off: the sandbox's `dd` did not pass its input on, so its effects are unknown.",
+                remedy="Check the sandbox's `dd`, go back with `ohsandbox undo`, or make a new sandbox.",
             )
         words = " ".join((outcome.stderr or outcome.stdout).decode("utf-8", "replace").split())[:200]
         ending = f"its shell ended with exit code {code}" + (f": {words}" if words else "")
         if not outcome.stdout and (self.calls == 1 or self.complains(outcome.stderr)):
             return WorkerUnusable(f"The sandbox could not start a process ({ending}).")
         return SandboxUnavailable(
-            f"A call was cut off ({ending}), so its effects are unknown. Remedy: check them before you call again."
+            f"A call was cut off ({ending}), so its effects are unknown.", remedy="Check them before you call again."
         )
 
     def _outcome(self, streams: dict[Stream, _Collector]) -> CallResult:

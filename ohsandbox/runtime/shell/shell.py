@@ -459,12 +459,12 @@ class Shell:
             return None
         if b"no PATH" in lacking_lines:
             return SandboxUnavailable(
-                "No shell can start: the sandbox's PATH, which its image or env= sets, is empty. "
-                "Remedy: use an image that sets a PATH, or pass env={'PATH': '/usr/local/bin:/usr/bin:/bin'}."
+                "No shell can start: the sandbox's PATH, which its image or env= sets, is empty.",
+                remedy="Use an image that sets a PATH, or pass env={'PATH': '/usr/local/bin:/usr/bin:/bin'}.",
             )
         return SandboxUnavailable(
-            f"The sandbox has no {', '.join(lacking)}, without which no shell starts. Its files are kept. "
-            "Remedy: use an image that has it, or go back with `ohsandbox undo`."
+            f"The sandbox has no {', '.join(lacking)}, without which no shell starts. Its files are kept.",
+            remedy="Use an image that has it, or go back with `ohsandbox undo`.",
         )
 
     def _left_behind(self, path: str) -> str:

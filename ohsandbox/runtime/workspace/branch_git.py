@@ -93,9 +93,7 @@ def tamed(repository: Path) -> dict[str, str]:
     where = {"GIT_DIR": str(repository / ".git"), "GIT_WORK_TREE": str(repository)}  # whatever core.worktree says
     names = [os.fsdecode(one) for one in run(["config", "--list", "--name-only", "-z"], repository, where).split(b"\0")]
     if any(_PARTIAL.fullmatch(name) for name in names):
-        raise UsageError(
-            f"A branch of {str(repository)!r} cannot be shared: it is a partial clone. Remedy: clone it whole."
-        )
+        raise UsageError(f"A branch of {str(repository)!r} cannot be shared: it is a partial clone. Clone it whole.")
     settings = [*_OVERRIDE.items()]
     settings += [(name, value) for name in names for pattern, value in _NAMES_PROGRAM if pattern.fullmatch(name)]
     for number, (name, value) in enumerate(settings):
@@ -148,4 +146,4 @@ def environment(where: Mapping[str, str]) -> dict[str, str]:
 
 def failed(words: str, directory: Path) -> UsageError:
     """Return the error for a failed git command; it does not quote git's output, which is foreign text."""
-    return UsageError(f"`git {words}` failed in {str(directory)!r}. Remedy: look at it there.")
+    return UsageError(f"`git {words}` failed in {str(directory)!r}. Look at it there.")

@@ -94,7 +94,7 @@ def open_branch(repository: Path, name: str) -> Branch:
     """
     top = _top(repository)
     if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS or ".." in name or f"{name}/".count(".lock/"):
-        raise UsageError(f"{name!r} is not a name of a branch here. Remedy: letters, digits, '.', '_', '-' and '/'.")
+        raise UsageError(f"{name!r} is not a name of a branch here. Use letters, digits, '.', '_', '-' and '/'.")
     key = hashlib.sha256(os.fsencode(top) + b"\0" + name.encode()).hexdigest()[:16]
     directory = subdirectory(BRANCHES) / key
     if (found := _read(directory)) is not None:
@@ -202,7 +202,7 @@ def bring(branch: Branch, work: BranchWork) -> None:
     except UsageError as error:
         raise UsageError(
             f"Branch {branch.name!r} of {str(branch.repository)!r} has other commits, is checked out there, or the "
-            f"work holds what git refuses. Remedy: look at it with `ohsandbox branches diff {branch.name}`. {error}"
+            f"work holds what git refuses. Look at it with `ohsandbox branches diff {branch.name}`. {error}"
         ) from error
 
 
@@ -248,11 +248,11 @@ def _top(directory: Path) -> Path:
     start = directory.expanduser().resolve()
     top = next((one for one in (start, *start.parents) if os.path.lexists(one / ".git")), None)
     if top is None:
-        raise UsageError(f"{str(start)!r} is in no git repository. Remedy: name one with --workspace, or `git init`.")
+        raise UsageError(f"{str(start)!r} is in no git repository. Name one with --workspace, or `git init`.")
     if top.is_relative_to(WORKSPACE) or Path(WORKSPACE).is_relative_to(top):
         raise UsageError(
             f"A branch of {str(top)!r} cannot be shared: its tree is at {WORKSPACE} in the sandbox, and its objects "
-            "keep their path. Remedy: mount or move the repository elsewhere."
+            "keep their path. Mount or move the repository elsewhere."
         )
     inner = top / ".git"
     why = ""
@@ -265,7 +265,7 @@ def _top(directory: Path) -> Path:
     elif (inner / "shallow").exists():
         why = "it is a shallow clone (`git fetch --unshallow` ends that)"
     if why:
-        raise UsageError(f"A branch of {str(top)!r} cannot be shared: {why}. Remedy: name the main working tree.")
+        raise UsageError(f"A branch of {str(top)!r} cannot be shared: {why}. Name the main working tree.")
     return top
 
 
@@ -292,7 +292,7 @@ def _make_tree(branch: Branch) -> str:
     start = known if known in names else "HEAD"
     if start not in {*names, "HEAD"} or git.call(["rev-parse", "-q", "--verify", start], directory=branch.tree)[0]:
         raise UsageError(
-            f"{str(branch.repository)!r} has no commit for a branch to begin with. Remedy: `git commit` there first."
+            f"{str(branch.repository)!r} has no commit for a branch to begin with. Run `git commit` there first."
         )
     base = branch_git.text(["rev-parse", "--verify", f"{start}^{{commit}}"], branch.tree)
     branch_git.text(["checkout", "-q", "--no-track", "-B", branch.name, base], branch.tree)
@@ -315,7 +315,7 @@ def _commit_of(branch: Branch) -> str:
         packed = (line.split(" ") for line in (git_layout.read_small(tree, ".git/packed-refs") or "").splitlines())
         said = next((line[0] for line in packed if len(line) > 1 and line[1] == ref), "")
     if not _HASH.fullmatch(said):
-        raise UsageError(f"The tree of branch {branch.name!r} has no such branch any more. Remedy: look at {tree!r}.")
+        raise UsageError(f"The tree of branch {branch.name!r} has no such branch any more. Look at {tree!r}.")
     return said
 
 
@@ -338,7 +338,7 @@ def _copy_objects(tree: Path, target: Path) -> None:
             if size > shutil.disk_usage(target).free // 2:  # one with holes takes no room in the tree
                 raise UsageError(
                     f"The tree {str(tree)!r} has an object of {size} bytes, over half of what is free in "
-                    f"{tempfile.gettempdir()!r}. Remedy: look at {path!r} in its .git/objects."
+                    f"{tempfile.gettempdir()!r}. Look at {path!r} in its .git/objects."
                 )
             while size > 0 and (data := source.read(min(size, 1 << 20))):  # it may still grow
                 copy.write(data)

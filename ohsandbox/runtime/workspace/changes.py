@@ -314,7 +314,7 @@ class ChangeTracker:
             self._file, self._before = self._take_over() or self._begin()
         except OSError as error:
             raise UsageError(
-                f"The state of workspace {str(root)!r} cannot be kept: {error}. Remedy: set OHSANDBOX_HOME to a "
+                f"The state of workspace {str(root)!r} cannot be kept: {error}. Set OHSANDBOX_HOME to a "
                 "writable directory."
             ) from error
 

@@ -119,7 +119,7 @@ def run(
         if git.returncode and b"ut of memory" in said.read():
             raise UsageError(
                 f"git needs over {MEMORY_BYTES >> 20} MiB of memory for one of the files or commits in "
-                f"{str(directory)!r}. Remedy: look for what is as large."
+                f"{str(directory)!r}. Look for what is as large."
             )
     return git.returncode
 

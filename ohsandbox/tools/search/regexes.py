@@ -31,7 +31,7 @@ class Regex(NamedTuple):
             ToolError: the pattern holds a newline, or syntax that `grep -E` does not support.
         """
         if "\n" in self.pattern:
-            raise self._refusal("a newline", "lines are searched one by one; search for a part of one line")
+            raise self._refusal("a newline", "Search for a part of one line: lines are searched one by one")
         pattern, folds = self.pattern, self.ignore_case
         if engine == "rg":
             return "-i" if folds else "-s", pattern
@@ -46,7 +46,7 @@ class Regex(NamedTuple):
             return self._posix_escape(token)
         if token.startswith("(?"):
             if token != "(?:":  # noqa: S105 - a piece of a pattern
-                raise self._refusal(f"{token!r}", "use plain groups; lookarounds and flags need ripgrep")
+                raise self._refusal(f"{token!r}", "Use plain groups: lookarounds and flags need ripgrep")
             return "("
         return token[0] if len(token) == 2 and token[1] == "?" else token  # noqa: PLR2004 - a lazy repetition
 
@@ -57,7 +57,7 @@ class Regex(NamedTuple):
         if letter in _CHARACTERS:
             return _CHARACTERS[letter]
         if letter.isalpha() and letter not in "bB":
-            raise self._refusal(f"{token!r}", "write the characters themselves, or [...]")
+            raise self._refusal(f"{token!r}", "Write the characters themselves, or [...]")
         return token
 
     def _posix_class(self, token: str) -> str:
@@ -71,7 +71,7 @@ class Regex(NamedTuple):
                 items += _CLASSES[item[1]]
             elif item.startswith("\\"):
                 if item[1].isalpha() and item[1] not in _CHARACTERS:
-                    raise self._refusal(f"{item!r} in [...]", "write the characters themselves")
+                    raise self._refusal(f"{item!r} in [...]", "Write the characters themselves")
                 items += _CHARACTERS.get(item[1], item[1])
             else:
                 items += item
@@ -80,6 +80,4 @@ class Regex(NamedTuple):
         return "\\^" if f"{negation}{inside}{last}" == last == "^" else f"[{negation}{inside}{last}]"
 
     def _refusal(self, feature: str, remedy: str) -> ToolError:
-        return ToolError(
-            f"Invalid pattern {self.pattern!r}: this sandbox's search cannot do {feature}. Remedy: {remedy}."
-        )
+        return ToolError(f"Invalid pattern {self.pattern!r}: this sandbox's search cannot do {feature}. {remedy}.")

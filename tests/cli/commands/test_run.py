@@ -39,7 +39,7 @@ def test_a_bad_image_name_is_refused_before_any_engine_is_asked(invoke: Invoke, 
 def test_without_an_engine_the_line_names_both_remedies_and_nothing_is_left(invoke: Invoke, home: Path) -> None:
     ended = invoke("run", "task", "--model", "scripted:demo")
     assert ended.code == 4
-    assert "start the engine" in ended.err
+    assert "Start the engine" in ended.err
     assert "--runtime cli" in ended.err
     assert not (home / ".ohsandbox" / "conversations").exists()
 

@@ -186,7 +186,7 @@ def test_without_an_engine_conversations_are_listed_and_the_engine_is_told(invok
     assert ended.code == 0
     assert all(name in ended.out for name in talked)
     assert "\x1b" not in ended.out
-    assert "start the engine" in ended.err
+    assert "Start the engine" in ended.err
     rows = json.loads(invoke("top", "--json").out)
     assert [(row["conversation"], row["state"]) for row in rows] == [(talked[0], "waiting"), (talked[1], "idle")]
 

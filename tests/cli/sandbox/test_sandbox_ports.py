@@ -74,7 +74,7 @@ def test_a_port_is_named_with_or_without_that_of_this_machine(text: str, pair: t
     "text", ["", "0", "x", "3000:", ":3000", "1:2:3", "65536", "8000:0", "-1", "\uff13000", "1" * 9]
 )
 def test_what_is_no_port_is_refused_on_one_line(text: str) -> None:
-    with pytest.raises(UsageError, match=r"Invalid port .*expected PORT, or HOST_PORT:PORT") as refused:
+    with pytest.raises(UsageError, match=r"Invalid port .*Give PORT, or HOST_PORT:PORT") as refused:
         parse_port_pair(text)
     assert "\n" not in str(refused.value)
 

@@ -116,9 +116,7 @@ def test_a_privileged_port_names_the_remedy(sandbox: Sandbox, nobody: int, monke
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(get_loop(), "create_server", refuse)
-    with pytest.raises(
-        UsageError, match=r"Port 80 of this machine needs root. Remedy: another host_port, from 1024 on"
-    ):
+    with pytest.raises(UsageError, match=r"Port 80 of this machine needs root. Choose another host_port, from 1024 on"):
         sandbox.forward(nobody, 80)
 
 

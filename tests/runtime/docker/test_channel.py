@@ -168,7 +168,7 @@ def test_a_stopped_container_is_unavailable_and_revived_with_its_files(sandbox: 
         engine.api.stop(runtime.id, timeout=0)
         with pytest.raises(SandboxUnavailable, match="was killed"):
             channel.wait(60)
-    with pytest.raises(SandboxUnavailable, match="start it again"):
+    with pytest.raises(SandboxUnavailable, match="Start it again"):
         runtime.open_channel(["true"])
     assert "was started again: files are kept" in runtime._revive()
     assert sh(runtime, "cat /root/file").out == "kept\n"

@@ -269,10 +269,10 @@ def test_a_forked_process_has_ports_of_its_own(sandbox: Callable[..., DockerRunt
 def test_wrong_ports_are_one_line(sandbox: Callable[..., DockerRuntime], host_service: int) -> None:
     runtime = sandbox()
     for wrong in (0, 65536, -1, True, "8000", None):
-        with pytest.raises(UsageError, match=r"^Invalid port .*: give a number from 1 to 65535$"):
+        with pytest.raises(UsageError, match=r"^Invalid port .*\. Give a number from 1 to 65535\.$"):
             runtime.forward(wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"^Port \d+ of this machine is taken\. Remedy: another host_port"):
+    with pytest.raises(UsageError, match=r"^Port \d+ of this machine is taken\. Choose another host_port"):
         runtime.forward(8000, host_service)
     runtime.expose_host(host_service)
-    with pytest.raises(UsageError, match=r"^Port \d+ of the sandbox is taken\. Remedy: end the server"):
+    with pytest.raises(UsageError, match=r"^Port \d+ of the sandbox is taken\. End the server"):
         runtime.expose_host(host_service)

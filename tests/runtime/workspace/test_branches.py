@@ -145,7 +145,7 @@ def test_a_name_that_git_would_read_otherwise_is_refused(project: Path, name: st
 
 def test_a_repository_without_a_commit_is_told_with_the_remedy(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "-b", "main", "new")
-    with pytest.raises(UsageError, match=r"has no commit for a branch to begin with\. Remedy: `git commit`"):
+    with pytest.raises(UsageError, match=r"has no commit for a branch to begin with\. Run `git commit`"):
         open_branch(tmp_path / "new", "x")
     assert find_branches() == []
 
@@ -164,7 +164,7 @@ def test_a_repository_where_the_sandbox_has_its_tree_is_refused(project: Path, m
     """As in a container whose project is mounted at /workspace."""
     monkeypatch.setattr("ohsandbox.runtime.workspace.branches.WORKSPACE", str(project))
 
-    with pytest.raises(UsageError, match="Remedy: mount or move the repository elsewhere"):
+    with pytest.raises(UsageError, match="Mount or move the repository elsewhere"):
         open_branch(project, "x")
     assert find_branches() == []
 

@@ -112,7 +112,7 @@ def _require_room(container: Container, room: int | None) -> None:
     if room is not None and (size := container.written_bytes()) > room:
         raise SandboxUnavailable(
             f"Keeping the files of sandbox {container.name!r} would write {size / GIB:.1f} GiB, sparse files at their "
-            f"full length, and the engine's disk has room for {max(room, 0) / GIB:.1f}. Remedy: delete large files."
+            f"full length, and the engine's disk has room for {max(room, 0) / GIB:.1f}. Delete large files."
         )
 
 
@@ -173,14 +173,10 @@ def facts(engine: Engine, checkpoint: str) -> engine_images.ImageFacts:
         with engine_errors(f"looking for checkpoint {checkpoint[:19]!r}"):
             inspected = engine.api.inspect_image(checkpoint)
     except SandboxUnavailable as error:
-        raise ImageUnavailable(
-            f"Checkpoint {checkpoint[:19]!r} does not exist any more. Remedy: use another."
-        ) from error
+        raise ImageUnavailable(f"Checkpoint {checkpoint[:19]!r} does not exist any more. Use another.") from error
     labels = (inspected.get("Config") or {}).get("Labels") or {}
     if labels.get(LABEL) != "1":
-        raise ImageUnavailable(
-            f"Image {checkpoint[:19]!r} is not a checkpoint. Remedy: name one that checkpoint() returned."
-        )
+        raise ImageUnavailable(f"Image {checkpoint[:19]!r} is not a checkpoint. Name one that checkpoint() returned.")
     # the image's own user is root: see create_payload
     return engine_images.facts_of_image(inspected)._replace(user=str(labels.get("ohsandbox.user") or ""))
 
@@ -234,7 +230,7 @@ def _write(record: CheckpointRecord) -> CheckpointRecord:
         write_atomically(path, record.model_dump_json().encode(), durable=False)
     except OSError as error:
         raise UsageError(
-            f"The checkpoint's record {path} cannot be written: {error}. Remedy: free space, or set OHSANDBOX_HOME."
+            f"The checkpoint's record {path} cannot be written: {error}. Free space, or set OHSANDBOX_HOME."
         ) from error
     return record
 

@@ -332,7 +332,7 @@ def podman_payload(payload: dict[str, Any], engine: Engine) -> dict[str, Any]:
     if not engine.address.is_local:
         raise UsageError(
             f"Podman at {engine.address} reads the filter of system calls from a file of its own machine. "
-            "Remedy: run ohsandbox on that machine, or use a Docker engine."
+            "Run ohsandbox on that machine, or use a Docker engine."
         )
     host = payload["HostConfig"]
     options = [f"mask={':'.join(host['MaskedPaths'])}"]

@@ -171,9 +171,9 @@ def from_arguments(
         UsageError: as `checked`.
     """
     if build is not None and image is not None:
-        raise UsageError(f"build= and image={image!r} exclude each other. Remedy: leave one out.")
+        raise UsageError(f"build= and image={image!r} exclude each other. Leave one out.")
     if not isinstance(copy, bool) and copy != "all":
-        raise wrong("copy", copy, "give True, False or 'all'")
+        raise wrong("copy", copy, "Give True, False or 'all'.")
     expect("same_path", same_path, bool, optional=False)
     workspaces = asked_workspaces(workspace, same_path=same_path)
     copied = copied_directory(workspaces) if copy else None
@@ -201,7 +201,7 @@ def checked(**asked: object) -> DockerOptions:
         field = ".".join(str(part) for part in first["loc"][1:])
         reason = first["msg"].removeprefix("Value error, ")
         expected = f"{field}: {reason}" if field else reason
-        raise wrong(f"DockerRuntime({name}=...)", asked.get(name), expected) from error
+        raise wrong(f"DockerRuntime({name}=...)", asked.get(name), why=expected) from error
     _check_names(options)
     options = _with_network(options, asked)
     if options.ca_bundle is not None:
@@ -209,9 +209,7 @@ def checked(**asked: object) -> DockerOptions:
     profiles.check(options)
     caches.check(options.cache)
     if asked.get("git") and not options.writable:
-        raise UsageError(
-            f"git={options.git!r} is for a bound directory. Remedy: pass workspace=DIR, or leave out git=."
-        )
+        raise UsageError(f"git={options.git!r} is for a bound directory. Pass workspace=DIR, or leave out git=.")
     if options.attach is not None:
         _check_joined(asked)
     if options.services:
@@ -235,22 +233,21 @@ def _with_vetted(options: DockerOptions) -> DockerOptions:
 def _check_bundle(path: str) -> None:
     bundle = Path(path).expanduser()
     if not bundle.is_file():
-        raise UsageError(f"ca_bundle={path!r} is not a file. Remedy: name a PEM file.")
+        raise UsageError(f"ca_bundle={path!r} is not a file. Name a PEM file.")
     if b"-----BEGIN CERT" not in bundle.read_bytes():
-        raise UsageError(f"ca_bundle={path!r} contains no PEM certificate. Remedy: name a PEM file.")
+        raise UsageError(f"ca_bundle={path!r} contains no PEM certificate. Name a PEM file.")
 
 
 def _check_joined(asked: Mapping[str, object]) -> None:
     """Refuse options that cannot be applied to a running container."""
     barred = next((name for name, value in asked.items() if value and name not in _OF_ANY_CONTAINER), None)
     if asked.get("keep") is False:
-        raise UsageError("keep=False: a container that is joined is not ours to remove. Remedy: leave out keep=.")
+        raise UsageError("keep=False: a container that is joined is not ours to remove. Leave out keep=.")
     if barred is not None:
         name = {"copy_of": "copy", "workspaces": "workspace"}.get(barred, barred)
         other = "use `upload`" if name in {"copy", "workspace"} else f"{name}="
         raise UsageError(
-            f"{name}= is for a new container, and attach= joins one that has its own. "
-            f"Remedy: leave out attach=, or {other}."
+            f"{name}= is for a new container, and attach= joins one that has its own. Leave out attach=, or {other}."
         )
 
 
@@ -259,12 +256,12 @@ def _with_network(options: DockerOptions, asked: Mapping[str, object]) -> Docker
     if options.credentials and asked.get("network") not in {None, "allowlist"}:
         raise UsageError(
             f"credentials= are added by the allowlist's proxy, and network={options.network!r} has none. "
-            "Remedy: network='allowlist'."
+            "Use network='allowlist'."
         )
     if not options.allow:
         return options
     if options.network == "none" and asked.get("network"):
-        raise UsageError("allow= needs egress, and network='none' has none. Remedy: network='allowlist'.")
+        raise UsageError("allow= needs egress, and network='none' has none. Use network='allowlist'.")
     if options.network == "none":
         options = options.model_copy(update={"network": "allowlist"})
     return options.model_copy(update={"allow": checked_rules(options.network, options.allow)})
@@ -310,8 +307,7 @@ def _check_image(image: str) -> None:
     if len(image) > _MAX_IMAGE_NAME or not (_IMAGE.fullmatch(image) or _IMAGE_ID.fullmatch(image)):
         shown = image if len(image) <= 60 else image[:59] + "…"  # noqa: PLR2004 - a line's worth
         raise UsageError(
-            f"{shown!r} is not an image name. "
-            "Remedy: name one like python:3.12 or ghcr.io/owner/name:tag, in lower case."
+            f"{shown!r} is not an image name. Name one like python:3.12 or ghcr.io/owner/name:tag, in lower case."
         )
 
 
@@ -321,26 +317,23 @@ def _check_names(asked: DockerOptions) -> None:
     for name in (asked.name, asked.attach):
         if name is not None and not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} is not a container name. Remedy: use letters, digits, '_', '.' and '-', two to 128 of them."
+                f"{name!r} is not a container name. Use letters, digits, '_', '.' and '-', two to 128 of them."
             )
     for label, value in asked.labels.items():
         _check_label(label, value)
     if asked.workdir is not None and sane_workdir(asked.workdir) is None:
-        raise UsageError(
-            f"workdir={asked.workdir!r} is refused. Remedy: an absolute path outside /proc, /sys and /dev."
-        )
+        raise UsageError(f"workdir={asked.workdir!r} is refused. Use an absolute path outside /proc, /sys and /dev.")
 
 
 def _check_label(name: str, value: str = "") -> None:
     """Refuse a label that uses our prefix, has a name that filters cannot match, or is too large."""
     if name == "ohsandbox" or name.startswith("ohsandbox."):
-        raise UsageError(f"Label {name!r} is one of ohsandbox's own. Remedy: choose a name that begins otherwise.")
+        raise UsageError(f"Label {name!r} is one of ohsandbox's own. Choose a name that begins otherwise.")
     if not _LABEL_NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is not a label's name. Remedy: use letters, digits, '_', '.', '/' and '-'.")
+        raise UsageError(f"{name!r} is not a label's name. Use letters, digits, '_', '.', '/' and '-'.")
     if len(value) > _MAX_LABEL_VALUE or not value.isprintable():
         raise UsageError(
-            f"The value of label {name!r} is refused. Remedy: one printable line of at most {_MAX_LABEL_VALUE} "
-            "characters."
+            f"The value of label {name!r} is refused. Use one printable line of at most {_MAX_LABEL_VALUE} characters."
         )
 
 
@@ -375,5 +368,5 @@ def check_environment(image_env: Sequence[str], env: Mapping[str, str], *, whose
         raise UsageError(
             f"{whose} has {len(merged):,} environment variables of {size:,} bytes. Each program is given all of them, "
             f"so a sandbox takes at most {_MAX_ENV_VARIABLES:,} of {_MAX_ENV_BYTES:,} bytes together. "
-            "Remedy: put them into a file that the commands read."
+            "Put them into a file that the commands read."
         )

@@ -30,7 +30,7 @@ def checked_platform(platform: str) -> str:
     """
     match = _PLATFORM.fullmatch(platform)
     if match is None:
-        raise wrong("platform", platform, "give one such as 'linux/amd64' or 'linux/arm64'")
+        raise wrong("platform", platform, "Give one such as 'linux/amd64' or 'linux/arm64'.")
     return f"linux/{match[1]}{match[2] or ''}"
 
 
@@ -43,26 +43,22 @@ def check(found: DockerOptions) -> None:
             disk_bytes; or the cache of a project has no directory.
     """
     if found.platform is not None and found.build is not None:
-        raise UsageError(
-            "build= makes an image for the engine's platform. Remedy: leave out platform=, or pass image=."
-        )
+        raise UsageError("build= makes an image for the engine's platform. Leave out platform=, or pass image=.")
     if found.profile == "mapped" and not found.writable:
-        raise UsageError("profile='mapped' needs a directory. Remedy: pass workspace=DIR.")
+        raise UsageError("profile='mapped' needs a directory. Pass workspace=DIR.")
     if found.profile == "contained" and found.writable:
         raise UsageError(
-            "profile='contained' binds no directory to be written. Remedy: leave out workspace=, or pass copy=True."
+            "profile='contained' binds no directory to be written. Leave out workspace=, or pass copy=True."
         )
     if found.profile == "trusted" and found.writable:
         raise UsageError(
             "profile='trusted' gives root in the sandbox rights that on a bound directory are rights on this machine "
-            "(setuid files, owners). Remedy: work on a copy (--copy, copy=True), or leave out profile=."
+            "(setuid files, owners). Work on a copy (--copy, copy=True), or leave out profile=."
         )
     if found.cache is not None and found.limits.disk_bytes is not None:
-        raise UsageError(
-            "cache= lies outside of what disk_bytes (--disk) bounds. Remedy: leave one out, as --no-cache does."
-        )
+        raise UsageError("cache= lies outside of what disk_bytes (--disk) bounds. Leave one out, as --no-cache does.")
     if found.cache == "project" and found.workspace is None and found.copy_of is None:
-        raise UsageError("cache='project' needs a directory. Remedy: pass workspace=DIR, or a name of its own.")
+        raise UsageError("cache='project' needs a directory. Pass workspace=DIR, or a name of its own.")
     if found.profile != "strict":
         return
     wide = {
@@ -72,7 +68,7 @@ def check(found: DockerOptions) -> None:
         "copy= (the copy would be in no checkpoint)": found.copy_of,
     }
     if option := next((name for name, value in wide.items() if value), None):
-        raise UsageError(f"profile='strict' and {option} exclude each other. Remedy: leave one out.")
+        raise UsageError(f"profile='strict' and {option} exclude each other. Leave one out.")
 
 
 def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: bool) -> str:
@@ -91,7 +87,7 @@ def ordinary_user(asked: DockerOptions, user: str, engine: Engine, *, is_bound: 
         return user
     raise UsageError(
         f"profile='strict' has no process of root's, and {asked.writable[0]!r} belongs to root. "
-        "Remedy: give the directory to an ordinary user, or name one with user=."
+        "Give the directory to an ordinary user, or name one with user=."
     )
 
 
@@ -110,7 +106,7 @@ def oci_runtime(name: str, engine: Engine) -> dict[str, Any]:
         there = ", ".join(sorted(runtimes)) or "none"
         raise UsageError(
             f"The engine has no OCI runtime {name!r}; it has: {there}. "
-            "Remedy: register it in the engine's daemon.json, or leave --oci-runtime (runtime=) out."
+            "Register it in the engine's daemon.json, or leave --oci-runtime (runtime=) out."
         )
     return {
         "runtime": name,

@@ -153,7 +153,7 @@ def _identity(bound: Sequence[Mount], engine: Engine) -> mount_policy.Identity |
     if not engine.address.is_local:
         raise UsageError(
             f"{options_named} need an engine on this machine, and {engine.address} is another. "
-            "Remedy: work on a copy (--copy, copy=True); `ohsandbox run` brings its changes back."
+            "Work on a copy (--copy, copy=True); `ohsandbox run` brings its changes back."
         )
     writable = [mount.source for mount in bound if not mount.read_only]
     if not writable:
@@ -162,6 +162,6 @@ def _identity(bound: Sequence[Mount], engine: Engine) -> mount_policy.Identity |
     if "name=userns" in security:
         raise UsageError(
             f"{options_named} cannot give their files to you: this engine remaps users (userns-remap). "
-            "Remedy: copy the files in with `upload`, or use an engine without userns-remap."
+            "Copy the files in with `upload`, or use an engine without userns-remap."
         )
     return mount_policy.identity(writable[0], rootless="name=rootless" in security)

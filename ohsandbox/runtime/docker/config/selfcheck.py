@@ -72,7 +72,7 @@ def refuse_weaker(facts: Mapping[str, str], config: ContainerConfig, found: Mapp
     from_engine = chain(added(found, config), _volumes(found, config))
     if (wrong := verdict(facts, config) or next(from_engine, None)) is not None:
         as_asked = "what was asked for" if config.hardening == "trusted" or config.gpus else "as strict as asked"
-        raise SandboxRefused(f"Sandbox {config.name!r} is not {as_asked}: {wrong}. Remedy: `ohsandbox doctor`.")
+        raise SandboxRefused(f"Sandbox {config.name!r} is not {as_asked}: {wrong}.", remedy="Run `ohsandbox doctor`.")
 
 
 def verdict(facts: Mapping[str, str], config: ContainerConfig) -> str | None:

@@ -182,7 +182,9 @@ def find(environ: Mapping[str, str]) -> EngineAddress:
             return EngineAddress("unix:///var/run/docker.sock", None, "default")
         context = ContextAPI.get_context(name)
     if context is None or not context.Host:  # docker-py falls back to the default socket here: the wrong engine
-        raise UsageError(f"Docker context {name!r} is not there. Remedy: `docker context ls`, or unset DOCKER_CONTEXT.")
+        raise UsageError(
+            f"Docker context {name!r} is not there.", remedy="Run `docker context ls`, or unset DOCKER_CONTEXT."
+        )
     return EngineAddress(context.Host, context.TLSConfig, f"context {name!r}", name)
 
 
@@ -195,8 +197,8 @@ def _usage_errors() -> Iterator[None]:
         raise
     except Exception as error:
         raise UsageError(
-            f"The Docker settings cannot be used: {error}. Remedy: correct DOCKER_HOST, DOCKER_CERT_PATH "
-            "or the context."
+            f"The Docker settings cannot be used: {error}.",
+            remedy="Correct DOCKER_HOST, DOCKER_CERT_PATH or the context.",
         ) from error
 
 
@@ -264,11 +266,11 @@ def _checked_version(answer: Any, address: EngineAddress) -> str:
 
     version = answer.get("ApiVersion") if isinstance(answer, dict) else None
     if not isinstance(version, str) or not re.fullmatch(r"[0-9]+\.[0-9]+", version):
-        raise EngineUnavailable(f"The server at {address} is not a Docker engine. Remedy: {NO_ENGINE_REMEDY}.")
+        raise EngineUnavailable(f"The server at {address} is not a Docker engine.", remedy=f"{NO_ENGINE_REMEDY}.")
     if version_lt(version, MINIMUM):
         raise EngineUnavailable(
-            f"The Docker engine at {address} is too old: it speaks API {version}, {MINIMUM} is needed. "
-            "Remedy: upgrade the engine (20.10 or newer)."
+            f"The Docker engine at {address} is too old: it speaks API {version}, {MINIMUM} is needed.",
+            remedy="Upgrade the engine (20.10 or newer).",
         )
     return version
 
@@ -279,16 +281,16 @@ def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError
     remedy = NO_ENGINE_REMEDY
     if own_id() is not None and address.is_local:
         path = _socket_path(address)
-        remedy = f"start this container with `-v {path}:{path}`, or point DOCKER_HOST at an engine"
+        remedy = f"Start this container with `-v {path}:{path}`, or point DOCKER_HOST at an engine."
     if "Permission denied" in text or "PermissionError" in text:
         if own_id() is not None and (group := _group_of_socket(address)) is not None:
             return EngineUnavailable(
-                f"Permission denied at {address}: it belongs to group {group}. Remedy: start this container with "
-                f"`--group-add {group}`."
+                f"Permission denied at {address}: it belongs to group {group}.",
+                remedy=f"Start this container with `--group-add {group}`.",
             )
         return EngineUnavailable(
-            f"Permission denied at {address}. Remedy: `sudo usermod -aG docker $USER` and log in again, "
-            "or use a rootless engine."
+            f"Permission denied at {address}.",
+            remedy="Run `sudo usermod -aG docker $USER` and log in again, or use a rootless engine.",
         )
     if "timed out" in text.lower() or "timeout" in text.lower():
         why = f"it accepts but does not answer within {CONNECT_TIMEOUT_S:.0f} s"
@@ -300,7 +302,7 @@ def _unavailable(error: BaseException, address: EngineAddress) -> OhsandboxError
         why = match[0].strip()
     else:
         why = " ".join(text.split())[:200]
-    return EngineUnavailable(f"No Docker engine answers at {address}: {why}. Remedy: {remedy}.")
+    return EngineUnavailable(f"No Docker engine answers at {address}: {why}.", remedy=remedy)
 
 
 def _socket_path(address: EngineAddress) -> str:

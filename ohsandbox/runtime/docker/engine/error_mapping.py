@@ -31,7 +31,7 @@ from ohsandbox.text import quoted_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NO_ENGINE_REMEDY = "start the engine, or point DOCKER_HOST at one"
+NO_ENGINE_REMEDY = "Start the engine, or point DOCKER_HOST at one."
 _QUOTE_CHARS = 300
 """Maximum number of characters of an engine's text that a message quotes."""
 
@@ -57,58 +57,59 @@ def _rule(pattern: str, kind: type[OhsandboxError], remedy: str) -> _ErrorRule:
     return _ErrorRule(re.compile(pattern, re.IGNORECASE), kind, remedy)
 
 
-_NO_SHELL = "use an image that has a POSIX shell at /bin/sh"
-_OTHER_ARCH = "its programs are built for another processor: use an image, or a tag, for the engine's architecture"
-_BUSY = "the sandbox is at its process or memory limit: restart it, or raise --pids or --memory (SandboxLimits)"
-_UNPAUSE = "unpause it with `docker unpause`"
+_NO_SHELL = "Use an image that has a POSIX shell at /bin/sh."
+_OTHER_ARCH = "Use an image or a tag for the engine's architecture: its programs are for another processor."
+_BUSY = "Restart the sandbox, or raise --pids or --memory (SandboxLimits): it is at its process or memory limit."
+_UNPAUSE = "Unpause it with `docker unpause`."
 
 # fmt: off
 _START_RULES: tuple[_ErrorRule, ...] = (
     _rule(r"find (user|group) |no matching entries in (passwd|group) file", UnknownUserError,
-          "name a user of the image's /etc/passwd, or a numeric id"),
-    _rule(_in_order("chdir to cwd ", "not a directory"), WorkdirNotADirectoryError, "name a directory"),
+          "Name a user of the image's /etc/passwd, or a numeric id."),
+    _rule(_in_order("chdir to cwd ", "not a directory"), WorkdirNotADirectoryError, "Name a directory."),
     _rule(_in_order("chdir to cwd ", "no such file or directory"), WorkdirMissingError,
-          "make it first, or name another"),
-    _rule(_in_order("chdir to cwd ", "permission denied"), UsageError, "name a directory that this user may enter"),
+          "Make it first, or name another."),
+    _rule(_in_order("chdir to cwd ", "permission denied"), UsageError, "Name a directory that this user may enter."),
     _rule(_in_order("container|cannot exec in a?", "paused"), SandboxPaused, _UNPAUSE),
     _rule(r"exec format error", ImageUnavailable, _OTHER_ARCH),
     _rule(_in_order('/bin/sh"?: ', "no such file or directory|not found|permission denied"), ImageUnavailable,
           _NO_SHELL),
-    _rule(r"argument list too long", UsageError, "pass large data over stdin; one argument holds at most 128 KiB"),
+    _rule(r"argument list too long", UsageError, "Pass large data over stdin; one argument holds at most 128 KiB."),
     _rule(r"connection reset by peer|resource temporarily unavailable|cannot allocate memory|EOF", SandboxUnavailable,
           _BUSY),
     _rule(r"not running|stopped (state|container)|does not exist|no such container", SandboxUnavailable,
-          "start it again"),
+          "Start it again."),
 )
 """Text in an exec's stream whose process never started. First match wins."""
 
 API_RULES: tuple[_ErrorRule, ...] = (
-    _rule(r"no such container|no such exec", SandboxGone, "its files are gone with it: start a new sandbox"),
+    _rule(r"no such container|no such exec", SandboxGone,
+          "Start a new sandbox: the files of this one are gone with it."),
     _rule(r"is paused", SandboxPaused, _UNPAUSE),
-    _rule(r"is not running|is restarting|cannot exec in a stopped", SandboxUnavailable, "start it again"),
-    _rule(r"name \S+ is already in use", UsageError, "choose another name, or join that sandbox with attach="),
+    _rule(r"is not running|is restarting|cannot exec in a stopped", SandboxUnavailable, "Start it again."),
+    _rule(r"name \S+ is already in use", UsageError, "Choose another name, or join that sandbox with attach=."),
     _rule(r"unknown (or invalid )?runtime|runtime name|no such runtime", UsageError,
-          "install it in the engine, or leave it out"),
+          "Install it in the engine, or leave it out."),
     _rule(r"could not select device driver|nvidia-container-cli|CDI device|GPU vendor", UsageError,
-          "install NVIDIA's driver and its Container Toolkit on the engine's machine, or leave --gpus (gpus=) out"),
+          "Install NVIDIA's driver and Container Toolkit on the engine's machine, or leave --gpus (gpus=) out."),
     _rule(r"bind source path does not exist", UsageError,
-          "name a directory that the engine has under the same name: it runs in another container or machine"),
-    _rule(r"invalid (container name|reference format)", UsageError, "correct the name"),
+          "Name a directory that the engine has under the same name: it runs in another container or machine."),
+    _rule(r"invalid (container name|reference format)", UsageError, "Correct the name."),
     _rule(r"storage-opt|pquota", UsageError,
-          "leave --disk (SandboxLimits(disk_bytes=...)) out: this engine's storage cannot bound disk"),
-    _rule(r"toomanyrequests|rate limit|too many requests", ImageUnavailable, "wait, or log in with `docker login`"),
+          "Leave --disk (SandboxLimits(disk_bytes=...)) out: this engine's storage cannot bound disk."),
+    _rule(r"toomanyrequests|rate limit|too many requests", ImageUnavailable, "Wait, or log in with `docker login`."),
     _rule(r"unauthorized|authentication required|access denied|denied: |no basic auth", ImageUnavailable,
-          "check the name; log in with `docker login` if it is private"),
+          "Check the name; log in with `docker login` if it is private."),
     _rule(r"no matching manifest|does not match the specified platform", ImageUnavailable, _OTHER_ARCH),
     _rule(r"no such image|manifest .*unknown|repository .*not found|not found: (does not exist|manifest)"
-          r"|pull access denied", ImageUnavailable, "check the image's name and tag"),
+          r"|pull access denied", ImageUnavailable, "Check the image's name and tag."),
     _rule(r"exec format error", ImageUnavailable, _OTHER_ARCH),
     _rule(r'exec: "?/bin/sh|/bin/sh"?: (stat|no such)', ImageUnavailable, _NO_SHELL),
-    _rule(r"no space left", SandboxUnavailable, "free space on the engine's disk, e.g. with `docker system prune`"),
+    _rule(r"no space left", SandboxUnavailable, "Free space on the engine's disk, e.g. with `docker system prune`."),
     _rule(r"address pool|no available network", SandboxUnavailable,
-          "remove unused networks with `docker network prune`"),
+          "Remove unused networks with `docker network prune`."),
     _rule(r"no such host|dial tcp|i/o timeout|tls: |x509|connection refused", ImageUnavailable,
-          "check the engine's way to the registry"),
+          "Check the engine's way to the registry."),
 )
 """Answers of the engine's API. First match wins."""
 # fmt: on
@@ -120,16 +121,16 @@ def start_error(text: str, *, user: str = "", workdir: str = "") -> OhsandboxErr
         if not rule.pattern.search(text):
             continue
         if rule.kind is UnknownUserError:
-            return UnknownUserError(f"The sandbox has no user {user!r}. Remedy: {rule.remedy}.")
+            return UnknownUserError(f"The sandbox has no user {user!r}.", remedy=rule.remedy)
         if rule.kind is WorkdirMissingError:
-            reason = f"The directory does not exist in the sandbox; {rule.remedy}"
-            return WorkdirMissingError(errno.ENOENT, reason, workdir)
+            reason = "The directory does not exist in the sandbox"
+            return WorkdirMissingError(errno.ENOENT, reason, workdir, remedy=rule.remedy)
         if rule.kind is WorkdirNotADirectoryError:
-            return WorkdirNotADirectoryError(errno.ENOTDIR, f"It is not a directory; {rule.remedy}", workdir)
-        return rule.kind(f"The process could not start: {one_line(text)}. Remedy: {rule.remedy}.")
+            return WorkdirNotADirectoryError(errno.ENOTDIR, "It is not a directory", workdir, remedy=rule.remedy)
+        return rule.kind(f"The process could not start: {one_line(text)}.", remedy=rule.remedy)
     return SandboxUnavailable(
-        f"The process could not start: {one_line(text) or 'the stream ended before it said anything'}. "
-        "Remedy: look at the container with `docker inspect`."
+        f"The process could not start: {one_line(text) or 'the stream ended before it said anything'}.",
+        remedy="Look at the container with `docker inspect`.",
     )
 
 
@@ -145,7 +146,7 @@ def translate(error: BaseException, *, doing: str) -> OhsandboxError:
         return _transport_error(error, text, failed)
     for rule in API_RULES:
         if rule.pattern.search(text):
-            return rule.kind(f"{failed}: {one_line(text)}. Remedy: {rule.remedy}.")
+            return rule.kind(f"{failed}: {one_line(text)}.", remedy=rule.remedy)
     kind = UsageError if status == http.client.BAD_REQUEST else SandboxUnavailable
     return kind(f"{failed}: the engine answered {status or 'an error'}: {one_line(text)}.")
 
@@ -157,10 +158,10 @@ def _transport_error(error: BaseException, text: str, failed: str) -> OhsandboxE
     """Return the error for a failure without an HTTP status: of the connection, or of docker-py's own checks."""
     name = type(error).__name__
     if re.search(r"timed out|timeout", f"{name} {text}", re.IGNORECASE):
-        return EngineUnavailable(f"{failed}: the engine did not answer in time. Remedy: {NO_ENGINE_REMEDY}.")
+        return EngineUnavailable(f"{failed}: the engine did not answer in time.", remedy=NO_ENGINE_REMEDY)
     if isinstance(error, ValueError) and not isinstance(error, OSError):
         return UsageError(f"{failed}: {one_line(text)}.")
-    return EngineUnavailable(f"{failed}: {one_line(text) or name}. Remedy: {NO_ENGINE_REMEDY}.")
+    return EngineUnavailable(f"{failed}: {one_line(text) or name}.", remedy=NO_ENGINE_REMEDY)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def _mount_of(path: str, mounts: tuple[OwnMount, ...]) -> OwnMount:
         return mount
     raise UsageError(
         f"{path!r} is in this container only: the engine makes the sandbox beside this container, and does not see it. "
-        "Remedy: start this container with `-v DIRECTORY:/workspace` and name what is below /workspace."
+        "Start this container with `-v DIRECTORY:/workspace` and name what is below /workspace."
     )
 
 

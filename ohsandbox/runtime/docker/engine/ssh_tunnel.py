@@ -77,7 +77,7 @@ class SshAddress(NamedTuple):
 
         def refuse(fault: str) -> UsageError:
             return UsageError(
-                f"DOCKER_HOST={quoted_line(url, limit_chars=100)!r} is refused: {fault}. Remedy: ssh://USER@HOST[:PORT]."
+                f"DOCKER_HOST={quoted_line(url, limit_chars=100)!r} is refused: {fault}. Use ssh://USER@HOST[:PORT]."
             )
 
         if not url.isascii() or not url.isprintable() or " " in url:  # urlsplit drops some of these characters
@@ -162,8 +162,7 @@ class SshTunnel:
     def _connect(self) -> None:
         if (program := shutil.which("ssh")) is None:
             raise EngineUnavailable(
-                f"The engine at {self._url} is reached by the program ssh, which is not here. "
-                "Remedy: install OpenSSH's client."
+                f"The engine at {self._url} is reached by the program ssh, which is not here. Install OpenSSH's client."
             )
         self._end()
         # not in the state directory: a socket's path has at most 107 bytes
@@ -233,22 +232,23 @@ class SshTunnel:
                 self._said.append(line.decode(errors="replace").strip())
 
     def _unreachable(self) -> EngineUnavailable:
-        return EngineUnavailable(f"No Docker engine answers at {self._url}: {self._explained(' '.join(self._said))}")
+        why, remedy = self._explained(" ".join(self._said))
+        return EngineUnavailable(f"No Docker engine answers at {self._url}: {why}.", remedy=remedy)
 
-    def _explained(self, complaint: str) -> str:
-        """Return the reason with its remedy, in one line."""
+    def _explained(self, complaint: str) -> tuple[str, str]:
+        """Return the reason, a clause, and the remedy, a sentence."""
         host = self._address.host
         if "IDENTIFICATION HAS CHANGED" in complaint:
             return (
-                f"the host key of {host} is not the one that is known, as where somebody is in between. "
-                f"Remedy: ask who runs it; only if it was really changed: `ssh-keygen -R {host}`, then `ssh {host}`."
+                f"the host key of {host} is not the one that is known, as where somebody is in between",
+                f"Ask who runs it; only if it was really changed, run `ssh-keygen -R {host}`, then `ssh {host}`.",
             )
         if "Host key verification failed" in complaint or "host key is known" in complaint:
-            return f"the host key of {host} is not known. Remedy: `ssh {host}` once, and compare it."
+            return f"the host key of {host} is not known", f"Run `ssh {host}` once, and compare it."
         if "Permission denied (" in complaint:
-            return f"{host} does not accept a key. Remedy: have `ssh {host}` work without a question (ssh-add)."
+            return f"{host} does not accept a key", f"Have `ssh {host}` work without a question (ssh-add)."
         words = quoted_line(complaint[-200:], limit_chars=200) or f"no answer within {CONNECT_S:.0f} s"
-        return f"ssh says: {words}. Remedy: have `ssh {host} docker version` work."
+        return f"ssh says: {words}", f"Have `ssh {host} docker version` work."
 
     def _end(self) -> None:
         process, self._process = self._process, None

@@ -101,7 +101,7 @@ def ensure(
         digest = context.digest()
     if _trusted.get(repr(build), digest) != digest:
         raise UsageError(
-            f"The build's directory {str(build.context)!r} changed after it was looked at. Remedy: look again, with "
+            f"The build's directory {str(build.context)!r} changed after it was looked at. Look again, with "
             "`ohsandbox trust`."
         )
     name = f"{REPOSITORY}:{digest}"
@@ -159,7 +159,7 @@ def build_image(
     finally:
         engine.close()
     if image_facts is None:
-        raise ImageUnavailable(f"Image {name!r} was built and is not here any more. Remedy: try again.")
+        raise ImageUnavailable(f"Image {name!r} was built and is not here any more. Try again.")
     return BuiltImage(name, image_facts.workdir or "/")
 
 
@@ -172,7 +172,7 @@ def _reading(build: Build) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"The build's directory {str(build.context)!r} cannot be read: {error}. Remedy: list it in .dockerignore."
+            f"The build's directory {str(build.context)!r} cannot be read: {error}. List it in .dockerignore."
         ) from error
 
 

@@ -78,7 +78,7 @@ class BuildContext:
                     if stats.st_size > MAX_IGNORE_BYTES:
                         raise UsageError(
                             f"{str(self._root / path)!r} has {stats.st_size} bytes, more than {MAX_IGNORE_BYTES}. "
-                            "Remedy: shorten it."
+                            "Shorten it."
                         )
                     text = opened.read(MAX_IGNORE_BYTES).decode("utf-8-sig", "surrogateescape")
                 return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
@@ -114,7 +114,7 @@ class BuildContext:
         if total > MAX_CONTEXT_BYTES:
             raise UsageError(
                 f"The build's directory {str(self._root)!r} has over {MAX_CONTEXT_BYTES >> 30} GiB (at {path!r}). "
-                "Remedy: list what the image does not need in .dockerignore."
+                "List what the image does not need in .dockerignore."
             )
 
 
@@ -124,7 +124,7 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"{str(path)!r} cannot be read: {error.strerror or error}. Remedy: make it a regular file, and no link."
+            f"{str(path)!r} cannot be read: {error.strerror or error}. Make it a regular file, and no link."
         ) from error
 
 

@@ -114,11 +114,11 @@ class BuildReport:
             self._steps.get(self._failed),
         )
         if _NO_ENGINE.search(error):
-            raise SandboxUnavailable(f"{what} failed: {error}. Remedy: start the engine (`ohsandbox doctor`).")
+            raise SandboxUnavailable(f"{what} failed: {error}. Start the engine (`ohsandbox doctor`).")
         is_from = step is None or step.detail.upper().startswith("FROM ")
         if is_from and _BASE_MISSING.search(self.error):
             raise ImageUnavailable(
-                f"{what} failed, since an image of a FROM cannot be had: {error}. Remedy: correct "
+                f"{what} failed, since an image of a FROM cannot be had: {error}. Correct "
                 f"{self._build.dockerfile}, pull the image by hand, or try again later."
             )
         at_step = f" at step {step.layers_done} of {step.layers_total}, {step.detail!r}" if step else ""
@@ -126,10 +126,10 @@ class BuildReport:
         output = f" Its last output: {one_line(' | '.join(last))}." if step and last else ""
         if _NO_DOWNLOAD.search(output):
             raise ImageUnavailable(
-                f"{what} failed{at_step}, which could not download what it needs: {error}.{output} Remedy: see to the "
+                f"{what} failed{at_step}, which could not download what it needs: {error}.{output} See to the "
                 "network of the engine's builds, or try again later."
             )
-        raise UsageError(f"{what} failed{at_step}: {error}.{output} Remedy: correct {self._build.dockerfile}.")
+        raise UsageError(f"{what} failed{at_step}: {error}.{output} Correct {self._build.dockerfile}.")
 
 
 def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
@@ -145,7 +145,7 @@ def run(engine: Engine, job: BuildJob, report: BuildReport) -> None:
     if with_buildkit is None and job.build.secrets:
         raise UsageError(
             f"The build of {str(job.build.context)!r} needs BuildKit for its secrets, and docker's client here has no "
-            "`docker buildx` for this engine. Remedy: install it (Debian: docker-cli and docker-buildx)."
+            "`docker buildx` for this engine. Install it (Debian: docker-cli and docker-buildx)."
         )
     if with_buildkit is None:
         _run_classic(engine, job, report)

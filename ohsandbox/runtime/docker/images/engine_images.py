@@ -85,9 +85,9 @@ def ensure(
             patiently(partial(_pull, engine, image, platform, tell, cancel), image, tell, cancel)
             image_facts = _local(engine, image, platform)
     if image_facts is None and platform is not None:
-        raise ImageUnavailable(f"Image {image!r} is not available for {platform}. Remedy: name another platform.")
+        raise ImageUnavailable(f"Image {image!r} is not available for {platform}. Name another platform.")
     if image_facts is None:
-        raise ImageUnavailable(f"Image {image!r} was pulled and is not here. Remedy: pull it by hand and try again.")
+        raise ImageUnavailable(f"Image {image!r} was pulled and is not here. Pull it by hand and try again.")
     return image_facts
 
 

@@ -41,8 +41,8 @@ def checks() -> list[Check]:
     try:
         engine = connect()
     except OhsandboxError as error:
-        text, _, remedy = str(error).partition(" Remedy: ")
-        return [Check("engine", "fail", text, f"{remedy} `ohsandbox run --runtime cli` does without a container.")]
+        remedy = f"{error.remedy} `ohsandbox run --runtime cli` does without a container.".lstrip()
+        return [Check("engine", "fail", error.fact, remedy)]
     try:
         with engine_errors("asking the engine about itself"):
             info, version = dict(engine.api.info()), dict(engine.api.version())

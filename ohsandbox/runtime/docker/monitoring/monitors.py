@@ -61,8 +61,9 @@ class SandboxMonitors:
         has_run = self._has_run or sandbox.is_resumed
         if not has_run and (short := disk.first_shortage(file_systems, least)) is not None:
             raise SandboxRefused(
-                f"{short}. Remedy: free some (`docker system df` shows what the engine holds), "
-                "or say what must stay free with SandboxLimits(free_bytes=...)."
+                f"{short}.",
+                remedy="Free some (`docker system df` shows what the engine holds), "
+                "or say what must stay free with SandboxLimits(free_bytes=...).",
             )
         self._has_run = True
         self._disk = disk.DiskMonitor(file_systems, self._runtime, least=least)

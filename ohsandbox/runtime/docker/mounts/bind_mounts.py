@@ -43,7 +43,7 @@ and ohsandbox use them."""
 _NOT_WHOLE = ("/home/ohsandbox", "/tmp", "/var/tmp", "/root", "/opt/ohsandbox", MORE_WORKSPACES)  # noqa: S108
 """Targets that are refused, with every directory that contains one; a target below them is allowed."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f:]")
-_ELSEWHERE = "Remedy: name another directory, such as /data or one below /workspaces or /mnt."
+_ELSEWHERE = "Name another directory, such as /data or one below /workspaces or /mnt."
 
 
 class Bind(NamedTuple):
@@ -80,13 +80,13 @@ def asked_workspaces(given: object, *, same_path: bool) -> list[Mount]:
         try:
             real = str(Path(path).expanduser().resolve())
         except (OSError, RuntimeError, ValueError) as error:
-            raise UsageError(f"The workspace {path!r} cannot be used: {error}. Remedy: name a directory.") from error
+            raise UsageError(f"The workspace {path!r} cannot be used: {error}. Name a directory.") from error
         target = place_of_workspace(real, is_first=not found_mounts, same_path=same_path)
         found_mounts.append(Mount(source=path, target=target, read_only=read_only))
     counts = Counter(mount.target for mount in found_mounts)
     if twice := [mount.source for mount in found_mounts if counts[mount.target] > 1]:
         raise UsageError(
-            f"The workspaces {' and '.join(map(repr, twice))} would both be at {found_mounts[-1].target!r}. Remedy: "
+            f"The workspaces {' and '.join(map(repr, twice))} would both be at {found_mounts[-1].target!r}. Use "
             "--same-path (same_path=True), or in Python Mount(source=..., target=...) with a place of its own."
         )
     return found_mounts
@@ -123,7 +123,7 @@ def copied_directory(workspaces: Sequence[Mount]) -> str:
     """
     if len(workspaces) != 1:
         which = "needs a directory to copy" if not workspaces else f"copies one directory, not {len(workspaces)}"
-        raise UsageError(f'copy= {which}. Remedy: pass workspace=DIR, and others as mounts=["DIR:/place:ro"].')
+        raise UsageError(f'copy= {which}. Pass workspace=DIR, and others as mounts=["DIR:/place:ro"].')
     return workspaces[0].source
 
 
@@ -136,7 +136,7 @@ def asked_mounts(given: object) -> list[Mount]:
     if given is None:
         return []
     if not isinstance(given, list | tuple) or not all(isinstance(mount, str | Mount) for mount in given):
-        raise wrong("mounts", given, 'give a list of "SOURCE:TARGET[:ro]" and Mount(...)')
+        raise wrong("mounts", given, 'Give a list of "SOURCE:TARGET[:ro]" and Mount(...).')
     return [mount if isinstance(mount, Mount) else Mount.parse(mount) for mount in given]
 
 
@@ -147,7 +147,7 @@ def vetted(workspaces: Sequence[Mount], mounts: Sequence[Mount], *, taken: Seque
         UsageError: a source may not be bound, a target is refused, two overlap, or there are more than 64.
     """
     if len(workspaces) + len(mounts) > _MAX_BINDS:
-        raise UsageError(f"At most {_MAX_BINDS} mounts and workspaces. Remedy: mount a directory that holds several.")
+        raise UsageError(f"At most {_MAX_BINDS} mounts and workspaces. Mount a directory that holds several.")
     real = [
         [
             mount.model_copy(update={"source": _vetted_source(mount, what), "target": _checked_target(mount)})
@@ -183,7 +183,7 @@ def _checked_target(mount: Mount) -> str:
     if not target.startswith("/") or ".." in target.split("/"):
         raise refused("it is not an absolute path without '..'")
     if _CONTROL.search(target) or not target.isprintable():
-        raise refused("a colon or a control character is in it", "Remedy: choose another name for it.")
+        raise refused("a colon or a control character is in it", "Choose another name for it.")
     normal = "/" + "/".join(part for part in target.split("/") if part not in {"", "."})
     if reserved := next((reserved for reserved in _NO_TARGETS if _nested(normal, reserved)), None):
         raise refused(f"{reserved} belongs to the sandbox's system")
@@ -220,7 +220,7 @@ def _refuse_overlaps(mounts: Sequence[Mount], taken: Sequence[str]) -> None:
             if own[index] in above[other_index] or own[other_index] in above[index]:
                 raise UsageError(
                     f"{mount.source!r} and {other.source!r} are one directory, or one lies in the other: what protects "
-                    "the one would not hold in the other. Remedy: name the outer one only."
+                    "the one would not hold in the other. Name the outer one only."
                 )
 
 
@@ -229,7 +229,7 @@ def _identity(path: Path) -> tuple[int, int]:
     try:
         stats = path.stat()
     except OSError as error:
-        raise UsageError(f"{str(path)!r} cannot be used: {error.strerror}. Remedy: name another.") from error
+        raise UsageError(f"{str(path)!r} cannot be used: {error.strerror}. Name another.") from error
     return stats.st_dev, stats.st_ino
 
 
@@ -275,9 +275,7 @@ def inode_of(source: str) -> int:
         why = str(error.strerror)
     finally:
         os.close(descriptor)
-    raise UsageError(
-        f"{source!r} is not what was looked at any more: {why}. Remedy: end what changes it, and try again."
-    )
+    raise UsageError(f"{source!r} is not what was looked at any more: {why}. End what changes it, and try again.")
 
 
 def verify_identity(binds: Sequence[Bind], listed: str) -> None:
@@ -293,5 +291,5 @@ def verify_identity(binds: Sequence[Bind], listed: str) -> None:
         if bind.inode and (index >= len(inodes) or inodes[index] not in {str(bind.inode), "?"}):
             raise SandboxRefused(
                 f"{bind.target} in the sandbox is not {bind.source!r} as it was looked at: something replaced it "
-                "meanwhile. Remedy: end what changes that directory, and try again."
+                "meanwhile. End what changes that directory, and try again."
             )

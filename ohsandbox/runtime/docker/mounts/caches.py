@@ -151,7 +151,7 @@ def check(name: str | None) -> None:
     """
     if name is not None and (not _NAME.fullmatch(name) or name == "none"):
         raise UsageError(
-            f"{name!r} is not a cache's name. Remedy: 'project', or lower-case letters, digits, '-', '_' and '.'."
+            f"{name!r} is not a cache's name. Use 'project', or lower-case letters, digits, '-', '_' and '.'."
         )
 
 
@@ -168,7 +168,7 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
     if config.own_kernel:
         raise UsageError(
             f"OCI runtime {config.runtime!r} has a kernel of its own, which may fail to write to a volume (gVisor "
-            "20221219: EINVAL), so it cannot have package caches. Remedy: leave --cache (cache=) out."
+            "20221219: EINVAL), so it cannot have package caches. Leave --cache (cache=) out."
         )
     record = _record(engine, options, config)
     write_atomically(_path(record.volume), record.model_dump_json().encode(), durable=False)
@@ -178,7 +178,7 @@ def attach(engine: Engine, options: DockerOptions, config: ContainerConfig) -> C
     if volume.get("Driver") != "local" or volume.get("Options"):
         raise SandboxRefused(
             f"Volume {record.volume} leads elsewhere ({volume.get('Driver')}, {volume.get('Options')}), and is not our "
-            f"cache. Remedy: `docker volume rm {record.volume}`, or --no-cache."
+            f"cache. Run `docker volume rm {record.volume}`, or use --no-cache."
         )
     return config.model_copy(update={"cache_volume": record.volume})
 
@@ -289,7 +289,7 @@ def remove(engine: Engine, volume: str) -> bool:
     from docker.errors import APIError, NotFound  # noqa: PLC0415 - slow import, needed only with an engine
 
     if volume not in {record.volume for record, _ in _records(engine)} | _orphans(engine).keys():
-        raise UsageError(f"{volume!r} is not a cache of yours. Remedy: choose one that `ohsandbox cache list` shows.")
+        raise UsageError(f"{volume!r} is not a cache of yours. Choose one that `ohsandbox cache list` shows.")
     with engine_errors(f"removing the package cache {volume}"):
         try:
             engine.api.remove_volume(volume)

@@ -130,7 +130,7 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKS
     if weak := next((point for point in below if there[point][1] and "ro" not in there[point][2]), None):
         raise SandboxUnavailable(
             f"The sandbox is not as strict as asked: {weak} is not mounted read-only. "
-            "Remedy: end what mounts file systems there, and try again; `ohsandbox doctor` looks at the engine."
+            "End what mounts file systems there, and try again; `ohsandbox doctor` looks at the engine."
         )
     for mount in guarded:
         found = there.get(f"{target}/{mount.path}")
@@ -142,7 +142,7 @@ def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKS
         if found is None or moved or (mount.read_only and "ro" not in found[2]):
             raise SandboxUnavailable(
                 f"The sandbox is not as strict as asked: {mount.path!r} of {target} is not guarded. "
-                "Remedy: end what else changes that directory, and try again; `ohsandbox doctor` looks at the engine."
+                "End what else changes that directory, and try again; `ohsandbox doctor` looks at the engine."
             )
 
 
@@ -193,7 +193,7 @@ class _MountPlan:
             elif fifos and _is_fifo(entry):
                 raise UsageError(
                     f"{f'{root}/{path}'!r} is a FIFO, by which a sandbox that only reads could reach a program of this "
-                    "machine. Remedy: name a directory without it, or work on a copy (--copy)."
+                    "machine. Name a directory without it, or work on a copy (--copy)."
                 )
             elif _answers(root, path):
                 self._sockets.append(path)
@@ -217,7 +217,7 @@ class _MountPlan:
             if any(str(parent) in locked for parent in PurePosixPath(path).parents):
                 continue
             if path.encode(errors="replace").decode() != path:
-                raise _refused(path, "its name is not valid UTF-8", "rename it")
+                raise _refused(path, "its name is not valid UTF-8", "Rename it")
             if read_only:
                 locked.add(path)
             made.append(GuardMount(path, read_only))
@@ -225,7 +225,7 @@ class _MountPlan:
         if len(made) > MAX_MOUNTS:
             raise UsageError(
                 f"The workspace {self.root!r} needs {len(made)} mounts to guard repositories: over {MAX_MOUNTS}."
-                " Remedy: name a smaller directory, or --git rw (git='rw'), which guards nothing."
+                " Name a smaller directory, or --git rw (git='rw'), which guards nothing."
             )
         return tuple(made)
 
@@ -233,7 +233,7 @@ class _MountPlan:
         """Add the mounts for git's files and for agents' files."""
         for path, mode in sorted(self._dotgits.items()):
             if stat.S_ISLNK(mode):
-                raise _refused(path, "it is a symbolic link", "put the directory in its place")
+                raise _refused(path, "it is a symbolic link", "Put the directory in its place")
             if stat.S_ISREG(mode):
                 self.lock(path)
         named = {target for target in self._pointers.values() if target is not None and target != "."}
@@ -275,7 +275,7 @@ class _MountPlan:
             if not _make(self.root, prefix + name, content):
                 continue
             if content is _LOCK and git_layout.read_small(self.root, prefix + name) != _LOCK.decode():
-                raise _refused(prefix + name, "another git changes the configuration", "wait, or remove it")
+                raise _refused(prefix + name, "another git changes the configuration", "Wait, or remove it")
             self.lock(prefix + name)
 
     def _missing_submodules(self) -> Iterator[str]:
@@ -288,7 +288,7 @@ class _MountPlan:
             try:
                 submodules = sorted(git_layout.gitlinks(root, path))
             except ValueError as error:
-                raise _refused(path or ".", f"its index is not understood ({error})", "repair it with git") from error
+                raise _refused(path or ".", f"its index is not understood ({error})", "Repair it with git") from error
             for submodule in submodules:
                 below = git_layout.inside(self.root, f"{top}/{submodule}")
                 is_ours = not below.startswith("/") and below != "."
@@ -459,10 +459,10 @@ def _make(workspace: str, path: str, content: bytes | None) -> bool:
                     return False
                 raise
     except OSError as error:
-        raise _refused(path, f"it cannot be made ({error.strerror})", "make it") from error
+        raise _refused(path, f"it cannot be made ({error.strerror})", "Make it") from error
     if not made and (kind := _kind(workspace, path)) != wanted:
         why = f"it is not a {wanted}, or is a link" if kind else "it was removed meanwhile"
-        raise _refused(path, why, "put one in its place")
+        raise _refused(path, why, "Put one in its place")
     return True
 
 
@@ -492,11 +492,11 @@ def _nothing() -> str:
     try:
         path.touch(mode=0o400)
     except OSError as error:
-        raise UsageError(f"{str(path)!r} cannot be made: {error.strerror}. Remedy: make it writable.") from error
+        raise UsageError(f"{str(path)!r} cannot be made: {error.strerror}. Make it writable.") from error
     return str(path.resolve())
 
 
 def _refused(path: str, why: str, remedy: str) -> UsageError:
     return UsageError(
-        f"{path!r} in the workspace cannot be guarded: {why}. Remedy: {remedy}, or --git rw (git='rw') guards nothing."
+        f"{path!r} in the workspace cannot be guarded: {why}. {remedy}, or guard nothing with --git rw (git='rw')."
     )

@@ -59,11 +59,11 @@ _WINDOWS_TREES = frozenset(
 """Directories that are never bound on a drive that WSL mounts at /mnt/<letter>."""
 
 _OUR_CODE = "which this ohsandbox runs from"
-_ANOTHER = "Remedy: name a project's own directory."
-_COPY = "Remedy: work on a copy (--copy, copy=True), or name another directory."
-_READ = "Remedy: mount it read-only (:ro), or name another directory."
+_ANOTHER = "Name a project's own directory."
+_COPY = "Work on a copy (--copy, copy=True), or name another directory."
+_READ = "Mount it read-only (:ro), or name another directory."
 _ELSEWHERE = (
-    "Remedy: install ohsandbox outside of it (`pipx install`, `uv tool install`), work on a copy (--copy, copy=True), "
+    "Install ohsandbox outside of it (`pipx install`, `uv tool install`), work on a copy (--copy, copy=True), "
     "or name another directory."
 )
 
@@ -114,16 +114,16 @@ def check_path(
         mode = path.stat().st_mode
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"The {what} {str(named)!r} cannot be used: {reason}. Remedy: make it first.") from error
+        raise UsageError(f"The {what} {str(named)!r} cannot be used: {reason}.", remedy="Make it first.") from error
     if not (stat.S_ISDIR(mode) or (may_be_file and stat.S_ISREG(mode))):
-        remedy = "a directory" if may_be_file or what == "workspace" else "a directory, or a file with :ro"
+        one = "a directory" if may_be_file or what == "workspace" else "a directory, or a file with :ro"
         kind = "neither a directory nor a file" if may_be_file else "not a directory"
-        raise UsageError(f"The {what} {str(named)!r} is {kind}. Remedy: name {remedy}.")
+        raise UsageError(f"The {what} {str(named)!r} is {kind}.", remedy=f"Name {one}.")
     if why := _forbidden(path, copied=read_only):
         may_be_read = not read_only and _forbidden(path, copied=True) is None
         on_a_copy = _COPY if what == "workspace" else _READ
         remedy = _ELSEWHERE if why.endswith(_OUR_CODE) else on_a_copy if may_be_read else _ANOTHER
-        raise UsageError(f"The {what} {str(path)!r} is refused: {why}. {remedy}")
+        raise UsageError(f"The {what} {str(path)!r} is refused: {why}.", remedy=remedy)
     return str(path)
 
 

@@ -143,7 +143,7 @@ class ContainerNetwork:
             shown = ", ".join(map(repr, rules[:3]))
             raise UsageError(
                 f"The sandbox {state}, so its rules cannot be changed ({shown}). "
-                "Remedy: start it, or set_network('allowlist', allow=[...])."
+                "Start it, or set_network('allowlist', allow=[...])."
             )
         return self._allowlist
 
@@ -358,7 +358,7 @@ class ContainerNetwork:
     def with_credential_hosts(self, allow: Sequence[str] | None) -> Sequence[str] | None:
         """Return the requested rules and those for the hosts of credentials; None if there are neither."""
         if isinstance(allow, str):
-            raise wrong("allow", allow, f"a list, such as [{allow!r}]")
+            raise wrong("allow", allow, f"Give a list, such as [{allow!r}].")
         return [*(allow or ()), *self._credential_hosts] if self._credential_hosts else allow or None
 
     def install_credentials(self, sandbox: Sandbox) -> None:
@@ -395,5 +395,5 @@ def change(container: Container, network: NetworkMode, allow: tuple[str, ...], i
         has = f"still has the interface {min(found)!r}" if found else "has no interface"
         raise SandboxRefused(
             f"The network of sandbox {container.name!r} should be {network!r}, but it {has}: its engine or OCI "
-            "runtime cannot change it while it runs. Remedy: create a new sandbox with that network."
+            "runtime cannot change it while it runs. Create a new sandbox with that network."
         )

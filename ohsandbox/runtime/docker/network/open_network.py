@@ -222,7 +222,7 @@ def revive_owner(engine: Engine, owner: str, allow: Iterable[str]) -> None:
     except SandboxGone as error:
         raise SandboxGone(
             "The container that held the sandbox's network was removed, and the sandbox cannot start without it. "
-            "Remedy: go back to a checkpoint, or create a new sandbox."
+            "Go back to a checkpoint, or create a new sandbox."
         ) from error
     if found["State"].get("Running"):
         return
@@ -287,7 +287,7 @@ def prepare(engine: Engine) -> _OpenBridge:
     if engine.is_podman:
         raise SandboxRefused(
             "The network 'open' is not available with Podman, which cannot connect a running container. "
-            "Remedy: use network='allowlist', or a Docker engine."
+            "Use network='allowlist', or a Docker engine."
         )
     return _OpenBridge(_image(engine), *_addresses(engine))
 
@@ -299,7 +299,7 @@ def _addresses(engine: Engine) -> tuple[ipaddress.IPv4Network, str]:
     is_ours = found.get("Driver") == "bridge" and _LABELS.items() <= (found.get("Labels") or {}).items()
     if not is_ours or not told.get("Subnet") or not told.get("Gateway"):
         raise SandboxRefused(
-            f"The engine's network {NETWORK!r} was not created by ohsandbox. Remedy: `docker network rm {NETWORK}`."
+            f"The engine's network {NETWORK!r} was not created by ohsandbox. Run `docker network rm {NETWORK}`."
         )
     return ipaddress.IPv4Network(str(told["Subnet"])), str(told["Gateway"]).partition("/")[0]
 
@@ -320,7 +320,7 @@ def _made_bridge(engine: Engine) -> dict[str, Any]:
             return made
         raise
     if (made := _found_bridge(engine)) is None:
-        raise SandboxUnavailable(f"The network {NETWORK!r} was removed while it was created. Remedy: try again.")
+        raise SandboxUnavailable(f"The network {NETWORK!r} was removed while it was created. Try again.")
     return made
 
 
@@ -332,7 +332,7 @@ def _image(engine: Engine) -> str:
     if architecture not in _FILES:
         raise SandboxRefused(
             "The network 'open' is not available: ohsandbox has no gateway program for the engine's processor. "
-            "Remedy: use network='allowlist'."
+            "Use network='allowlist'."
         )
     program = (files("ohsandbox.network") / "programs" / _FILES[architecture]).read_bytes()
     name = f"{REPOSITORY}:{hashlib.sha256(program).hexdigest()[:16]}"
@@ -411,7 +411,7 @@ def _begin(engine: Engine, container: str) -> tuple[Wire, list[str]]:
         wire.close()
         raise SandboxRefused(
             "The network 'open' is not available: the engine's kernel rejects the rules that it needs "
-            f"({one_line(' '.join(words)) or 'no answer'}). Remedy: use network='allowlist', or another engine."
+            f"({one_line(' '.join(words)) or 'no answer'}). Use network='allowlist', or another engine."
         )
     return wire, words
 

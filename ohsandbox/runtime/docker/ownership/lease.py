@@ -142,7 +142,7 @@ def take(
         descriptor = create_locked(path, record.model_dump_json().encode())
     except OSError as error:
         raise UsageError(
-            f"The lease {path} cannot be written: {error}. Remedy: set OHSANDBOX_HOME to a writable one."
+            f"The lease {path} cannot be written: {error}. Set OHSANDBOX_HOME to a writable one."
         ) from error
     return Lease(path, descriptor, record)
 

@@ -63,6 +63,7 @@ STOP_S = 10
 _LOG_DRIVER = "json-file"
 _LOG = {"Type": _LOG_DRIVER, "Config": {"max-size": "1m", "max-file": "2"}}
 """Log options: 2 MB on the engine's disk at most, however much a service prints."""
+_CORRECT = "Correct its image, command or environment."
 _POLL_S = 0.1
 _CHECK_S = 10.0
 """Time limit for one call of a health check."""
@@ -165,7 +166,11 @@ class Pod:
             if state.get("ExitCode") == 0 and one.service.run_once:
                 return True
             how = how_it_ended(state)
-            remedy = "" if state.get("ExitCode") else "say run_once if it is to end, or "
+            remedy = (
+                _CORRECT
+                if state.get("ExitCode")
+                else f"Say run_once if it is to end, or {_CORRECT[0].lower()}{_CORRECT[1:]}"
+            )
             raise self._failure(one, how, remedy)
         if one.service.run_once:
             return False
@@ -173,12 +178,10 @@ class Pod:
             return exit_code(one.container, one.healthcheck, limit_s=check_s) == 0
         return {*one.ports} <= {*listening()}
 
-    def _failure(self, one: _ServiceContainer, how: str, remedy: str = "") -> SandboxUnavailable:
+    def _failure(self, one: _ServiceContainer, how: str, remedy: str = _CORRECT) -> SandboxUnavailable:
         said = quoted_line(read_log(self.engine, one.container.id, lines=_LOG_LINES), limit_chars=_MAX_LOG_CHARS)
         told = f" It printed: {said}" if said else " It printed nothing."
-        return SandboxUnavailable(
-            f"Service {one.service.name!r} {how}.{told} Remedy: {remedy}correct its image, command or environment."
-        )
+        return SandboxUnavailable(f"Service {one.service.name!r} {how}.{told}", remedy=remedy)
 
     @property
     def ports(self) -> frozenset[int]:
@@ -249,8 +252,8 @@ class Pod:
             self.await_ready(names, listening=listening, tell=tell, cancel=cancel)
         if options.network == "allowlist" and PROXY_PORT in listening():
             raise UsageError(
-                f"A service listens on port {PROXY_PORT}, which is that of the allowlist's proxy. "
-                "Remedy: have it listen elsewhere, or use another network."
+                f"A service listens on port {PROXY_PORT}, which is that of the allowlist's proxy.",
+                remedy="Have it listen elsewhere, or use another network.",
             )
 
     @classmethod
@@ -410,7 +413,7 @@ def _how_it_ended(container: _ServiceContainer, *, since: str = "") -> str | Non
 def _refuse_weaker(service: Service, inspected: Mapping[str, Any], config: ContainerConfig) -> None:
     if (wrong := next(selfcheck.added(inspected, config, log=_LOG_DRIVER), None)) is not None:
         raise SandboxRefused(
-            f"Service {service.name!r} is not as strict as asked: {wrong}. Remedy: `ohsandbox doctor`."
+            f"Service {service.name!r} is not as strict as asked: {wrong}.", remedy="Run `ohsandbox doctor`."
         )
 
 

@@ -65,7 +65,7 @@ def find_images(
         ImageUnavailable, UsageError, CallCancelledError: as `engine_images.ensure` and `build.ensure`.
     """
     if services and engine.is_podman:
-        raise SandboxRefused("Services are not available with Podman. Remedy: use a Docker engine.")
+        raise SandboxRefused("Services are not available with Podman. Use a Docker engine.")
     kept_services = service_checkpoints.kept(engine, checkpoint) if services and checkpoint else {}
     images = images_of_checkpoint(engine, kept_services, services)
     for service in services:

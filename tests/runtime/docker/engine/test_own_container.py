@@ -74,7 +74,7 @@ def test_a_path_in_a_mount_has_two_names(ours: str, theirs: str) -> None:
 
 @pytest.mark.parametrize("path", ["/src", "/workspaces", "/workspace/data/scratch/x", "/workspace/memory"])
 def test_a_path_of_our_container_alone_is_refused(path: str) -> None:
-    with pytest.raises(UsageError, match=r"in this container only.* Remedy: start this container with"):
+    with pytest.raises(UsageError, match=r"in this container only.* Start this container with"):
         to_engine(path, MOUNTS)
 
 

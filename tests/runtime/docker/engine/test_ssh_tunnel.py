@@ -103,7 +103,7 @@ def test_an_address_as_people_write_it_becomes_words_of_ssh(url: str, words: lis
 
 def test_without_the_program_ssh_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineUnavailable, match="install OpenSSH's client"):
+    with pytest.raises(EngineUnavailable, match="Install OpenSSH's client"):
         connect({"DOCKER_HOST": "ssh://nobody.invalid"})
 
 
@@ -114,7 +114,7 @@ def test_a_machine_that_does_not_answer_is_told_once_for_all_who_ask(machine: st
         url = f"ssh://127.0.0.1:{closed.getsockname()[1]}"
         first = _refusal(url)
         assert "Connection refused" in first
-        assert "Remedy: have `ssh 127.0.0.1 docker version` work" in first
+        assert "Have `ssh 127.0.0.1 docker version` work" in first
         assert _refusal(url) == first
 
 
@@ -127,7 +127,7 @@ def _refusal(url: str) -> str:
 
 @needs_server
 def test_a_host_key_that_is_unknown_or_another_one_is_refused_with_what_to_do(machine: str, config: Path) -> None:
-    assert "host key of stranger is not known. Remedy: `ssh stranger` once" in _refusal("ssh://stranger")
+    assert "host key of stranger is not known. Run `ssh stranger` once" in _refusal("ssh://stranger")
     known = config.with_name("known_hosts")
     before = known.read_text()
     other = config.with_name("other")

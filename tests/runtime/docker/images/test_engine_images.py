@@ -122,7 +122,7 @@ def test_one_pull_serves_all_who_want_the_image(engine: Engine, pullable: str, m
 
 @pytest.mark.docker
 def test_a_tag_that_is_not_in_the_registry_is_unavailable(engine: Engine, registry: str) -> None:
-    with pytest.raises(ImageUnavailable, match="check the image's name and tag"):
+    with pytest.raises(ImageUnavailable, match="Check the image's name and tag"):
         ensure(engine, registry.removesuffix(":1") + ":nosuch")
 
 

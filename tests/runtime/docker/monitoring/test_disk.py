@@ -168,7 +168,7 @@ def test_below_the_floor_a_new_sandbox_is_refused_and_a_floor_of_zero_is_none(
     (where / "work").mkdir()
     runtime = inside(where=where / "work")
     for _ in range(2):
-        with pytest.raises(SandboxUnavailable, match=r"The disk of '.*' has .* must stay free.* Remedy: free some"):
+        with pytest.raises(SandboxUnavailable, match=r"The disk of '.*' has .* must stay free.* Free some"):
             runtime.run(["true"])
     assert inside(where=where / "work", limits=SandboxLimits(free_bytes=0)).execute("true").exit_code == 0
     assert inside(where=where / "work", limits=SandboxLimits(free_bytes=MIB)).execute("true").exit_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 from typing import TYPE_CHECKING
@@ -62,8 +63,8 @@ def test_other_targets_are_taken_in_their_normal_form(here: Path, target: str) -
         ("{0}/data:/a:/b", "is not SOURCE:TARGET"),
         ("{0}/data:/a:rox", "is not SOURCE:TARGET"),
         (":/a", "is not SOURCE:TARGET"),
-        ("{0}/data/table.csv:/t", "is not a directory. Remedy: name a directory, or a file with :ro"),
-        ("{0}/nosuch:/t", "make it first"),
+        ("{0}/data/table.csv:/t", "is not a directory. Name a directory, or a file with :ro"),
+        ("{0}/nosuch:/t", "Make it first"),
         ("/etc/ssl:/t:ro", "belongs to the host"),
         ("/var/run/docker.sock:/t:ro", "neither a directory nor a file|belongs to the host"),
         ("/dev/null:/t:ro", "neither a directory nor a file"),
@@ -72,7 +73,7 @@ def test_other_targets_are_taken_in_their_normal_form(here: Path, target: str) -
 def test_what_is_no_mount_or_no_source_is_refused_with_a_remedy(here: Path, given: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
         DockerRuntime(mounts=[given.format(here)])
-    assert "Remedy: " in str(refused.value)
+    assert re.search(r"\. (Name|Choose|Make|Work|Mount|Install|Use) ", str(refused.value))
 
 
 def test_sockets_fifos_homes_and_the_state_directory_are_no_sources(
@@ -86,7 +87,7 @@ def test_sockets_fifos_homes_and_the_state_directory_are_no_sources(
     monkeypatch.setenv("HOME", str(here / "home"))
     (here / "link").symlink_to(here / "home/.ssh")
     for name in ("fifo", "socket", "home", "home/.ssh", "link", "link/../.ssh"):
-        with pytest.raises(UsageError, match="Remedy"):
+        with pytest.raises(UsageError, match=r"\. (Name|Choose|Make|Work|Mount|Install|Use|Give) "):
             DockerRuntime(mounts=[f"{here / name}:/t:ro"])
     with pytest.raises(UsageError, match="state directory"):
         DockerRuntime(mounts=[f"{state_dir(create=True)}:/t:ro"])
@@ -126,7 +127,7 @@ def test_workspaces_have_places_of_their_own(here: Path) -> None:
     options = DockerRuntime(workspace=[first, lib], same_path=True)._options
     assert [str(one) for one in options.workspaces] == [f"{first}:{first}", f"{lib}:{lib}"]
     (here / "other/lib").mkdir(parents=True)
-    with pytest.raises(UsageError, match=r"would both be at '/workspaces/lib'\. Remedy: --same-path"):
+    with pytest.raises(UsageError, match=r"would both be at '/workspaces/lib'\. Use --same-path"):
         DockerRuntime(workspace=[first, lib, here / "other/lib"])
     named = Mount(source=str(here / "other/lib"), target="/workspaces/lib2")
     assert DockerRuntime(workspace=[first, lib, named])._options.workspaces[-1].target == "/workspaces/lib2"

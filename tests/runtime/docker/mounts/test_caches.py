@@ -123,7 +123,7 @@ def test_a_sandbox_whose_volume_is_not_the_cache_is_refused() -> None:
 def test_a_kernel_of_its_own_has_no_cache(tmp_path: Path) -> None:
     config = ContainerConfig(name="n", image="i", workdir="/", user="0", runtime="runsc", own_kernel=True)
     options = DockerOptions(cache="a", image=IMAGE)
-    with pytest.raises(UsageError, match=r"'runsc' has a kernel of its own.* Remedy: leave --cache"):
+    with pytest.raises(UsageError, match=r"'runsc' has a kernel of its own.* Leave --cache"):
         caches.attach(_OtherEngine(), options, config)  # type: ignore[arg-type]
     assert not (tmp_path / "home" / "caches").exists()
 

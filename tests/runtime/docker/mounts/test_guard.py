@@ -358,7 +358,7 @@ def test_too_many_repositories_are_one_clear_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(guards, "MAX_MOUNTS", 10)
     for number in range(3):
         host_git(tmp_path, "init", "-q", str(number))
-    with pytest.raises(UsageError, match=r"needs 27 mounts.*over 10\. Remedy: name a smaller directory, or --git rw"):
+    with pytest.raises(UsageError, match=r"needs 27 mounts.*over 10\. Name a smaller directory, or --git rw"):
         guard(str(tmp_path), "guarded")
 
 

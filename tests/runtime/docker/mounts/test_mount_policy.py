@@ -57,7 +57,7 @@ def test_a_socket_or_a_missing_directory_is_no_workspace(home: Path) -> None:
         listener.bind(str(home / "s"))
         with pytest.raises(UsageError, match="is not a directory"):
             check_directory(home / "s")
-    with pytest.raises(UsageError, match="make it first"):
+    with pytest.raises(UsageError, match="Make it first"):
         check_directory(home / "nosuch")
     assert not (home / "nosuch").exists()
 
@@ -126,7 +126,7 @@ def test_a_directory_that_startup_files_lead_into_is_refused(home: Path) -> None
     ],
 )
 def test_what_holds_our_own_code_is_refused_with_a_remedy(place: Path) -> None:
-    with pytest.raises(UsageError, match=r"which this ohsandbox runs from. Remedy: install ohsandbox outside"):
+    with pytest.raises(UsageError, match=r"which this ohsandbox runs from. Install ohsandbox outside"):
         check_directory(place)
 
 
