@@ -29,6 +29,17 @@ MAX_SHOWN_CHARS = 60
 _MAX_WORD_CHARS = 15
 """The longest wrong word that a message quotes where one of a few words is expected. A real key is longer."""
 
+_EXPECTED = {
+    "a valid string": "a string",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+    "a valid dictionary": "names with values",
+}
+"""What a value should be, as people who write JSON, TOML or Python call it, by pydantic's words."""
+
 
 def wrong(name: str, value: object, remedy: str = "", *, why: str = "") -> UsageError:
     """Return the error for an argument: its name, its value, why it is wrong, and what to give (a sentence)."""
@@ -191,8 +202,21 @@ def _fault_of(error: ValidationError, model: type[BaseModel]) -> str:
         return f"unknown key {key!r}. Known keys: {', '.join(known_keys)}.{did_you_mean(key, known_keys)}"
     if fault["type"] == "missing":
         return f"key {key!r} is missing. Give it."
-    expected = fault["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"key {key!r} is wrong: {_shown(fault, model)}{expected}. Correct it." if key else f"{expected}. Correct it."
+    text = fault_text(fault)
+    if not key:
+        return text
+    start, shown_value = f"key {key!r} is wrong", _shown(fault, model)
+    return f"{start}: {shown_value}{text}" if shown_value or not text.startswith("Give ") else f"{start}. {text}"
+
+
+def fault_text(fault: ErrorDetails) -> str:
+    """Say in a sentence what to give in place of a wrong value: `Give a number above 0.`, not pydantic's words."""
+    message = fault["msg"].removeprefix("Value error, ").rstrip(".")
+    if not message.startswith("Input should be "):
+        return f"{message}. Correct it."
+    expected = message.removeprefix("Input should be ").partition(", unable to ")[0].partition(" or instance of ")[0]
+    prefix = "a number " if expected.startswith(("greater ", "less ")) else ""
+    return f"Give {prefix}{_EXPECTED.get(expected, expected)}."
 
 
 def _shown(fault: ErrorDetails, model: type[BaseModel]) -> str:

@@ -266,7 +266,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         """
         expect("text", text, str, optional=False)
         if not text.strip():
-            raise UsageError(f"text={text[:20]!r} is blank. Say what to do; `resume` goes on without a message")
+            raise UsageError(f"text={text[:20]!r} is blank. Say what to do; `resume` goes on without a message.")
         self._config.output.check_images(images)
         self.start()
         with self._log.lock:

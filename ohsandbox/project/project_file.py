@@ -341,7 +341,7 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
             )
     for name, reference in values.get("secrets", {}).items():
         if not reference.startswith("env:"):
-            raise _fault(path, f"secret {name!r} is not env:NAME; other files of yours are named on the command line.")
+            raise _fault(path, f"secret {name!r} is {reference!r}, not env:NAME. Name files with --secret.")
     for name in FILES:
         if name in values:
             values[name] = _below(values[name], name, path, root)

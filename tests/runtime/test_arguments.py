@@ -105,7 +105,7 @@ def test_a_wrong_argument_is_refused_on_one_line(runtime: Any, call: Callable[[A
     [
         (
             {"network": "opne"},
-            "Invalid DockerRuntime(network=...) 'opne': Input should be 'none', 'allowlist' or 'open'",
+            "Invalid DockerRuntime(network=...) 'opne'. Give 'none', 'allowlist' or 'open'.",
         ),
         ({"credentials": "github"}, "credentials='github' is of type str; expected is a list of str"),
         ({"user": object()}, "Invalid user <object"),
@@ -116,18 +116,18 @@ def test_a_wrong_argument_is_refused_on_one_line(runtime: Any, call: Callable[[A
             {"limits": {"memory": 5}},
             "Invalid DockerRuntime(limits=...) {'memory': 5}: SandboxLimits(...): unknown key",
         ),
-        ({"image": 5}, "Invalid DockerRuntime(image=...) 5: "),
-        ({"limits": 5}, "Invalid DockerRuntime(limits=...) 5: Input should be a valid dictionary or instance of"),
+        ({"image": 5}, "Invalid DockerRuntime(image=...) 5. Give a string."),
+        ({"limits": 5}, "Invalid DockerRuntime(limits=...) 5. Give names with values."),
         ({"copy": "yes", "workspace": "."}, "Invalid copy 'yes'. Give True, False or 'all'"),
-        ({"keep": "yes"}, "Invalid DockerRuntime(keep=...) 'yes': Input should be a valid boolean"),
+        ({"keep": "yes"}, "Invalid DockerRuntime(keep=...) 'yes'. Give true or false."),
         ({"workspace": 5}, "Invalid workspace 5. Give a string, or a path object"),
         ({"ca_bundle": b"x"}, "Invalid ca_bundle b'x'"),
-        ({"labels": {"job": 7}}, "Invalid DockerRuntime(labels=...) {'job': 7}: job: "),
-        ({"labels": ["job"]}, "Invalid DockerRuntime(labels=...) ['job']: "),
+        ({"labels": {"job": 7}}, "Invalid DockerRuntime(labels=...) {'job': 7}: job. Give a string."),
+        ({"labels": ["job"]}, "Invalid DockerRuntime(labels=...) ['job']. Give names with values."),
         ({"git": "ro"}, "git='ro' is for a bound directory. Pass workspace=DIR"),
         ({"profile": "contained", "workspace": "."}, "profile='contained' binds no directory"),
         ({"build": ".", "image": "python:3.12"}, "build= and image='python:3.12' exclude each other"),
-        ({"attach": 5}, "Invalid DockerRuntime(attach=...) 5: "),
+        ({"attach": 5}, "Invalid DockerRuntime(attach=...) 5. Give a string."),
         ({"attach": "some-name", "keep": False}, "keep=False: a container that is joined is not ours to remove"),
         *(
             ({"attach": "some-name", name: value}, f"{name}= is for a new container, and attach= joins one")

@@ -242,7 +242,7 @@ def _path_of(name: str) -> list[str]:
 
 def _with_value(values: dict[str, Any], top: str, below: list[str], text: str) -> dict[str, Any]:
     """Return the values with one more: as text if the setting takes text, otherwise parsed as JSON."""
-    error_start = "Nothing is written"
+    error_start = f"Value {_shown_value(top, text)} is not written"
     try:
         parsed = [json.loads(text)]
     except ValueError:
@@ -259,7 +259,7 @@ def _with_value(values: dict[str, Any], top: str, below: list[str], text: str) -
         plain = is_number and not (top in SIZES and not text.isdecimal())
         return _put(values, [top, *below], setting_value) if plain else changed
     choices = _choices(top) if not below else []
-    raise UsageError(f"{fault} Value: {_shown_value(top, text)}.{did_you_mean(text, choices)}")
+    raise UsageError(f"{fault}{did_you_mean(text, choices)}")
 
 
 def _shown_value(top: str, text: str) -> str:
@@ -303,6 +303,7 @@ def _run_editor(editor: str, file: Path) -> None:
     try:
         code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode
     except (OSError, ValueError) as error:
-        raise UsageError(f"Editor {editor!r} cannot be started: {error}. {remedy}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"Editor {editor!r} cannot be started: {reason}. {remedy}") from None
     if code:
         raise UsageError(f"Editor {editor!r} ended with exit code {code}; nothing is written. {remedy}")

@@ -103,7 +103,7 @@ def test_a_value_is_checked_and_written_beside_what_the_file_holds(
     [
         ("netwrk", "open", ["'netwrk'", "Did you mean 'network'?"]),
         ("network", "opn", ["'network'", "'opn'", "'none', 'allowlist' or 'open'", "Did you mean 'open'?"]),
-        ("max_iterations", "many", ["'max_iterations'", "'many'", "valid integer"]),
+        ("max_iterations", "many", ["'max_iterations'", "'many'", "Give a whole number."]),
         ("max_iterations", "0", ["'max_iterations'", "0", "greater than 0"]),
         ("output.max_charz", "9", ["'output.max_charz'", "max_chars"]),
         ("memory", "lots", ["'memory'", "'lots'", "expected a size"]),

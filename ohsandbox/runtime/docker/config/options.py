@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
-from ohsandbox.arguments import expect, wrong
+from ohsandbox.arguments import expect, fault_text, wrong
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.build_options import checked as checked_build
@@ -199,9 +199,9 @@ def checked(**asked: object) -> DockerOptions:
         first = error.errors()[0]
         name = str(first["loc"][0])
         field = ".".join(str(part) for part in first["loc"][1:])
-        reason = first["msg"].removeprefix("Value error, ")
-        expected = f"{field}: {reason}" if field else reason
-        raise wrong(f"DockerRuntime({name}=...)", asked.get(name), why=expected) from error
+        why, remedy = ("", text) if (text := fault_text(first)).startswith("Give ") else (text, "")
+        why = f"{field}: {why}" if field and why else field or why
+        raise wrong(f"DockerRuntime({name}=...)", asked.get(name), remedy, why=why) from error
     _check_names(options)
     options = _with_network(options, asked)
     if options.ca_bundle is not None:
