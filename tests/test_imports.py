@@ -18,6 +18,7 @@ import ohsandbox
 ROOT = Path(ohsandbox.__file__).parent
 LAYERS = (
     ("background_loop", "errors", "lazy_names", "review_text", "strict_json", "strict_yaml", "text"),
+    ("validation_errors",),
     ("arguments", "html_page", "limit_ranges", "price"),
     ("content",),
     ("schema", "events", "secrets", "paths", "private_files"),

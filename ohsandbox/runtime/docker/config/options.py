@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
-from ohsandbox.arguments import expect, fault_text, wrong
+from ohsandbox.arguments import expect, wrong
 from ohsandbox.errors import UsageError
 from ohsandbox.runtime.build_options import Build
 from ohsandbox.runtime.build_options import checked as checked_build
@@ -196,6 +196,8 @@ def checked(**asked: object) -> DockerOptions:
     try:
         options = DockerOptions.model_validate({name: value for name, value in asked.items() if value is not None})
     except ValidationError as error:
+        from ohsandbox.validation_errors import fault_text  # noqa: PLC0415 - only a wrong value needs it
+
         first = error.errors()[0]
         name = str(first["loc"][0])
         field = ".".join(str(part) for part in first["loc"][1:])
