@@ -26,7 +26,7 @@ def parse(data: bytes | str) -> Any:
             text,
             object_pairs_hook=_without_duplicates,
             parse_constant=refuse_constant,
-            parse_float=_finite,
+            parse_float=finite,
             parse_int=_bounded,
         )
     except RecursionError:
@@ -55,7 +55,8 @@ def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _finite(text: str) -> float:
+def finite(text: str) -> float:
+    """Parse a number, and refuse one beyond the largest float; for `parse_float` of `json`."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"the number {text[:40]} is too large")

@@ -226,7 +226,7 @@ def only_reads(tool: AnyTool, action: Action | None) -> bool:
 
 def runs_beside(tool: AnyTool, action: Action | None) -> bool:
     """Whether the call may run concurrently with adjacent calls: it changes nothing, and does not end the run."""
-    return only_reads(tool, action) and not asks_user(tool, action) and not ends_task(tool, action)
+    return only_reads(tool, action) and not (asks_user(tool, action) or ends_task(tool, action))
 
 
 def ends_task(tool: AnyTool | None, action: Action | None) -> bool:

@@ -123,16 +123,10 @@ def run_calls(
         for call, result in results:
             yield result.event
             if outcome is StepOutcome.CONTINUE and not result.is_error:
-                outcome = _outcome(call)
+                ends, asks = ends_task(call.tool, call.action), asks_user(call.tool, call.action)
+                outcome = StepOutcome.FINISHED if ends else StepOutcome.IDLE if asks else StepOutcome.CONTINUE
                 too_late = _TOO_LATE.get(outcome, "").format(call.name)
     return outcome
-
-
-def _outcome(call: AnyCall) -> StepOutcome:
-    """Return what follows a successful call."""
-    if ends_task(call.tool, call.action):
-        return StepOutcome.FINISHED
-    return StepOutcome.IDLE if asks_user(call.tool, call.action) else StepOutcome.CONTINUE
 
 
 def _groups(planned: Sequence[AnyCall]) -> list[list[AnyCall]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
 from ohsandbox.errors import ToolArgumentsError
-from ohsandbox.strict_json import refuse_constant
+from ohsandbox.strict_json import finite, refuse_constant
 
 MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
 """Room for a file of 1 MiB with all characters escaped; later requests would repeat more."""
@@ -86,14 +85,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _finite(digits: str) -> float:
-    value = float(digits)
-    return value if math.isfinite(value) else refuse_constant(digits)
-
-
-_DECODER = json.JSONDecoder(
-    strict=False, parse_constant=refuse_constant, parse_float=_finite, object_pairs_hook=_unique
-)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant, parse_float=finite, object_pairs_hook=_unique)
 
 
 def _malformed(reason: str, raw: str) -> str:
