@@ -29,9 +29,8 @@ print(json.dumps([answer, loaded]))
 OPTIONAL = (
     "cli", "compat", "evaluation", "integrations", "mcp_server", "project", "testing", "conversation/approvals/rules",
     "conversation/cost", "llm/scripted", "llm/text_calls", "mcp/servers", "network/proxy", "network/tunnel",
-    "runtime/docker/images/build", "runtime/docker/resume", "runtime/docker/services/pods",
-    "runtime/docker/services/service_checkpoints", "runtime/ssh",
-    "timetravel/fork", "timetravel/snapshots/restore", "timetravel/undo", "timetravel/workspace_diff",
+    "runtime/docker/images/build", "runtime/docker/mounts/guard", "runtime/docker/resume",
+    "runtime/docker/services/pods", "runtime/docker/services/service_checkpoints", "runtime/ssh", "timetravel/fork", "timetravel/snapshots/restore", "timetravel/undo", "timetravel/workspace_diff",
     "tools/browser/impl",
 )  # fmt: skip
 """What the first conversation that needs it loads."""

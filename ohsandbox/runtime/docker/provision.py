@@ -28,7 +28,7 @@ from ohsandbox.runtime.docker.config.options import CA_FILE_VARIABLES, CA_PATH
 from ohsandbox.runtime.docker.config.resolve import resolve
 from ohsandbox.runtime.docker.container import EgressRules
 from ohsandbox.runtime.docker.images import engine_images
-from ohsandbox.runtime.docker.mounts import bind_mounts, caches, guard
+from ohsandbox.runtime.docker.mounts import bind_mounts, caches, guard_mounts
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 from ohsandbox.runtime.docker.network import open_network
@@ -299,6 +299,8 @@ def release_workspace(
     for directory in options.writable if options.git == "guarded" else ():
         with contextlib.suppress(OhsandboxError):
             if len(lease.of_workspace(engine, directory)) <= (0 if gone else 1):
+                from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
+
                 guard.release(directory, guarded.get(directory), gone=gone)
 
 
@@ -359,7 +361,7 @@ def look_at_binds(made: Sandbox, before: str = "", *arguments: str) -> None:
     if made.config is None or made.config.own_kernel:  # gVisor and Kata have their own mount table and inodes
         return
     for bind in binds:
-        guard.verify(bind.guard, mountinfo, target=bind.target, read_only=bind.read_only)
+        guard_mounts.verify(bind.guard, mountinfo, target=bind.target, read_only=bind.read_only)
     if made.container.engine.has_our_kernel():
         bind_mounts.verify_identity(binds, inodes)
 

@@ -19,7 +19,7 @@ from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.inventory.docker_inventory import own_record
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches
 from ohsandbox.runtime.docker.mounts.bind_mounts import Bind
-from ohsandbox.runtime.docker.mounts.guard import GuardMount
+from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.sandbox import Sandbox

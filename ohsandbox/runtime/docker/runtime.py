@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ohsandbox.runtime.docker.config.container_config import SandboxLimits
     from ohsandbox.runtime.docker.config.options import Profile
     from ohsandbox.runtime.docker.engine.connection import Engine
-    from ohsandbox.runtime.docker.mounts.guard import Git
+    from ohsandbox.runtime.docker.mounts.guard_mounts import Git
     from ohsandbox.runtime.docker.network.network_pool import NetworkPool
     from ohsandbox.runtime.docker.sandbox import Sandbox
     from ohsandbox.runtime.results import Checkpoint, PullProgress, ResourceUsage

@@ -21,7 +21,7 @@ from ohsandbox.runtime.docker.config.container_config import (
 )
 from ohsandbox.runtime.docker.mounts import bind_mounts, caches, mount_policy
 from ohsandbox.runtime.docker.mounts.bind_mounts import asked_mounts, asked_workspaces, copied_directory
-from ohsandbox.runtime.docker.mounts.guard import Git  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.mounts.guard_mounts import Git  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.mount_text import WORKSPACE, Mount
 from ohsandbox.runtime.port_numbers import MAX_PORT
 from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, NetworkMode

@@ -18,7 +18,7 @@ from ohsandbox.runtime.docker.config.container_config import (
     host_config,
 )
 from ohsandbox.runtime.docker.mounts.caches import CACHE_DIR
-from ohsandbox.runtime.docker.mounts.guard import unescaped
+from ohsandbox.runtime.docker.mounts.guard_mounts import unescaped
 from ohsandbox.runtime.docker.mounts.mount_policy import is_root
 
 if TYPE_CHECKING:

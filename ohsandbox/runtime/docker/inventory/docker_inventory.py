@@ -21,7 +21,7 @@ from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.images import build
 from ohsandbox.runtime.docker.inventory import shipped_images
 from ohsandbox.runtime.docker.monitoring.usage import MAX_STATS_REQUESTS, STATS_TIMEOUT_S, read_stats
-from ohsandbox.runtime.docker.mounts import caches, guard
+from ohsandbox.runtime.docker.mounts import caches
 from ohsandbox.runtime.docker.network import open_network
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.ownership.project import remove_shared
@@ -296,4 +296,6 @@ def _unlock(engine: Engine, workspace: str) -> None:
             return
         records = ((one, lease.read(one)) for one in lease.all_ids())
         if not any(found and workspace in found.workspaces and lease.owner_alive(one) for one, found in records):
+            from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
+
             guard.release(workspace, gone=not containers)

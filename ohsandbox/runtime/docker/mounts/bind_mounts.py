@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.arguments import expect_path, wrong
 from ohsandbox.errors import SandboxRefused, UsageError
-from ohsandbox.runtime.docker.mounts import guard, mount_policy
-from ohsandbox.runtime.docker.mounts.guard import Git, GuardMount  # noqa: TC001 - pydantic reads annotations at run time
+from ohsandbox.runtime.docker.mounts import mount_policy
+from ohsandbox.runtime.docker.mounts.guard_mounts import Git, GuardMount  # noqa: TC001 - pydantic reads annotations at run time
 from ohsandbox.runtime.mount_text import (
     MORE_WORKSPACES,
     Mount,
@@ -249,6 +249,8 @@ def binds_of(mounts: Iterable[Mount], git: Git) -> tuple[Bind, ...]:
 
 
 def _guard_of(mount: Mount, git: Git) -> tuple[GuardMount, ...]:
+    from ohsandbox.runtime.docker.mounts import guard  # noqa: PLC0415 - only a bound directory is guarded
+
     if not mount.read_only:
         return guard.guard(mount.source, git)
     return guard.hide_ways_out(mount.source) if Path(mount.source).is_dir() else ()

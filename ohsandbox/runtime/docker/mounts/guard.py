@@ -14,13 +14,13 @@ import socket
 import stat
 import sys
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
-from ohsandbox.errors import SandboxUnavailable, UsageError
+from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY, state_dir
 from ohsandbox.private_files import NEW_FILE
+from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, unescaped
 from ohsandbox.runtime.docker.mounts.mount_policy import path_directories
-from ohsandbox.runtime.mount_text import WORKSPACE
 from ohsandbox.runtime.workspace import git_layout
 from ohsandbox.runtime.workspace.git_layout import opened_below
 from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
@@ -28,8 +28,7 @@ from ohsandbox.runtime.workspace.sensitive_paths import GUARDED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-Git = Literal["guarded", "ro", "rw"]
-"""`guarded`: commits work; config, hooks and info are read-only. `ro`: all of `.git` is read-only. `rw`: no guard."""
+    from ohsandbox.runtime.docker.mounts.guard_mounts import Git
 
 MAX_MOUNTS = 2000
 """The engine takes 0.25 s to start a container, 0.4 s with 700 nested mounts (100 submodules), 0.8 s with 2,100."""
@@ -50,16 +49,6 @@ _FILES = {**_LOCKS, "config": b"", "config.worktree": b"", "commondir": _COMMON_
 _DIRECTORIES = ("hooks", "info")
 _WORKTREE_FILES = ("commondir", "gitdir")
 _WORD = re.compile(r"[^\s'\"=;|&()<>`$]+")
-
-
-class GuardMount(NamedTuple):
-    """A nested bind mount."""
-
-    path: str
-    """Path below the workspace, with slashes."""
-    read_only: bool
-    source: str = ""
-    """File that is mounted there instead; empty: the path itself."""
 
 
 def guard(workspace: str, git: Git) -> tuple[GuardMount, ...]:
@@ -111,41 +100,6 @@ def release(workspace: str, paths: Iterable[str] | None = None, *, gone: bool) -
                 os.unlink(name, dir_fd=directory)
 
 
-def verify(guarded: Iterable[GuardMount], mountinfo: str, *, target: str = WORKSPACE, read_only: bool = False) -> None:
-    """Compare the requested mounts with the sandbox's mounts (proc(5), mountinfo).
-
-    A name that was replaced by a link between our check and the engine's mount has another root. target is where the
-    directory with the guarded paths is mounted, and read_only whether all of it is.
-
-    Raises:
-        SandboxUnavailable: a mount is missing, writable, or of another file.
-    """
-    there = {}
-    for line in mountinfo.splitlines():
-        fields = line.split(" ")
-        if len(fields) > 5:  # noqa: PLR2004 - the mount options are the sixth field
-            there[unescaped(fields[4])] = (fields[2], unescaped(fields[3]), fields[5].split(","))
-    device, root, _ = there.get(target, ("", "", []))
-    below = [point for point in there if point == target or point.startswith(f"{target}/")] if read_only else []
-    if weak := next((point for point in below if there[point][1] and "ro" not in there[point][2]), None):
-        raise SandboxUnavailable(
-            f"The sandbox is not as strict as asked: {weak} is not mounted read-only. "
-            "End what mounts file systems there, and try again; `ohsandbox doctor` looks at the engine."
-        )
-    for mount in guarded:
-        found = there.get(f"{target}/{mount.path}")
-        moved = found is None
-        if found is not None and mount.source:  # a mount's root is the path on its own file system
-            moved = not mount.source.endswith(found[1])
-        elif found is not None:
-            moved = found[0] == device and found[1] != f"{root.rstrip('/')}/{mount.path}"
-        if found is None or moved or (mount.read_only and "ro" not in found[2]):
-            raise SandboxUnavailable(
-                f"The sandbox is not as strict as asked: {mount.path!r} of {target} is not guarded. "
-                "End what else changes that directory, and try again; `ohsandbox doctor` looks at the engine."
-            )
-
-
 def _mounted_below(directory: str) -> list[str]:
     """Return the mount points below a real path, relative to it, outer ones first; empty if the kernel lists none."""
     try:
@@ -155,11 +109,6 @@ def _mounted_below(directory: str) -> list[str]:
     points = {unescaped(line.split(" ")[4]) for line in listed}
     below = [point.removeprefix(f"{directory}/") for point in points if point.startswith(f"{directory}/")]
     return sorted(below, key=lambda path: (path.count("/"), path))
-
-
-def unescaped(field: str) -> str:
-    """Decode a field of mountinfo, which writes space, tab, newline and backslash as three octal digits."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
 
 class _MountPlan:

@@ -14,7 +14,8 @@ import pytest
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.runtime.docker.mounts import guard as guards
-from ohsandbox.runtime.docker.mounts.guard import GuardMount, guard, verify
+from ohsandbox.runtime.docker.mounts.guard import guard
+from ohsandbox.runtime.docker.mounts.guard_mounts import GuardMount, verify
 from ohsandbox.runtime.workspace.changes import ChangeKind
 
 if TYPE_CHECKING:
