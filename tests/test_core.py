@@ -30,7 +30,8 @@ OPTIONAL = (
     "cli", "compat", "evaluation", "integrations", "mcp_server", "project", "testing", "conversation/approvals/rules",
     "conversation/cost", "llm/scripted", "llm/text_calls", "mcp/servers", "network/proxy", "network/tunnel",
     "runtime/docker/images/build", "runtime/docker/mounts/guard", "runtime/docker/resume",
-    "runtime/docker/services/pods", "runtime/docker/services/service_checkpoints", "runtime/ssh", "timetravel/fork", "timetravel/snapshots/restore", "timetravel/undo", "timetravel/workspace_diff",
+    "runtime/docker/services/pods", "runtime/docker/services/service_checkpoints", "runtime/ssh", "timetravel/fork",
+    "timetravel/snapshots/restore", "timetravel/undo", "timetravel/workspace_diff",
     "tools/browser/impl",
 )  # fmt: skip
 """What the first conversation that needs it loads."""
