@@ -213,6 +213,8 @@ def set_rules(engine: Engine, container: str, allow: Iterable[str]) -> None:
 def revive_owner(engine: Engine, owner: str, allow: Iterable[str]) -> None:
     """Restart the owner of a network if it has ended; its rules are set before it is connected.
 
+    By itself it sets those of its creation, which may have been narrowed since.
+
     Raises:
         SandboxGone: the owner has been removed.
     """
@@ -230,6 +232,7 @@ def revive_owner(engine: Engine, owner: str, allow: Iterable[str]) -> None:
     disconnect(engine, owner)
     _run(engine, owner)
     if was_connected:
+        set_rules(engine, owner, allow)
         connect(engine, owner, allow)
 
 

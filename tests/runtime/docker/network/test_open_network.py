@@ -165,6 +165,20 @@ def test_restarts_changes_and_the_owners_end_open_nothing(
         assert (answers(runtime, PUBLIC, port), answers(runtime, inside, port)) == (True, False)
 
 
+def test_rules_that_were_narrowed_stay_so_after_the_owners_end(
+    addresses: Callable[[str], None], sandbox: Callable[..., Any], engine: Engine, port: int
+) -> None:
+    runtime = sandbox(network="open", allow=[PUBLIC])
+    addresses(PUBLIC)
+    assert answers(runtime, PUBLIC, port)
+    runtime.set_network("open")
+    assert not answers(runtime, PUBLIC, port)
+    engine.api.kill(open_network.owner_name(runtime.name))
+    runtime._sandbox.container.restart()
+    assert open_network.is_open(engine, open_network.owner_name(runtime.name))
+    assert not answers(runtime, PUBLIC, port)
+
+
 def test_names_are_found_and_ipv6_leads_nowhere(sandbox: Callable[..., Any]) -> None:
     runtime = sandbox(network="open")
     assert runtime.run(["cat", "/proc/net/if_inet6"]).stdout.decode().split()[-1:] in ([], ["lo"])
