@@ -111,6 +111,11 @@ class SandboxFileError(ToolError, OSError):
         """Errno, reason and path."""
         return f"{super().fact}."
 
+    @property
+    def message(self) -> str:
+        """Path, reason and remedy, as a model reads them: without the errno."""
+        return f"{self.filename}: {self.strerror}. {self.remedy}".rstrip()
+
 
 class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError):
     """ENOENT."""

@@ -15,9 +15,7 @@ from ohsandbox.errors import ToolArgumentsError, UnknownToolError
 from ohsandbox.schema import Action
 from ohsandbox.strict_json import is_object
 from ohsandbox.tool.annotations import SECURITY_RISK, SECURITY_RISK_SCHEMA, CallHint, take_security_risk
-from ohsandbox.tools.ask_human import AskHumanAction
 from ohsandbox.tools.file_read import FileReadSource
-from ohsandbox.tools.finish import AgentFinishAction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,13 +228,13 @@ def runs_beside(tool: AnyTool, action: Action | None) -> bool:
 
 
 def ends_task(tool: AnyTool | None, action: Action | None) -> bool:
-    """Whether a successful call ends the task: by its action, or by the tool's hint."""
-    return isinstance(action, AgentFinishAction) or _hint(tool, action).ends_task
+    """Whether a successful call ends the task."""
+    return _hint(tool, action).ends_task
 
 
 def asks_user(tool: AnyTool | None, action: Action | None) -> bool:
-    """Whether the user is next after a successful call: by its action, or by the tool's hint."""
-    return isinstance(action, AskHumanAction) or _hint(tool, action).asks_user
+    """Whether the user is next after a successful call."""
+    return _hint(tool, action).asks_user
 
 
 def _hint(tool: AnyTool | None, action: Action | None) -> CallHint:

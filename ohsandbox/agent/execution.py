@@ -158,7 +158,7 @@ def _result(call: AnyCall, refusal: str | None = None, limits: OutputLimits = DE
     try:
         observation = call.tool(call.action)
     except SandboxFileError as error:
-        observation = ErrorObservation(message=f"{error.filename}: {error.strerror}")
+        observation = ErrorObservation(message=error.message)
     except (ToolError, UsageError) as error:  # a runtime rejects the model's input: a NUL, a directory
         observation = ErrorObservation(message=str(error))
     except OhsandboxError:

@@ -238,7 +238,7 @@ class _ToolCall:
                 message = f"{error} The next call starts a new sandbox; files in this one are lost."
                 return ErrorObservation(message=message)
         except SandboxFileError as error:
-            return ErrorObservation(message=f"{error.filename}: {error.strerror}")
+            return ErrorObservation(message=error.message)
         except OhsandboxError as error:
             return ErrorObservation(message=str(error))
         except Exception as error:  # noqa: BLE001 - the client gets every fault of a tool

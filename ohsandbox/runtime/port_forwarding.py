@@ -121,7 +121,7 @@ class PortForwarding(RecoveringBackend):
         connector, self.connector_made = self.connector_made, None
         if connector is not None:
             with contextlib.suppress(OhsandboxError):
-                self.snippet(b"rm -rf -- " + shlex.quote(connector).encode(), user=self.connector_owner)
+                _remove(cast("Runtime", self), connector)
 
 
 def open_connector(runtime: Runtime) -> tuple[Channel, str]:
@@ -147,10 +147,20 @@ def open_connector(runtime: Runtime) -> tuple[Channel, str]:
             continue
         tried = runtime.snippet(f"{shlex.quote(path)} check".encode(), user=runtime.connector_owner)
         if tried.status == "0":
-            return runtime.open_channel([path], user=runtime.connector_user, workdir="/"), directory
+            try:
+                return runtime.open_channel([path], user=runtime.connector_user, workdir="/"), directory
+            except BaseException:
+                if directory != runtime.connector_dir:
+                    with contextlib.suppress(OhsandboxError):
+                        _remove(runtime, directory)
+                raise
         failure = f"{path} cannot be run: {tried.complaint or tried.stderr.decode(errors='replace')}"
-        runtime.snippet(b"rm -rf -- " + shlex.quote(directory).encode(), user=runtime.connector_owner)
+        _remove(runtime, directory)
     raise SandboxUnavailable(f"The program that carries ports cannot be started in the sandbox: {failure[:200]}")
+
+
+def _remove(runtime: Runtime, directory: str) -> None:
+    runtime.snippet(b"rm -rf -- " + shlex.quote(directory).encode(), user=runtime.connector_owner)
 
 
 def _places(runtime: Runtime) -> list[str]:

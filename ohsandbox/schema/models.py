@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations at run time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -60,6 +60,9 @@ class Action(Schema):
 
     Numbers may be given as text, as models send them, but not as booleans (`timeout: true`).
     """
+
+    call_kind: ClassVar[str] = ""
+    """`CallHint.kind` of every call with this action; "" leaves it to the tool's hint."""
 
     @model_validator(mode="wrap")
     @classmethod

@@ -100,7 +100,8 @@ class ToolDefinition(ToolBase[ActionT, ObservationT]):
             and annotations.destructiveHint
         )
         writes = hint.writes and not self.is_read_only
-        return hint.model_copy(update={"writes": writes, "destructive": destructive and writes})
+        kind = self.action_type.call_kind or hint.kind
+        return hint.model_copy(update={"kind": kind, "writes": writes, "destructive": destructive and writes})
 
     @property
     def arguments_type(self) -> type[Action]:

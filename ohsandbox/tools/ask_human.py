@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ ASKED = "The question was put to the user. Their next message is the answer."
 class AskHumanAction(Action):
     """A question to the user."""
 
+    call_kind: ClassVar[str] = "question"
     question: str = Field(min_length=1, max_length=_MAX_QUESTION_CHARS, description="What you need to know.")
     options: tuple[str, ...] = Field(default=(), max_length=10, description="Answers to choose from.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,7 @@ The conversation stops until the user writes again."""
 class AgentFinishAction(Action):
     """The end of the task."""
 
+    call_kind: ClassVar[str] = "answer"
     message: str = Field(description="What the user should know.")
 
     @model_validator(mode="before")

@@ -136,6 +136,16 @@ def test_question_of_ones_own_stops_as_the_built_in_one_does() -> None:
     assert "`poll` came before it" in bodies[-1].data["result"]["error"]
 
 
+def test_question_of_ones_own_waits_for_its_answer_after_the_log_is_read_again() -> None:
+    calls = [call("my_ask", {"question": "Tea?"}, call_id="q")]
+    asking = replace(make_ask_human_tool(conv_state=ConversationState(conversation_id="c")), name="my_ask", hint=None)
+    agent = Agent(FakeModel(answer("", *calls)), tools=[])
+    bodies, outcome = drained(agent.step({"my_ask": asking}, History()))
+    assert (kinds(bodies), outcome) == ("cq rq", StepOutcome.IDLE)
+    [asked] = [body for body in bodies if body.type == "tool_call"]
+    assert asked.data["hint"]["kind"] == "question"
+
+
 def test_call_without_a_tool_is_an_error_of_the_agent_and_a_tools_failure_is_observed() -> None:
     [_, unknown] = step_of([], "nope")
     assert unknown.data["result"]["status"] == "error"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ohsandbox import events
+from ohsandbox import CLIRuntime, events
 from ohsandbox.agent import Agent
 from ohsandbox.content import OutputLimits
 from ohsandbox.conversation import Conversation, FileConversationStore, RunLimits
@@ -263,7 +263,16 @@ def test_what_the_runtime_refuses_is_told_and_the_loop_goes_on(tmp_path: Path) -
 
 def test_missing_file_is_told_with_its_path(tmp_path: Path) -> None:
     conversation = run(tmp_path, answer("", call("file_read", {"path": "/no"})))
-    assert results_of(conversation)[0]["error"] == "/no: No such file or directory"
+    assert results_of(conversation)[0]["error"] == "/no: No such file or directory."
+
+
+def test_missing_file_is_told_with_its_remedy(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    with CLIRuntime(workspace, bubblewrap=False, quiet=True) as runtime:
+        conversation = run(tmp_path, answer("", call("file_read", {"path": "/no"})), runtime=runtime)
+    error = results_of(conversation)[0]["error"]
+    assert error == "/no: No such file or directory. List the directory above it to see what is there."
 
 
 def test_dead_sandbox_ends_the_run_with_one_error_event(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def _checked_version(answer: Any, address: EngineAddress) -> str:
 
     version = answer.get("ApiVersion") if isinstance(answer, dict) else None
     if not isinstance(version, str) or not re.fullmatch(r"[0-9]+\.[0-9]+", version):
-        raise EngineUnavailable(f"The server at {address} is not a Docker engine.", remedy=f"{NO_ENGINE_REMEDY}.")
+        raise EngineUnavailable(f"The server at {address} is not a Docker engine.", remedy=NO_ENGINE_REMEDY)
     if version_lt(version, MINIMUM):
         raise EngineUnavailable(
             f"The Docker engine at {address} is too old: it speaks API {version}, {MINIMUM} is needed.",
