@@ -32,6 +32,7 @@ from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.events import SDKEvent
 from ohsandbox.llm import DeltaEvent, ReplayLLM, RetryEvent, WarningEvent
 from ohsandbox.persistence import EventLog, LogWriteError, read_events
+from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.schema import TextObservation
 from ohsandbox.settings import Settings
@@ -44,11 +45,11 @@ from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, resu
 BASH = "execute_bash"
 
 
-def talk(tmp_path: Path, model: FakeModel, runtime: RecordingRuntime | None = None, **options: Any) -> Conversation:
+def talk(tmp_path: Path, model: FakeModel, runtime: Runtime | None = None, **options: Any) -> Conversation:
     return Conversation(Agent(model), runtime or RecordingRuntime(), tmp_path, **options)
 
 
-def run(tmp_path: Path, *turns: Any, runtime: RecordingRuntime | None = None, **options: Any) -> Conversation:
+def run(tmp_path: Path, *turns: Any, runtime: Runtime | None = None, **options: Any) -> Conversation:
     conversation = talk(tmp_path, FakeModel(*turns), runtime, **options)
     conversation.run("go", timeout_s=60)
     conversation.close()
