@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,7 +32,6 @@ from ohsandbox.events import ConversationStatus as Status
 from ohsandbox.events import SDKEvent
 from ohsandbox.llm import DeltaEvent, ReplayLLM, RetryEvent, WarningEvent
 from ohsandbox.persistence import EventLog, LogWriteError, read_events
-from ohsandbox.runtime.base import Runtime
 from ohsandbox.runtime.docker import DockerRuntime
 from ohsandbox.schema import TextObservation
 from ohsandbox.settings import Settings
@@ -41,6 +40,9 @@ from ohsandbox.tools import DEFAULT_TOOLS, AgentThinkAction
 from ohsandbox.tools.finish import make_finish_tool
 from ohsandbox.tools.think import make_think_tool
 from tests.fakes import FakeModel, RecordingRuntime, answer, call, data_of, results_of
+
+if TYPE_CHECKING:
+    from ohsandbox.runtime.base import Runtime
 
 BASH = "execute_bash"
 
