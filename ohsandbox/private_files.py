@@ -256,7 +256,7 @@ def locked(
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             while cancel is not None and not try_lock(descriptor):
                 if cancel.wait(_LOCK_POLL_S):
-                    raise CallCancelledError(f"The wait for {str(path)!r} was cancelled")
+                    raise CallCancelledError(f"The wait for {str(path)!r} was cancelled.")
         yield
     finally:
         os.close(descriptor)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ohsandbox
+from ohsandbox import errors
 from ohsandbox.errors import (
     EngineUnavailable,
     OhsandboxError,
@@ -21,23 +22,48 @@ from ohsandbox.errors import (
 PACKAGE = Path(ohsandbox.__file__).parent
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: file.relative_to(PACKAGE).as_posix())
-def test_no_text_marks_its_remedy_with_a_word(file: Path) -> None:
-    texts = [
-        node.value for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant)
+@pytest.fixture(scope="module")
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Every node of the package's syntax trees, with its file."""
+    files = [(file.relative_to(PACKAGE).as_posix(), file) for file in sorted(PACKAGE.rglob("*.py"))]
+    return [(name, node) for name, file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+
+
+def test_no_text_marks_its_remedy_with_a_word(nodes: list[tuple[str, ast.AST]]) -> None:
+    texts = [(name, node.lineno, node.value) for name, node in nodes if isinstance(node, ast.Constant)]
+    assert [f"{name}:{line}" for name, line, text in texts if isinstance(text, str) and "Remedy:" in text] == []
+
+
+def test_a_remedy_of_its_own_is_a_sentence(nodes: list[tuple[str, ast.AST]]) -> None:
+    faults = []
+    for name, call in nodes:
+        for text in (
+            (word.value for word in call.keywords if word.arg == "remedy") if isinstance(call, ast.Call) else ()
+        ):
+            first, last = _ends(text)
+            if first[:1].islower() or not last.endswith((".", "`")):
+                faults.append(f"{name}:{text.lineno}")
+    assert faults == []
+
+
+def test_a_message_that_is_raised_ends_as_a_sentence(nodes: list[tuple[str, ast.AST]]) -> None:
+    calls = [(name, node.exc) for name, node in nodes if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
+    ours = [
+        (name, call.args[0]) for name, call in calls if call.args and getattr(call.func, "id", "") in errors.__all__
     ]
-    assert [text for text in texts if isinstance(text, str) and "Remedy:" in text] == []
+    messages = [
+        (name, text) for name, text in ours if not isinstance(text, ast.Constant) or isinstance(text.value, str)
+    ]
+    assert len(messages) > 500
+    faults = [f"{name}:{text.lineno}" for name, text in messages if not _ends(text)[1].endswith((".", "?", "`"))]
+    assert faults == []
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: file.relative_to(PACKAGE).as_posix())
-def test_a_remedy_of_its_own_is_a_sentence(file: Path) -> None:
-    calls = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-    given = [word.value for call in calls for word in call.keywords if word.arg == "remedy"]
-    for text in (text for text in given if isinstance(text, ast.Constant | ast.JoinedStr)):
-        parts = [text] if isinstance(text, ast.Constant) else text.values
-        first, last = parts[0], parts[-1]
-        assert not (isinstance(first, ast.Constant) and str(first.value)[:1].islower()), f"line {text.lineno}"
-        assert not isinstance(last, ast.Constant) or str(last.value).endswith((".", "`")), f"line {text.lineno}"
+def _ends(text: ast.expr) -> tuple[str, str]:
+    """Return the first and the last piece of a literal; "." for a piece, or a whole, that is computed."""
+    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+    first, last = (part.value if isinstance(part, ast.Constant) else "." for part in (parts[0], parts[-1]))
+    return str(first), str(last) or "."
 
 
 def test_the_remedy_can_be_taken_apart_and_survives_a_process() -> None:

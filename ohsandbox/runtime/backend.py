@@ -109,7 +109,7 @@ class Backend(ABC):
         """Decide whether `_close` keeps or removes the sandbox; raise UsageError if that is not possible."""
         if keep:
             raise UsageError(
-                f"A {type(self).__name__} has nothing to keep: keep=True is for a DockerRuntime. Leave it out"
+                f"A {type(self).__name__} has nothing to keep: keep=True is for a DockerRuntime. Leave it out."
             )
 
     def _loss(self) -> SandboxUnavailable | None:
@@ -122,7 +122,7 @@ class Backend(ABC):
 
     def _restart(self) -> str:
         """Kill all processes of the sandbox and start it again with its files; return what happened, or raise."""
-        raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more; close it and make a new one")
+        raise SandboxUnavailable(f"The sandbox {self.id} cannot start a process any more. Close it and make a new one.")
 
     def hold(self) -> None:  # noqa: B027 - most kinds have nothing to do
         """Mark the sandbox as resumable: if this process dies, it stays for one that resumes the conversation."""

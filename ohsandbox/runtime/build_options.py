@@ -41,7 +41,7 @@ def checked(build: Build | str | os.PathLike[str]) -> Build:
     checked_options = build if isinstance(build, Build) else Build(build)
     if not isinstance(checked_options.context, str | os.PathLike) or not checked_options.context:
         raise UsageError(
-            f"Invalid build {checked_options.context!r}: give a directory with a Dockerfile, or a Build(...)"
+            f"Invalid build {checked_options.context!r}. Give a directory with a Dockerfile, or a Build(...)."
         )
     expect_texts_by_name("Build(args=...)", checked_options.args)
     expect_texts_by_name("Build(secrets=...)", checked_options.secrets)

@@ -355,7 +355,7 @@ class CLIRuntime(Runtime):
             self._prefix = _bubblewrap(self._workdir, self.state_dir) if self._bubblewrap is not False else []
             if self._bubblewrap and not self._prefix:
                 self._close()
-                raise SandboxUnavailable("bubblewrap does not work here; install `bwrap`, or use DockerRuntime")
+                raise SandboxUnavailable("bubblewrap does not work here. Install `bwrap`, or use DockerRuntime.")
             if not self._quiet:
                 walls = f"With {self._walls}." if self._walls else "Use DockerRuntime instead."
                 print(f"WARNING: {WARNING} {walls}", file=sys.stderr)  # noqa: T201 - a warning that is always shown
@@ -380,7 +380,7 @@ class CLIRuntime(Runtime):
         if any("\0" in word for word in argv):
             raise UsageError("An argument contains a NUL byte. Send such data over stdin.")
         if user is not None and str(user) not in (str(os.getuid()), os.environ.get("USER", "")):
-            raise UnknownUserError(f"CLIRuntime runs as you and cannot become user {user!r}; use DockerRuntime")
+            raise UnknownUserError(f"CLIRuntime runs as you and cannot become user {user!r}. Use DockerRuntime.")
         passed = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
         environment = {"LANG": "C.UTF-8", **passed, **QUIET_ENV, **self._env, **(env or {})}
         return LocalChannel([*self._prefix, *argv], tty=tty, env=environment, workdir=workdir or self.workdir)

@@ -82,7 +82,7 @@ class RegisteredTools:
         tool = self._tool(name)
         action = tool.action_from_arguments(arguments)
         if cancel is not None and cancel.is_set():
-            raise ToolError("Cancelled before it began")
+            raise ToolError("Cancelled before it began.")
 
         def interrupt() -> None:
             with contextlib.suppress(OhsandboxError):  # a dead sandbox needs no interrupt

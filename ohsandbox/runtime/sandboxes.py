@@ -49,7 +49,7 @@ def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None 
     """
     expect("wanted", wanted, str, "Give a name or an id.")
     if not wanted and not labels:
-        raise UsageError("Which sandbox? Give a name, an id or labels={...}; list_sandboxes() returns all")
+        raise UsageError("No sandbox is named. Give a name, an id or labels={...}; list_sandboxes() returns all.")
     matches = list_sandboxes(labels=labels)
     if wanted:
         by_id = [info for info in matches if len(wanted) >= _MIN_ID_CHARS and info.id.startswith(wanted)]
@@ -57,7 +57,7 @@ def find_sandbox(wanted: str | None = None, *, labels: Mapping[str, str] | None 
     if len(matches) > 1:
         names = ", ".join(info.name for info in matches[:5])
         raise UsageError(
-            f"{len(matches)} sandboxes match {wanted or dict(labels or {})!r}: {names}. Give one of these names"
+            f"{len(matches)} sandboxes match {wanted or dict(labels or {})!r}: {names}. Give one of these names."
         )
     return matches[0] if matches else None
 
@@ -80,10 +80,10 @@ def remove_sandbox(sandbox: str | SandboxInfo) -> None:
     with open_inventory() as inventory:
         removal = inventory.remove_sandbox(info.id, conversation=None)
         if removal.left:
-            raise UsageError(f"{' '.join(removal.left)} End that process, or call its close(keep=False)")
+            raise UsageError(f"{' '.join(removal.left)} End that process, or call its close(keep=False).")
         if not removal.removed and any(sandbox.id == info.id for sandbox in inventory.list_sandboxes()):
             raise UsageError(
-                f"Sandbox {info.name!r} was not created from this state directory. Remove it with docker rm"
+                f"Sandbox {info.name!r} was not created from this state directory. Remove it with `docker rm`."
             )
 
 

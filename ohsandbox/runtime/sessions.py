@@ -86,7 +86,7 @@ class ShellSessions(PortForwarding):
             workdir = self._enterable(workdir, user)
             text = invocation.in_subshell(command, env or {}, workdir) if command.strip() else ""
         if text and is_input:
-            raise UsageError("env and workdir apply to a new command only. Leave them out with is_input")
+            raise UsageError("env and workdir apply to a new command only. Leave them out with is_input.")
         return self._shell(session).execute(command, wait, is_input=is_input, text=text, listener=on_output)
 
     def _begin_execute(self, *words: Any, **options: Any) -> Begun[CommandObservation] | None:
@@ -154,7 +154,7 @@ class ShellSessions(PortForwarding):
         workdir = self._enterable(workdir, user)
         with self._lock:
             if name in self._shells:
-                raise UsageError(f"Session {name!r} is open already; close it first or choose another name")
+                raise UsageError(f"Session {name!r} is open already. Close it first, or choose another name.")
             shell = self._shell(name, env=env or {}, workdir=workdir, user=user)
         try:
             shell.start()

@@ -90,7 +90,7 @@ class SshRuntime(Runtime):
         super().__init__()
         check_env(env)
         if not _HOST.fullmatch(host):
-            raise UsageError(f"Invalid host {host!r}: expected [USER@]HOST or ssh://[USER@]HOST[:PORT]")
+            raise UsageError(f"Invalid host {host!r}. Give [USER@]HOST or ssh://[USER@]HOST[:PORT].")
         self._host, self._workdir, self._env = host, workdir, {**QUIET_ENV, **(env or {})}
         self._config = [] if config is None else ["-F", str(Path(config).resolve())]
         self._directory: tempfile.TemporaryDirectory[str] | None = None

@@ -134,7 +134,7 @@ class Driver:
         """
         with self._lock:
             if self._closed:
-                raise UsageError(f"{self._name} was closed; make a new one")
+                raise UsageError(f"{self._name} was closed. Make a new one.")
             self._bury()
             death, self._death = self._death, None
             if self._process is None:

@@ -52,7 +52,7 @@ def test_a_cancelled_cell_ends(runtime: Runtime) -> None:
     found = runtime.execute_tool("execute_ipython_cell", {"code": "time.sleep(300)", "timeout": 600}, cancel=stop)
     assert "KeyboardInterrupt" in str(found)
     late = runtime.execute_tool("glob", {"pattern": "*"}, cancel=stop)
-    assert late == ErrorObservation(message="Cancelled before it began")
+    assert late == ErrorObservation(message="Cancelled before it began.")
 
 
 @pytest.mark.parametrize(

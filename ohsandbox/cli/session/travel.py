@@ -55,7 +55,7 @@ def show_diff(context: CommandContext, arguments: Sequence[str]) -> None:
     session = context.session
     words = [one for one in arguments if one != "--stat"]
     if len(words) > 1:
-        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Usage: /diff [last|N] [--stat]")
+        raise UsageError(f"Too many words: {' '.join(arguments)!r}. Write /diff [last|N] [--stat].")
     if not session.has_begun:
         context.show("Nothing has run in this conversation yet, so nothing was changed.")
         return

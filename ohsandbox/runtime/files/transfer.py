@@ -170,10 +170,10 @@ class _SourceTree:
             on_error.callback(os.close, self._directory)
             if not stat.S_ISREG(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False).st_mode):
                 refuse_link(self._name, self._directory, source)
-                raise UsageError(f"{str(source)!r} is neither a file nor a directory; only those can be uploaded")
+                raise UsageError(f"{str(source)!r} is neither a file nor a directory. Only those can be uploaded.")
             if self._target_name in ("", ".", ".."):
                 raise UsageError(
-                    f"{target!r} names a directory, and {str(source)!r} is a file; add the file's new name"
+                    f"{target!r} names a directory, and {str(source)!r} is a file. Add the file's new name."
                 )
             on_error.pop_all()
 

@@ -97,7 +97,7 @@ class Meter:
         elif self._bytes > self._limits.total_bytes:
             reason = f"more than {self._limits.total_bytes} bytes in all"
         if reason:
-            raise ToolError(f"{self._what} refused: {reason}; take a smaller part, pack it, or raise the limits")
+            raise ToolError(f"{self._what} refused: {reason}. Take a smaller part, pack it, or raise the limits.")
 
     def admit(self, path: str, size: int) -> bool:
         """Add a member; return whether to store it. Raises like `count` for an excess not covered by `leaves_out`."""

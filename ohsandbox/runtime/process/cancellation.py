@@ -77,7 +77,7 @@ class ProcessTree:
 def check_not_cancelled(cancel: threading.Event | None, doing: str) -> None:
     """Raise CallCancelledError if cancel is set. doing is a phrase such as "pulling image 'x'"."""
     if cancel is not None and cancel.is_set():
-        raise CallCancelledError(f"{doing[:1].upper()}{doing[1:]} was cancelled")
+        raise CallCancelledError(f"{doing[:1].upper()}{doing[1:]} was cancelled.")
 
 
 @contextlib.contextmanager
@@ -118,11 +118,11 @@ def killing(cancel: threading.Event | None) -> Iterator[Callable[[Channel], Chan
         return bool(channels)
 
     if cancel is not None and cancel.is_set():
-        raise CallCancelledError("Cancelled before it began; nothing was copied")
+        raise CallCancelledError("Cancelled before it began; nothing was copied.")
     try:
         with once_cancelled(cancel, kill):
             yield registered
     except (OhsandboxError, OSError) as error:
         if cancel is not None and cancel.is_set():
-            raise CallCancelledError("Cancelled while it was copied; a part of it may have arrived") from error
+            raise CallCancelledError("Cancelled while it was copied; a part of it may have arrived.") from error
         raise

@@ -124,7 +124,7 @@ class Shell:
         if not self._lock.acquire(blocking=False):
             if self._holder == threading.get_ident():
                 raise UsageError(
-                    f"on_output cannot call the session {self.name!r}, whose output it receives; use another session"
+                    f"on_output cannot call the session {self.name!r}, whose output it receives. Use another session."
                 )
             has_turn = self._queue(wait)
             queued_s = time.monotonic() - called_at

@@ -92,7 +92,7 @@ def test_a_label_that_is_ours_or_none_is_refused(labels: Any) -> None:
 
 
 def test_nothing_to_find_by_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="Which sandbox"):
+    with pytest.raises(UsageError, match="No sandbox is named"):
         find_sandbox()
     with pytest.raises(UsageError, match="expected NAME=VALUE"):
         ps(labels=["job"], as_json=False)
