@@ -72,8 +72,8 @@ def make_runtime(
     """Make the runtime that the complete options name, without starting it or contacting an engine."""
     isolated = options.backend.isolated
     runtime_settings = RuntimeSettings(
-        runtime=options.runtime or DEFAULT_BACKEND,
-        image=options.image or DEFAULT_IMAGE,
+        runtime=DEFAULT_BACKEND if options.runtime is None else options.runtime,
+        image=DEFAULT_IMAGE if options.image is None else options.image,
         build=options.from_project.build or options.build,
         workspace=None if isolated else options.workspace,
         workspaces=tuple(options.workspaces or ()),
