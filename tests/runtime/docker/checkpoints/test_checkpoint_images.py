@@ -239,5 +239,5 @@ def test_a_fork_has_a_workspace_where_the_original_has_one(tmp_path: Path) -> No
     (tmp_path / "w").mkdir()
     with pytest.raises(UsageError, match="if, and only if, the original has one"):
         DockerRuntime(BUSYBOX).fork("x", conversation="c", workspace=tmp_path / "w")
-    with pytest.raises(UsageError, match="leave out attach"):
+    with pytest.raises(UsageError, match="Leave out attach"):
         DockerRuntime(BUSYBOX, attach="xx", checkpoint="y")
