@@ -99,10 +99,10 @@ class ToolFlags(ConfigModel):
             try:
                 origin_of_tool(name)
             except UsageError as error:
-                family_names = ", ".join(field.removeprefix(_PREFIX) for field in _TOOLS_OF)
+                family_names = [field.removeprefix(_PREFIX) for field in _TOOLS_OF]
                 raise UsageError(
-                    f"No tools {name!r} to switch. There are: {family_names}. As a single tool: {error}"
-                    f"{did_you_mean(name if name.startswith(_PREFIX) else _PREFIX + name, _TOOLS_OF)}"
+                    f"No tools {name!r} to switch. There are: {', '.join(family_names)}. As a single tool: {error}"
+                    f"{did_you_mean(name.removeprefix(_PREFIX), family_names)}"
                 ) from None
         also, without = (tuple(name for name, is_on in tools.items() if is_on is state) for state in (True, False))
         return self.model_copy(update={**flags, "also": also, "without": without})

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 _MAX_WORD_CHARS = 15
 """The longest wrong word that a message quotes where one of a few words is expected. A real key is longer."""
+_BRANCHES = {"str", "int", "float", "bool"}
+"""What pydantic adds to a key whose value may have one of several types."""
+_SIZES = ("memory", "disk", "_bytes")
+"""Ends of keys whose values are numbers of bytes."""
 _EXPECTED = {
     "a valid string": "a string",
     "a valid integer": "a whole number",
@@ -29,7 +33,7 @@ def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
     """Describe the first fault in a model's values in one line."""
     faults = error.errors(include_url=False)
     fault = next((item for item in faults if item["type"] == "extra_forbidden"), faults[0])  # it explains a missing one
-    key = ".".join(str(part) for part in fault["loc"])
+    key = ".".join(str(part) for part in fault["loc"] if part not in _BRANCHES)
     inner = (fault.get("ctx") or {}).get("error")
     if isinstance(inner, UsageError) and "(...): " in str(inner):  # of a ConfigModel in this one
         return str(inner).partition("(...): ")[2].replace("key '", f"key '{key}.", 1)
@@ -47,12 +51,18 @@ def fault_of(error: ValidationError, model: type[BaseModel]) -> str:
 
 def fault_text(fault: ErrorDetails) -> str:
     """Say in a sentence what to give in place of a wrong value: `Give a number above 0.`, not pydantic's words."""
+    context = fault.get("ctx") or {}
+    if isinstance(error := context.get("error"), UsageError):
+        return str(error)
     message = fault["msg"].removeprefix("Value error, ").rstrip(".")
     if not message.startswith("Input should be "):
         return f"{message}. Correct it."
     expected = message.removeprefix("Input should be ").partition(", unable to ")[0].partition(" or instance of ")[0]
     prefix = "a number " if expected.startswith(("greater ", "less ")) else ""
-    return f"Give {prefix}{_EXPECTED.get(expected, expected)}."
+    is_size = bool(fault["loc"]) and str(fault["loc"][-1]).endswith(_SIZES)
+    least = context.get("ge", 0) if is_size else 0
+    size = f" ({least >> 20}m)" if least else ""
+    return f"Give {prefix}{_EXPECTED.get(expected, expected)}{size}."
 
 
 def _shown(fault: ErrorDetails, model: type[BaseModel]) -> str:

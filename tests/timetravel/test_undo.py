@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ohsandbox import events
+from ohsandbox import CLIRuntime, events
 from ohsandbox.agent import Agent
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.cost import cost_of
@@ -222,6 +222,13 @@ def test_a_turn_that_was_cut_off_is_said_to_be_and_can_be_redone(root: Path) -> 
     assert {name: content for name, (content, _) in what(root).items()} == {"f": b"1"}
     redo(plan_redo(forked.directory))
     assert {name: content for name, (content, _) in what(root).items()} == {"f": b"2", "mine": b"m"}
+
+
+def test_a_conversation_that_has_not_begun_has_nothing_to_undo(root: Path) -> None:
+    conversation = Conversation(Agent(FakeModel()), CLIRuntime(root, quiet=True), root / "conversations" / "new")
+    for go_back in (conversation.undo, conversation.redo):
+        with pytest.raises(UsageError, match="has not begun, so there is nothing to go back to"):
+            go_back()
 
 
 def test_a_conversation_that_no_undo_made_has_nothing_to_redo(root: Path) -> None:

@@ -186,10 +186,11 @@ def place_of(runtime: Runtime, options: SandboxOptions) -> str:
     name = getattr(runtime, "name", "") or runtime.id
     if options.attach:
         return f"Container {name}, attached, network: its owner's"
-    services_text = runtime.describe().get("services", "").partition(". ")[0]
+    facts = runtime.describe()
+    services_text = facts.get("services", "").partition(". ")[0]
     services = f", services: {services_text}" if services_text else ""
     network = network_words(options.network, options.allowed or ())
-    return f"Container {name} of {options.image}, network: {network}{services}"
+    return f"Container {name} of {facts.get('image', options.image)}, network: {network}{services}"
 
 
 def tell_kept(runtime: Runtime, options: SandboxOptions, command: str, tell: Callable[[str], None]) -> None:

@@ -125,6 +125,8 @@ class TimeTravel(ABC):
     def _check_idle(self, remedy: str) -> None:
         if self.status() is ConversationStatus.RUNNING:
             raise UsageError(f"The conversation runs, so its files change. {remedy}")
+        if not self._log.directory.is_dir():
+            raise UsageError("The conversation has not begun, so there is nothing to go back to. Run a task first.")
 
     def _check_same_workspaces(self, seq: int) -> None:
         """Check that the workspaces at the event have the places of the runtime's; raise UsageError if not."""

@@ -169,9 +169,10 @@ def _image(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> tuple[DockerOptions, engine_images.ImageFacts, Setup | None]:
-    """Return the options with the built image's name, the facts of image or checkpoint, and the image's setup."""
+    """Return the options with the name of the image in use, the facts of image or checkpoint, and the image's setup."""
     if checkpoint is not None:
-        return options, checkpoint_images.facts(engine, checkpoint), None
+        facts = checkpoint_images.facts(engine, checkpoint)
+        return options.model_copy(update={"image": facts.checkpoint_of or options.image}), facts, None
     if options.build is not None:
         from ohsandbox.runtime.docker.images import build  # noqa: PLC0415 - most images exist
 

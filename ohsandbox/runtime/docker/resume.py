@@ -53,7 +53,9 @@ def resume(
     if found is None:
         checkpoint = _first_existing(engine, checkpoint_ids)
         made = provision.create(engine, options, progress=progress, checkpoint=checkpoint)
-        return made, ResumeReport("new" if checkpoint is None else "checkpoint", (), made.container.name)
+        if checkpoint is None:
+            return made, ResumeReport("new", (), made.container.name)
+        return made, ResumeReport("checkpoint", _other_image(options, made), made.container.name)
     name = str(found["Name"]).lstrip("/")
     held = lease.adopt(str(found["Config"]["Labels"][lease.LEASE_LABEL]))
     if held is None:
@@ -68,6 +70,16 @@ def resume(
         held.leave()
         raise
     return adopted, ResumeReport("same", tuple(notes), name)
+
+
+def _other_image(asked: DockerOptions, made: Sandbox) -> tuple[str, ...]:
+    """Return a note if the checkpoint is of another image than the one asked for; a build's name is its contents'."""
+    if asked.build is not None or made.options.image == asked.image:
+        return ()
+    name, image = made.container.name, made.options.image
+    return (
+        f"Sandbox {name} goes on from a checkpoint of image {image}, and {asked.image} was asked for; it is not used.",
+    )
 
 
 def _with_services(adopted: Sandbox, asked: DockerOptions) -> tuple[Sandbox, list[str]]:

@@ -69,6 +69,23 @@ def test_only_the_lease_of_a_dead_owner_can_be_adopted() -> None:
 
 
 @pytest.mark.docker
+def test_a_checkpoint_goes_on_with_its_image_and_says_so() -> None:
+    with DockerRuntime("ohsandbox-base:busybox") as first:
+        first.write_bytes("/tmp/file", b"here")
+        taken = first.checkpoint("talk")
+    runtime = DockerRuntime("no-such-image:1", conversation="talk")
+    resumed = runtime.resume([taken.id])
+    try:
+        assert resumed.how == "checkpoint"
+        [note] = resumed.notes
+        assert "image ohsandbox-base:busybox, and no-such-image:1 was asked for" in note
+        assert runtime.describe()["image"] == "ohsandbox-base:busybox"
+        assert runtime.read_bytes("/tmp/file") == b"here"
+    finally:
+        runtime.close(keep=False)
+
+
+@pytest.mark.docker
 def test_what_a_killed_process_left_is_found_with_its_files_and_without_its_processes(engine: Engine) -> None:
     run_killed_owner("echo here >/tmp/file; (trap '' TERM HUP; sleep 777) & export COLOUR=blue; cd /tmp")
     assert DockerInventory(engine).collect_garbage() == []

@@ -178,7 +178,8 @@ def facts(engine: Engine, checkpoint: str) -> engine_images.ImageFacts:
     if labels.get(LABEL) != "1":
         raise ImageUnavailable(f"Image {checkpoint[:19]!r} is not a checkpoint. Name one that checkpoint() returned.")
     # the image's own user is root: see create_payload
-    return engine_images.facts_of_image(inspected)._replace(user=str(labels.get("ohsandbox.user") or ""))
+    user, image = str(labels.get("ohsandbox.user") or ""), str(labels.get("ohsandbox.image") or "")
+    return engine_images.facts_of_image(inspected)._replace(user=user, checkpoint_of=image)
 
 
 # --- retention ---

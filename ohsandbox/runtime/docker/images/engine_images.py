@@ -47,6 +47,8 @@ class ImageFacts(NamedTuple):
     workdir: str | None
     platform: str
     """os/architecture."""
+    checkpoint_of: str = ""
+    """Of a checkpoint: the image that its sandbox was created from."""
 
 
 class PullFailed(Exception):  # noqa: N818 - never leaves this module
