@@ -102,7 +102,7 @@ class ToolFlags(ConfigModel):
                 family_names = [field.removeprefix(_PREFIX) for field in _TOOLS_OF]
                 raise UsageError(
                     f"No tools {name!r} to switch. There are: {', '.join(family_names)}. As a single tool: {error}"
-                    f"{did_you_mean(name.removeprefix(_PREFIX), family_names)}"
+                    f"{did_you_mean(name, _TOOLS_OF if name.startswith(_PREFIX) else family_names)}"
                 ) from None
         also, without = (tuple(name for name, is_on in tools.items() if is_on is state) for state in (True, False))
         return self.model_copy(update={**flags, "also": also, "without": without})

@@ -73,6 +73,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Agent(wrong("openai/x")), r"llm='openai/x' is of type str.*open_model\(LLMConfig\(model='openai/x'\)\)"),
     (lambda: Agent(wrong(RunLimits())), "is of type RunLimits; expected is a model"),
     (lambda: Agent(enable_browsng=True), "Did you mean 'enable_browsing'"),
+    (lambda: X.ToolFlags().switched(on=("browsng",)), "Did you mean 'browsing'"),
     (lambda: X.Agent(enable_browsing="yes"), "enable_browsing='yes' is of type str; expected is bool"),
     (lambda: X.Agent(condenser="x"), "condenser='x' is of type str; expected is a Condenser"),
     (lambda: Agent(microagents="x"), "microagents='x' is of type str; expected is a list of str"),
