@@ -26,7 +26,15 @@ from ohsandbox.cli.options.typer_options import (
     switch,
 )
 from ohsandbox.errors import UsageError
-from ohsandbox.limit_ranges import DISK_BYTES, MEMORY_BYTES, PIDS, RESOURCE_LIMITS
+from ohsandbox.limit_ranges import (
+    DEFAULT_CPUS,
+    DEFAULT_MEMORY_BYTES,
+    DEFAULT_PIDS,
+    DISK_BYTES,
+    MEMORY_BYTES,
+    PIDS,
+    RESOURCE_LIMITS,
+)
 
 if TYPE_CHECKING:
     from ohsandbox.runtime.build_options import Build
@@ -160,13 +168,15 @@ class SandboxOptions:
         "and agents execute are read-only (default). ro: .git is read-only. rw: no protection."
     )
     memory: int | None = _sandbox(
-        "Memory limit, swap included, as in 512m or 4g.  [default: 2g]",
+        f"Memory limit, swap included, as in 512m or 4g.  [default: {DEFAULT_MEMORY_BYTES >> 30}g]",
         "SIZE",
         parser=byte_size_of(minimum=MEMORY_BYTES.least),
     )
-    cpus: float | None = _sandbox("Number of processors, as in 0.5.  [default: 2]", "N", parser=cpu_count)
+    cpus: float | None = _sandbox(
+        f"Number of processors, as in 0.5.  [default: {DEFAULT_CPUS:g}]", "N", parser=cpu_count
+    )
     pids: int | None = _sandbox(
-        "Maximum number of processes and threads.  [default: 512]", "N", min=PIDS.least, max=PIDS.most
+        f"Maximum number of processes and threads.  [default: {DEFAULT_PIDS}]", "N", min=PIDS.least, max=PIDS.most
     )
     disk: int | None = _sandbox(
         "Disk limit of the container; needs an engine on xfs with pquota, or btrfs.  [default: none]",
