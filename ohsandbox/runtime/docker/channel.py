@@ -312,10 +312,18 @@ class DockerChannel(Channel):
         """See `Channel.kill`. Kills from inside, as the same user: the engine's API cannot kill an exec.
 
         The exec that kills is detached: while a child holds an ended exec's streams open, engine 20.10 blocks every
-        attached exec.
+        attached exec. What kills every process of a sandbox, as `kill -9 -1` or a full disk's watch, may kill the one
+        that is about to kill, and the engine reports that as a failure of its own: a second one is started.
         """
         if self._exit_code() is not None:
             return
+        try:
+            self._kill()
+        except SandboxUnavailable:
+            if self._exit_code() is None:
+                self._kill()
+
+    def _kill(self) -> None:
         with self._container.starting(), self._engine_errors("killing a process in the sandbox"):
             killer = self._create(("/bin/sh", "-c", _KILL_SCRIPT, "sh", str(self.pid)), stdin=False)
             self._container.engine.api.exec_start(killer, detach=True)

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docker
 import pytest
 
 from ohsandbox.errors import (
@@ -79,6 +80,24 @@ def test_kill_takes_the_whole_group(runtime: Any, sh: Any) -> None:
         channel.kill()
         channel.wait(60)
     assert "4321" not in sh(runtime, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").out.replace("cat /proc", "")
+
+
+def test_a_kill_whose_own_process_is_killed_as_it_starts_is_made_again(
+    runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = "OCI runtime exec failed: error writing config to pipe: write init-p: broken pipe: unknown"
+    with runtime.open_channel(["sleep", "100"]) as channel:
+        api, failures = channel._container.engine.api, [docker.errors.APIError(broken)]
+        start = api.exec_start
+
+        def exec_start(*args: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return start(*args, **options)
+
+        monkeypatch.setattr(api, "exec_start", exec_start)
+        channel.kill()
+        assert channel.wait(60) == 137
 
 
 def test_what_a_process_says_at_once_can_be_polled_for(runtime: Any) -> None:

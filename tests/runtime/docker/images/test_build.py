@@ -157,7 +157,7 @@ def test_a_step_that_reaches_no_host_is_no_fault_of_the_dockerfile(said: str, er
     report.begin("#4", 2, 3, "RUN apt-get update")
     report.say("#4", said)
     report.fail("#4", "process did not complete successfully: exit code: 100")
-    with pytest.raises(error, match=r"failed at step 2 of 3, 'RUN apt-get update'.*Its last output: .*\. C[ho]"):
+    with pytest.raises(error, match=r"failed at step 2 of 3, 'RUN apt-get update'.*Its last output: .*\. [A-Z]"):
         report.check()
 
 
