@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import socket
 import struct
 import urllib.error
@@ -37,8 +38,11 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def nobody() -> int:
-    """A port on which nothing listens, and which is not given to the forward, since both are of this machine."""
-    for port in range(20_000, 30_000):
+    """A port on which nothing listens, and which is not given to the forward, since both are of this machine.
+
+    It is chosen at random, because tests that run beside this one look for such a port too.
+    """
+    for port in random.sample(range(20_000, 30_000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise AssertionError("no port is free")
