@@ -81,6 +81,11 @@ LAYERS_WITHIN = {
     ),
 }
 """The layers of the largest packages, from the bottom: their folders and modules."""
+CREATED_ON_DEMAND = (
+    ("schema.models", "schema.foreign"),  # Schema.from_mcp_schema: the model of a schema that is not ours
+    *((f"tools.{tool}.definition", f"tools.{tool}.impl") for tool in ("browser", "file_editor", "web_read")),
+)
+"""Importer and imported: the only imports that would close a circle."""
 BUILT_IN_TOOLS = {("runtime", "tools"), ("tool_flags", "tools")}
 """Up, by `import_module` at first use: importing the built-in tools registers them, which a lookup by name needs. No
 other import points up."""
@@ -242,9 +247,12 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
     return reached
 
 
-def test_modules_of_the_command_line_import_each_other_in_no_circle() -> None:
+def test_modules_import_each_other_in_no_circle() -> None:
+    """Imports inside functions count too; but those by which a class finds what it creates only when it is asked to."""
     graph: dict[str, set[str]] = {}
-    for path in (ROOT / "cli").rglob("*.py"):
+    for path in ROOT.rglob("*.py"):
+        if path.name == "__init__.py":
+            continue  # the package's public names come from every layer
         tree = _parsed(path)
         typing = {id(one) for node in ast.walk(tree) if _is_for_types(node) for one in ast.walk(node)}
         name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
@@ -255,6 +263,8 @@ def test_modules_of_the_command_line_import_each_other_in_no_circle() -> None:
     assert "ohsandbox.cli.settings.model_setup" in graph["ohsandbox.cli.settings.run_settings"], (
         "imports inside functions count"
     )
+    for creator, created in CREATED_ON_DEMAND:
+        graph[f"ohsandbox.{creator}"].remove(f"ohsandbox.{created}")
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
