@@ -17,6 +17,7 @@ from ohsandbox.runtime.files.transfer import TransferLimits
 from ohsandbox.runtime.files.unpack import too_large
 from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, RuntimeSettings
 from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
+from ohsandbox.text import counted
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, find_checkpoint
 from ohsandbox.timetravel.snapshots import manifest
 from ohsandbox.timetravel.snapshots.manifest import (
@@ -33,15 +34,15 @@ from ohsandbox.timetravel.snapshots.store import SnapshotStore
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ohsandbox.runtime.base import Runtime
 
 _COPY = "/workspace"
 """Path of the copied directory in a sandbox."""
 
-IGNORED = "ignored by git"
-"""Beginning of the reason for new files that git ignores."""
+_IGNORED, _CACHED = "ignored by git", "in Python's caches"
 BEFORE = ", only at the first of the two events"
 """End of the reason if the newer side lacks the file, or has a smaller one."""
 
@@ -54,8 +55,8 @@ class WorkspaceDiff(NamedTuple):
     store: SnapshotStore
     """Holds the content of every file until the context of `diff_workspace` ends."""
     left_out: dict[str, str]
-    """Paths that could not be compared, with the reasons, worst first. The changes contain neither them nor paths below
-    them.
+    """Paths that could not be compared, with the reasons, worst first: the changes contain neither them nor paths below
+    them. Also unwanted new files, counted by their top directories.
     """
     is_whole: bool
     """False if files may have changed after the last checkpoint."""
@@ -63,6 +64,8 @@ class WorkspaceDiff(NamedTuple):
     """The checkpoint that has the left-out files of the newer side; None for a directory of this machine."""
     place: str = ""
     """Path of the workspace in that checkpoint."""
+    has_unwanted: bool = False
+    """Whether new files were left out because git ignores them, or as Python's caches."""
 
 
 @contextlib.contextmanager
@@ -72,8 +75,8 @@ def diff_workspace(
     """Yield the changes in the workspace between events a and b; None means the first checkpoint, or the present.
 
     The present is that of a bound workspace; for files in a container it is the last checkpoint. ignored says whether
-    to include new files that git ignores; None leaves them out only for a copied directory. Files that existed before
-    are always included.
+    to include new files that git ignores, and Python's caches; None leaves out the former, and only for a copied
+    directory. Files that existed before are always included.
 
     Raises:
         UsageError: there is no such event, its files were not kept, or the workspaces at the two events differ.
@@ -96,15 +99,18 @@ def diff_workspace(
         left_out |= {path: reason for path, reason in new.left_out.items() if not is_git(path)}
         is_whole = b is not None or files.is_known or first.data.get("workspace") is not None
         changes = outside_git(changes_between(old, new))
-        if ignored is None and COPIED_FROM in files.kept[-1].data:
-            unwanted = trees.ignored
-        else:
-            unwanted = set() if ignored is not False else _ignored_of(changes, new, trees.store)
-        changes, dropped = _without_ignored(changes, unwanted)
-        left_out |= _by_directory(dropped)
+        created = {change.path for change in changes if change.old is None and change.new and change.new.kind != "dir"}
+        unwanted = dict.fromkeys(_caches_of(created), _CACHED) if ignored is False else {}
+        copied = COPIED_FROM in files.kept[-1].data
+        if ignored is False or (ignored is None and copied):
+            by_git = trees.ignored if copied else _ignored_of(created, new, trees.store)
+            unwanted |= dict.fromkeys(created & by_git, _IGNORED)
+        changes = _without_unwanted(changes, unwanted.keys())
+        left_out |= _by_directory(unwanted)
         data = files.kept[-1].data if last is None else last.data
         image = None if data.get("workspace") else str(data["id"])
-        yield WorkspaceDiff(changes, trees.store, worst_first(left_out), is_whole, image, trees.place)
+        left_out = worst_first(left_out)
+        yield WorkspaceDiff(changes, trees.store, left_out, is_whole, image, trees.place, bool(unwanted))
 
 
 def bound_workspaces(directory: Path) -> list[Path]:
@@ -182,7 +188,7 @@ class _Trees:
             left_out |= {missed_file.path.removeprefix("./"): missed_file.reason for missed_file in missed}
             tree = scan(Path(temporary), self.store, git=False)
             if copied:
-                shutil.rmtree(Path(temporary) / ".git", ignore_errors=True)
+                _remove_git(temporary)
                 self.ignored = {*tree.entries} - tracked_or_new(Path(temporary))
                 self.ignored -= {path for path, entry in tree.entries.items() if entry.kind == "dir"}
         tree.left_out.update(left_out)
@@ -218,37 +224,58 @@ def _drop_large(sandbox: Runtime, directory: str) -> dict[str, str]:
     return left_out
 
 
-def _ignored_of(changes: Sequence[FileChange], tree: Manifest, store: SnapshotStore) -> set[str]:
-    """Return the new files among the changes that the tree's `.gitignore` files match, and Python's caches."""
-    created = {change.path for change in changes if change.old is None and change.new and change.new.kind != "dir"}
-    cached = {path for path in created if "__pycache__" in path.split("/")}
+def _remove_git(directory: str) -> None:
+    """Remove each `.git` below a temporary directory: git lists no file of a repository within another."""
+    for place, directories, _ in os.walk(directory):
+        for name in [name for name in directories if is_git(name)]:
+            shutil.rmtree(Path(place) / name, ignore_errors=True)
+            directories.remove(name)
+
+
+def _caches_of(created: Iterable[str]) -> set[str]:
+    """Return the new files that are Python's caches."""
+    return {path for path in created if "__pycache__" in path.split("/")}
+
+
+def _ignored_of(created: AbstractSet[str], tree: Manifest, store: SnapshotStore) -> set[str]:
+    """Return the new files that the tree's `.gitignore` files match."""
     rules = {path: entry for path, entry in tree.entries.items() if path.split("/")[-1] == ".gitignore"}
+    if not rules:
+        return set()
     with tempfile.TemporaryDirectory(prefix="ohsandbox-ignored-") as name:
-        for path in created - cached:
+        for path in created:
             (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
             (Path(name) / path).touch()
         for path, entry in rules.items():
             if entry.kind == "file" and entry.size <= _MAX_RULES_BYTES:
                 (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
                 (Path(name) / path).write_bytes(store.content(entry.what))
-        return cached | (created - cached - tracked_or_new(Path(name)) if rules else set())
+        return {*created} - tracked_or_new(Path(name))
 
 
-def _without_ignored(changes: Sequence[FileChange], ignored: set[str]) -> tuple[list[FileChange], list[str]]:
-    """Return the changes without new ignored paths and directories of only those, and the paths removed."""
-    created = {change.path for change in changes if change.old is None and change.path in ignored}
-    filled = {parent for path in created for parent in parents_of(path)}
+def _without_unwanted(changes: Sequence[FileChange], unwanted: AbstractSet[str]) -> list[FileChange]:
+    """Return the changes without unwanted new files and new directories of only those."""
+    filled = {parent for path in unwanted for parent in parents_of(path)}
     only_filled = {change.path for change in changes if change.old is None and change.path in filled}
-    kept_changes = [change for change in changes if change.path not in created and change.path not in only_filled]
+    kept_changes = [change for change in changes if change.path not in unwanted and change.path not in only_filled]
     needed = {parent for change in kept_changes for parent in parents_of(change.path)}
-    dropped = created | (only_filled - needed)
-    return [change for change in changes if change.path not in dropped], sorted(created)
+    dropped = unwanted | (only_filled - needed)
+    return [change for change in changes if change.path not in dropped]
 
 
-def _by_directory(paths: Sequence[str]) -> dict[str, str]:
-    """Group paths that the agent created and git ignores by their top directories."""
-    counts = Counter(path.split("/")[0] + ("/" if "/" in path else "") for path in paths)
-    return {name: f"{IGNORED} ({count} new)" for name, count in counts.items()}
+def _by_directory(unwanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the unwanted new files at the top with their reasons; the others counted, by top directory."""
+    told: dict[str, str] = {}
+    below: dict[str, Counter[str]] = {}
+    for path, reason in sorted(unwanted.items()):
+        top, _, rest = path.partition("/")
+        if rest:
+            below.setdefault(f"{top}/", Counter())[reason] += 1
+        else:
+            told[path] = f"new, {reason}"
+    for top, counts in below.items():
+        told[top] = ", ".join(f"{counted(count, 'new file')} {reason}" for reason, count in counts.items())
+    return told
 
 
 def _require_same_layout(old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ def test_what_was_done_on_a_copy_is_shown_and_comes_back_by_apply_alone(
         "changed text",
     ]
     assert total.startswith("4 files changed, ")
-    assert "left out: build/: ignored by git (1 new)" in names.err
+    assert "left out: build/: 1 new file ignored by git" in names.err
     (project / "text").write_text("1\n2\n3\n4\nfive\n")
     (project / "mine").write_text("mine")
     done = invoke("apply", "last", "--yes")
@@ -76,6 +76,25 @@ def test_what_was_done_on_a_copy_is_shown_and_comes_back_by_apply_alone(
     }  # fmt: skip
     assert "`ohsandbox undo` does not undo this" in done.out
     assert "has it all" in invoke("apply", "last", "--yes").out
+
+
+@pytest.mark.docker
+def test_the_files_of_a_repository_that_the_agent_cloned_come_back(
+    invoke: Invoke, write_script: WriteScript, image: str, project: Path
+) -> None:
+    clone = "mkdir -p build libs/new/.git/objects libs/new/.git/refs; echo ref: refs/heads/main > libs/new/.git/HEAD"
+    model = write_script(("go", f"{clone}; echo theirs > libs/new/code; touch libs/plain build/x"), ("done", None))
+    where = ("--image", image, "--workspace", str(project), "--copy")
+    ended = invoke("run", "go", "--model", model, "--no-tui", *where)
+    assert ended.code == 0, ended.err
+    names = invoke("diff", "last", "--stat")
+    assert {"libs/new/code", "libs/plain"} <= {line.split()[1] for line in names.out.splitlines()}
+    assert [line for line in names.err.splitlines() if "ignored" in line] == [
+        "ohsandbox: left out: build/: 1 new file ignored by git"
+    ]
+    done = invoke("apply", "last", "--yes")
+    assert done.code == 0, done.err
+    assert (project / "libs" / "new" / "code").read_text() == "theirs\n"
 
 
 @pytest.mark.docker

@@ -39,7 +39,6 @@ from ohsandbox.timetravel.snapshots.three_way_merge import merge
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
 from ohsandbox.timetravel.workspace_diff import (
     BEFORE,
-    IGNORED,
     bound_workspaces,
     copied_workspace,
     diff_workspace,
@@ -169,7 +168,7 @@ def show_diff(
         texts, binaries = ([*work.changes], []) if everything else split_binaries(work)
         if binaries:
             _tell("binary", [(change.path, sizes_of(change)) for change in binaries])
-        if not everything and (binaries or any(IGNORED in why for why in work.left_out.values())):
+        if not everything and (binaries or work.has_unwanted):
             say("`ohsandbox diff --all` has what was left out as well.")
         if sys.stdout.isatty():
             print_paged(coloured_patch(texts, work))

@@ -188,6 +188,7 @@ def test_nothing_of_what_apply_brings_is_hidden_from_who_is_asked(
 
 NOISE = r"""
 mkdir -p node_modules/a __pycache__ src; touch node_modules/a/x node_modules/a/y __pycache__/m.pyc; echo new > src/new
+mkdir src/__pycache__; touch src/__pycache__/n.pyc src/old.o
 printf 'node_modules\nold*\n' > .gitignore; printf '\211PNG\0' > logo.png; echo changed > old; echo x > old-new
 """
 
@@ -201,13 +202,14 @@ def test_a_diff_leaves_out_what_git_ignores_and_binaries_and_names_them(
     patch = invoke("diff", "c", *where)
     named = re.findall(r"^diff --git a/(\S+)", patch.out, re.MULTILINE)
     assert named == [".gitignore", "old", "src/new"], "what was there before is shown, whatever the agent ignores now"
-    assert "left out: node_modules/: ignored by git (2 new)" in patch.err
-    assert "left out: __pycache__/: ignored by git (1 new)" in patch.err
-    assert "left out: old-new: ignored by git (1 new)" in patch.err
+    assert "left out: node_modules/: 2 new files ignored by git" in patch.err
+    assert "left out: __pycache__/: 1 new file in Python's caches" in patch.err
+    assert "left out: old-new: new, ignored by git" in patch.err
+    assert "left out: src/: 1 new file in Python's caches, 1 new file ignored by git" in patch.err
     assert "binary: logo.png: new, 5 B" in patch.err
     assert "diff --all" in patch.err
     whole = invoke("diff", "c", "--all", *where)
-    assert len(re.findall(r"^diff --git", whole.out, re.MULTILINE)) == 8
+    assert len(re.findall(r"^diff --git", whole.out, re.MULTILINE)) == 10
     assert "GIT binary patch" in whole.out
     assert "left out" not in whole.err
 
