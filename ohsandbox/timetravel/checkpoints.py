@@ -131,6 +131,8 @@ def find_checkpoint(directory: Path, at: int) -> CheckpointRange:
         UsageError: there is no such event, or its files were not kept; the message names events with kept files.
     """
     files = CheckpointIndex.of(directory)
+    if files.last_seq < 0:
+        raise UsageError(f"Conversation {directory.name!r} has no events to go back to. Run a task in it first.")
     if not 0 <= at <= files.last_seq:
         message = f"Invalid event {at} of conversation {directory.name!r}: its last is {files.last_seq}."
         raise UsageError(f"{message} Take that or an earlier one.")

@@ -68,6 +68,8 @@ def seq_before_turns(directory: Path, turns: int) -> int:
             turn_seqs.append(message.seq)
 
     stream_events(directory, note)
+    if not turn_seqs:
+        raise UsageError(f"Conversation {directory.name!r} has no turn to undo. Run a task in it first.")
     if not 1 <= turns <= len(turn_seqs):
         raise UsageError(
             f"{turns} turns cannot be undone in {directory.name!r}: it has {len(turn_seqs)}. Ask for fewer."

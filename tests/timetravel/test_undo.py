@@ -8,6 +8,7 @@ import pytest
 
 from ohsandbox import CLIRuntime, events
 from ohsandbox.agent import Agent
+from ohsandbox.cli.commands.time_travel import fork_at
 from ohsandbox.conversation import Conversation
 from ohsandbox.conversation.cost import cost_of
 from ohsandbox.errors import ConversationOpenError, UsageError
@@ -224,11 +225,21 @@ def test_a_turn_that_was_cut_off_is_said_to_be_and_can_be_redone(root: Path) -> 
     assert {name: content for name, (content, _) in what(root).items()} == {"f": b"2", "mine": b"m"}
 
 
-def test_a_conversation_that_has_not_begun_has_nothing_to_undo(root: Path) -> None:
+def test_a_conversation_that_has_not_begun_has_nothing_to_go_back_to(root: Path) -> None:
     conversation = Conversation(Agent(FakeModel()), CLIRuntime(root, quiet=True), root / "conversations" / "new")
-    for go_back in (conversation.undo, conversation.redo):
-        with pytest.raises(UsageError, match="has not begun, so there is nothing to go back to"):
+    for go_back in (
+        conversation.undo, conversation.redo, conversation.fork, lambda: conversation.fork(0), conversation.diff
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=r"has not begun, so there is nothing to go back to"):
             go_back()
+    with conversation:  # opened, and nothing was said
+        directory = root / "conversations" / "new" / conversation.id
+        with pytest.raises(UsageError, match=r"has no events to go back to\. Run a task in it first"):
+            conversation.fork(0)
+        with pytest.raises(UsageError, match=r"has no turn to undo\. Run a task in it first"):
+            conversation.undo()
+    with pytest.raises(UsageError, match=r"has no events to go back to\. Run a task in it first"):
+        fork_at(conversation.id, None, directory.parent, workspace=None)
 
 
 def test_a_conversation_that_no_undo_made_has_nothing_to_redo(root: Path) -> None:

@@ -55,6 +55,8 @@ class TimeTravel(ABC):
 
         if at is None:
             self._check_idle("Name an event (at=), or stop it first.")
+        else:
+            self._check_begun()
         seq = keep_now(self._log, self.runtime) if at is None else _seq_of(at)
         expect("at", seq, int, optional=False)
         self._check_same_workspaces(seq)
@@ -118,6 +120,7 @@ class TimeTravel(ABC):
         from ohsandbox.timetravel.snapshots.patch import patch_of  # noqa: PLC0415 - a run that never goes back loads none of it
         from ohsandbox.timetravel.workspace_diff import diff_workspace  # noqa: PLC0415 - a run that never goes back loads none of it
 
+        self._check_begun()
         first, last = (None if event is None else _seq_of(event) for event in (since, until))
         with diff_workspace(self._log.directory, first, last) as work:
             return b"".join(part.text for part in patch_of(work.changes, work.store.content))
@@ -125,6 +128,9 @@ class TimeTravel(ABC):
     def _check_idle(self, remedy: str) -> None:
         if self.status() is ConversationStatus.RUNNING:
             raise UsageError(f"The conversation runs, so its files change. {remedy}")
+        self._check_begun()
+
+    def _check_begun(self) -> None:
         if not self._log.directory.is_dir():
             raise UsageError("The conversation has not begun, so there is nothing to go back to. Run a task first.")
 
