@@ -473,6 +473,6 @@ def _mode_warnings(file: Path) -> list[str]:
         return []
     warning = (
         f"Settings file {str(file)!r} holds an api_key and other users may read it (mode {mode:04o}). "
-        f'Run `chmod 600 {file}`, or write "env:NAME" instead of the key.'
+        f'Run `chmod 600 {file}`, or write "env:NAME", "keyring:NAME" or "file:PATH" instead of the key.'
     )
     return [warning]

@@ -74,6 +74,7 @@ def test_key_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
     text = '{"api_key": "sk-secret"}'
     [warning] = Settings.load(write(tmp_path, text, 0o644), model="a/b").warnings
     assert "chmod 600" in warning
+    assert 'or write "env:NAME", "keyring:NAME" or "file:PATH" instead of the key.' in warning
     assert "sk-secret" not in warning
     assert Settings.load(write(tmp_path, text, 0o600)).warnings == ()
     assert Settings.load(write(tmp_path, '{"api_key": "env:K"}', 0o644)).warnings == ()

@@ -89,7 +89,7 @@ def services_of_tables(tables: Mapping[str, Any], directory: Path, root: Path) -
             own["build"] = str(path_below(str(own["build"]), directory, root, f"build of service {name!r}"))
         for key, reference in _mapping(own.get("secrets")).items():
             if not str(reference).startswith("env:"):
-                raise UsageError(f"secret {key!r} of service {name!r} is not env:NAME. Name a variable.")
+                raise UsageError(f"secret {key!r} of service {name!r} names no variable of yours. Write env:NAME.")
         try:
             found.append(Service(name, **own))
         except TypeError:

@@ -331,6 +331,13 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
     except UsageError as error:
         raise _fault(path, str(error).removeprefix("ProjectSandbox(...): ")) from None
     values = {name: value for name, value in table.items() if name not in own}
+    for name, reference in values["secrets"].items() if isinstance(values.get("secrets"), dict) else ():
+        if isinstance(reference, str) and not reference.startswith("env:"):
+            raise _fault(
+                path,
+                f"secret {name!r} names no variable of yours, as a project's file must. Write env:NAME, and never the "
+                "value; a file is named by your own settings, or by --secret NAME=file:PATH.",
+            )
     _typed(values, path)
     if options.build is not None and "image" in values:
         raise _fault(path, "'image' and 'build' exclude each other. Leave one out.")
@@ -339,9 +346,6 @@ def _project(path: Path, root: Path, table: dict[str, Any]) -> Project:
             raise _fault(
                 path, f"'setup_inputs' holds {name!r}. Name files below its directory, or patterns without **."
             )
-    for name, reference in values.get("secrets", {}).items():
-        if not reference.startswith("env:"):
-            raise _fault(path, f"secret {name!r} is {reference!r}, not env:NAME. Name files with --secret.")
     for name in FILES:
         if name in values:
             values[name] = _below(values[name], name, path, root)

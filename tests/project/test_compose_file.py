@@ -163,7 +163,10 @@ def test_a_project_file_names_services_in_tables_or_a_compose_file(tmp_path: Pat
     [
         ("[services.Db]\nimage = 'a'", "not a service name"),
         ("[services.db]\nimages = 'a'", "unknown key 'images'"),
-        ("[services.db]\nimage = 'a'\nsecrets = {K = 'file:/etc/shadow'}", "is not env:NAME"),
+        (
+            "[services.db]\nimage = 'a'\nsecrets = {K = 'file:/etc/shadow'}",
+            "names no variable of yours. Write env:NAME.",
+        ),
         ("[services.db]\nbuild = '..'", "outside of"),
         ("services = '../compose.yaml'", "outside of"),
         ("services = 'nowhere.yaml'", "is not there"),

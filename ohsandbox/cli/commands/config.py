@@ -288,7 +288,7 @@ def _key_reference(text: str | None, values: dict[str, Any]) -> str:
     if text is not None:
         raise UsageError(
             "A key on a command line is seen by every user of this machine (`ps`). Leave it out to be asked, pipe it "
-            "in, or name where it is: env:NAME or file:PATH."
+            "in, or name where it is: env:NAME, keyring:NAME or file:PATH."
         )
     key = ask_secret("Key (not shown): ") if person_present() else sys.stdin.readline().strip()
     if not key:

@@ -54,11 +54,19 @@ def settings_of(what: RunOptions, project: UsedProject | None = None) -> Setting
 
 
 def with_mcp_file(settings: Settings, file: Path | None) -> Settings:
-    """Add the servers of a file to the settings; a server of the same name replaces the settings' own."""
+    """Add the servers of a file to the settings; a server of the same name replaces the settings' own.
+
+    Raises:
+        MCPConfigError: the settings' servers or the file's are invalid; the message names the file.
+    """
     from ohsandbox.mcp import MCPConfig, MCPConfigError, read_mcp_config  # noqa: PLC0415 - few runs have servers
     from ohsandbox.mcp.config import merged  # noqa: PLC0415 - few runs have servers
 
-    config = MCPConfig.parse(settings.mcp_config or {})
+    try:
+        config = MCPConfig.parse(settings.mcp_config or {})
+    except MCPConfigError as error:
+        source = settings.sources["mcpServers" if settings.mcpServers else "mcp"]
+        raise MCPConfigError(f"{source[0].upper()}{source[1:]}: {error} Correct the file.") from error
     if file is None:
         return settings
     try:

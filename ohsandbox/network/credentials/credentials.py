@@ -184,7 +184,8 @@ def _malformed(subject: str) -> UsageError:
     # hosts have a dot; other text is a mistyped preset, or a value, which must not be quoted
     hint = did_you_mean(subject, PRESETS) if subject.isalpha() and len(subject) <= max(map(len, PRESETS)) else ""
     return UsageError(
-        f"A credential does not say where its value is.{hint} Write HOST=env:NAME, or one of {', '.join(PRESETS)}."
+        f"A credential does not say where its value is.{hint} Write HOST=env:NAME or HOST=file:PATH, or one of "
+        f"{', '.join(PRESETS)}."
     )
 
 
@@ -214,7 +215,7 @@ def _preset(word: str, reference: str, environ: Mapping[str, str]) -> list[Crede
     if variable is None and not reference:
         raise UsageError(
             f"{' or '.join(preset.variables)} is not set, which credential {word!r} takes its value from. "
-            f"Set it, or write {word}=env:NAME."
+            f"Set it, or write {word}=env:NAME or {word}=file:PATH."
         )
     value = look_up(word, reference or f"env:{variable}", environ).value
     inside = tuple((name, preset.placeholder) for name in (*preset.variables, *preset.more_inside))

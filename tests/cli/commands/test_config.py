@@ -127,6 +127,7 @@ def test_a_key_is_not_taken_from_the_command_line_and_is_piped_into_a_private_fi
     ended = invoke("config", "set", "api_key", "canary-0123456789")
     assert ended.code == 2
     assert "canary" not in ended.err
+    assert "name where it is: env:NAME, keyring:NAME or file:PATH." in ended.err
     assert not file.exists()
     process = start("config", "set", "api_key", stdin=-1)
     _, told = process.communicate(b"canary-0123456789\n", timeout=60)

@@ -86,12 +86,12 @@ def test_what_is_no_credential_is_refused_in_one_line_that_quotes_no_value(flag:
 
 
 def test_a_word_that_is_nearly_a_preset_gets_a_suggestion() -> None:
-    with pytest.raises(UsageError, match="Did you mean 'github'"):
+    with pytest.raises(UsageError, match=r"Did you mean 'github'\? Write HOST=env:NAME or HOST=file:PATH, or"):
         parse_credentials(["gihub"], environ=ENVIRON)
 
 
 def test_a_preset_without_its_variable_names_all_that_it_takes() -> None:
-    with pytest.raises(UsageError, match="GH_TOKEN or GITHUB_TOKEN is not set"):
+    with pytest.raises(UsageError, match=r"GH_TOKEN or GITHUB_TOKEN is not set.* or github=file:PATH"):
         parse_credentials(["github"], environ={})
     with pytest.raises(UsageError, match="'OTHER'"):
         parse_credentials(["github=env:OTHER"], environ={})
