@@ -56,9 +56,9 @@ class TimeTravel(ABC):
         if at is None:
             self._check_idle("Name an event (at=), or stop it first.")
         else:
+            expect("at", _seq_of(at), int, optional=False)
             self._check_begun()
         seq = keep_now(self._log, self.runtime) if at is None else _seq_of(at)
-        expect("at", seq, int, optional=False)
         self._check_same_workspaces(seq)
         forked = fork_into(self._log.directory, seq, workspace=None if workspace is None else Path(workspace))
         workspace_copy = None if forked.workspace is None else forked.workspace.for_runtime()
