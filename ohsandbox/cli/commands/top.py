@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ohsandbox.cli.prompts.prompt import person_present
 from ohsandbox.cli.rendering.events import call_of
 from ohsandbox.cli.rendering.tables import print_json, print_table
-from ohsandbox.cli.rendering.text import age, cut, safe_line, say, size, words
+from ohsandbox.cli.rendering.text import age, cut, joined_lines, safe_line, say, size, words
 from ohsandbox.conversation.run.result import answer_in
 from ohsandbox.conversation.storage import MALFORMED
 from ohsandbox.conversation.storage.metadata import ConversationMetadata, FileConversationStore
@@ -24,7 +24,6 @@ from ohsandbox.events import ConversationStatus
 from ohsandbox.paths import conversations_dir, subdirectory
 from ohsandbox.persistence import LOG_NAME, holder_of
 from ohsandbox.persistence.reading import tail_events
-from ohsandbox.review_text import on_one_line
 from ohsandbox.runtime.factory import open_inventory
 
 if TYPE_CHECKING:
@@ -399,7 +398,7 @@ def _doing(events: Iterable[SDKEvent], status: ConversationStatus) -> str:
     if calls and status in {ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION}:
         call = call_of(next(iter(calls.values())))
         more = f" (and {len(calls) - 1} more)" if len(calls) > 1 else ""
-        return cut(f"{call.sign} {on_one_line(call.text)}{more}", _MAX_DOING_CHARS)
+        return cut(f"{call.sign} {joined_lines(call.text, limit_chars=_MAX_DOING_CHARS)}{more}", _MAX_DOING_CHARS)
     if status is ConversationStatus.RUNNING:
         return problem or "the model works"
     return problem if status is ConversationStatus.ERROR else answer_text

@@ -20,7 +20,7 @@ from ohsandbox.cli.prompts.prompt import answer_yes_no
 from ohsandbox.cli.prompts.remembered import remember, remembered
 from ohsandbox.cli.rendering.events import CallBlock, MessageBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import print_wrapped
-from ohsandbox.cli.rendering.text import output, safe, safe_line
+from ohsandbox.cli.rendering.text import joined_lines, output, safe, safe_line
 from ohsandbox.cli.sandbox.network_words import bar_words, network_words
 from ohsandbox.cli.session import approvals
 from ohsandbox.cli.session.approvals import MODES, next_mode
@@ -231,7 +231,7 @@ class InteractiveSession:
         """Show the running command until it ends; a key stops it."""
         if (command := self._command) is None:
             return
-        self._screen.show_status(safe_line(command.command, limit_chars=60))
+        self._screen.show_status(joined_lines(safe(command.command), limit_chars=60))
         self._screen.region.can_stop = True
         try:
             while not command.wait(TICK_S):

@@ -18,9 +18,18 @@ from ohsandbox.cli.rendering.events import Block, CallBlock, Form, MessageBlock,
 from ohsandbox.cli.rendering.markdown import StreamedMarkdown
 from ohsandbox.cli.rendering.renderables import AnswerMarkdown, Glyphs, Rows
 from ohsandbox.cli.rendering.tables import open_console, print_wrapped
-from ohsandbox.cli.rendering.text import MAX_LINE_CHARS, current_masker, cut, output, safe, safe_line, size, words
+from ohsandbox.cli.rendering.text import (
+    MAX_LINE_CHARS,
+    current_masker,
+    cut,
+    joined_lines,
+    output,
+    safe,
+    safe_line,
+    size,
+    words,
+)
 from ohsandbox.cli.rendering.view import MAX_STATUS_CHARS, MODEL_WORKS, View, save_image
-from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
     from datetime import date, datetime
@@ -137,7 +146,7 @@ class RichView(View):
                 self._rest_of("")  # an answer without a thought has ended as well
                 self._print(markdown(block.text) if block.is_answer else renderables.command(block, self._glyphs))
                 self._keep(block)
-                self._running = "" if block.is_answer else cut(on_one_line(block.text), MAX_STATUS_CHARS)
+                self._running = "" if block.is_answer else joined_lines(block.text, limit_chars=MAX_STATUS_CHARS)
                 self._line.set(self._running)
             case ResultBlock():
                 images = [self._saved(url) for url in block.images]

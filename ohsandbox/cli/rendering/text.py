@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TAB_COLUMNS = 8
 MAX_LINE_CHARS = 5000
 """Longest line of ours that names a path, which has at most 4096 bytes."""
+LINE_SIGN = " ⏎ "
+"""What stands for line breaks of a command that is shown on one line, where ` | ` is a pipe."""
 _maskers = [Masker()]
 """The maskers of this process, which runs one command. They stay active after a run has failed."""
 
@@ -52,8 +54,16 @@ def safe(text: object) -> str:
 
 
 def safe_line(text: object, *, limit_chars: int = 200) -> str:
-    """Return foreign text on one line, newlines spelled out, cut to limit_chars: for names, cells and commands."""
+    """Return foreign text on one line, newlines spelled out, cut to limit_chars: for names and cells."""
     return cut(on_one_line(visible(masked(str(text)))), limit_chars)
+
+
+def joined_lines(shown: str, *, limit_chars: int = 200) -> str:
+    """Return the output of `safe` on one line, cut to limit_chars, a sign between its lines: for running commands.
+
+    A question about a command shows its lines.
+    """
+    return cut(LINE_SIGN.join(filter(None, map(str.strip, shown.split("\n")))), limit_chars)
 
 
 def words(text: object, *, limit_chars: int = 200) -> str:

@@ -21,11 +21,10 @@ from ohsandbox.cli.rendering.events import (
     ResultBlock,
     note,
 )
-from ohsandbox.cli.rendering.text import cut, safe, safe_line, words
+from ohsandbox.cli.rendering.text import joined_lines, safe, safe_line, words
 from ohsandbox.content import image_type
 from ohsandbox.errors import UsageError
 from ohsandbox.private_files import make_private_dir, write_atomically
-from ohsandbox.review_text import on_one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +144,7 @@ class PlainView(View):
                 self._line("answer", *text.split("\n"))
             case CallBlock(sign, text, lines=lines):
                 fields = ", ".join(line.text.strip() for line in lines if line.kind == "field")
-                self._line("call", f"{sign} {cut(on_one_line(f'{text} {fields}'.rstrip()), _MAX_CALL_CHARS)}")
+                self._line("call", f"{sign} {joined_lines(f'{text} {fields}', limit_chars=_MAX_CALL_CHARS)}")
             case ResultBlock(text, lines=lines):
                 if lines:
                     text = "\n".join(line.text for line in lines if line.kind == "field")

@@ -9,7 +9,7 @@ import stat
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ohsandbox.cli.rendering.text import Lines, cut, output, safe_line
+from ohsandbox.cli.rendering.text import Lines, cut, joined_lines, output, safe, safe_line
 from ohsandbox.errors import SandboxUnavailable, UsageError
 from ohsandbox.private_files import open_regular
 
@@ -130,7 +130,7 @@ else wait $ohs_start; ohs_n=$?; tail -n 20 {log}; [ $ohs_n = 0 ]; fi"""
 def _start(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], None]) -> None:
     """Run the start commands; one that does not end soon, such as a server, continues in the background."""
     for number, command in enumerate(commands, 1):
-        tell(f"start: {safe_line(command, limit_chars=_MAX_SETUP_CHARS)}")
+        tell(f"start: {joined_lines(safe(command), limit_chars=_MAX_SETUP_CHARS)}")
         log = f"/tmp/ohsandbox-start-{number}.log"  # noqa: S108 - in the sandbox
         script = _BEGIN.format(command=command, log=log, tenths=int(START_WAIT_S * 10))
         ended = runtime.run(["/bin/sh", "-c", script], timeout_s=SETUP_TIMEOUT_S)
@@ -195,7 +195,7 @@ def _run_setup(runtime: Runtime, commands: Sequence[str], tell: Callable[[str], 
         SetupFailed: one failed, or took over SETUP_TIMEOUT_S; the message names it.
     """
     for command in commands:
-        tell(f"setup: {safe_line(command, limit_chars=_MAX_SETUP_CHARS)}")
+        tell(f"setup: {joined_lines(safe(command), limit_chars=_MAX_SETUP_CHARS)}")
         lines = Lines(lambda line: tell(output(line)))
         ended = runtime.execute(command, session=_SESSION, timeout_s=SETUP_TIMEOUT_S, on_output=lines.add)
         lines.finish()

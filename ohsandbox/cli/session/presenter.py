@@ -7,14 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from ohsandbox.cli.rendering.events import call_of
-from ohsandbox.cli.rendering.text import cut
+from ohsandbox.cli.rendering.text import joined_lines
 from ohsandbox.cli.rendering.view import IMAGES_NAME, MAX_STATUS_CHARS, MODEL_WORKS
 from ohsandbox.cli.sandbox.network_words import BlockedHosts
 from ohsandbox.cli.sandbox.sandbox_ports import PortWatch
 from ohsandbox.conversation.run.limits import Spending
 from ohsandbox.events import EXIT, ConversationStatus, SDKEvent
 from ohsandbox.persistence import LOG_NAME
-from ohsandbox.review_text import on_one_line
 from ohsandbox.text import counted
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ class Presenter:
     def _activity(self) -> str:
         """Return the running call, or that the model works."""
         running = next(iter(self._calls.values()), None)
-        return MODEL_WORKS if running is None else cut(on_one_line(call_of(running).text), MAX_STATUS_CHARS)
+        return MODEL_WORKS if running is None else joined_lines(call_of(running).text, limit_chars=MAX_STATUS_CHARS)
 
     def _totals(self) -> Iterator[str]:
         """Yield duration (without a person's time to answer), steps (answers of the model), tokens and cost."""

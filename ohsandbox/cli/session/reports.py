@@ -12,7 +12,7 @@ from ohsandbox.agent.prompt import INSTRUCTIONS_NAME, read_workspace_instruction
 from ohsandbox.cli.rendering.cost import cost_table, price_words
 from ohsandbox.cli.rendering.events import BlockReader, CallBlock, Form, NoteBlock, ResultBlock
 from ohsandbox.cli.rendering.tables import aligned
-from ohsandbox.cli.rendering.text import cut, safe, safe_line
+from ohsandbox.cli.rendering.text import cut, joined_lines, safe, safe_line
 from ohsandbox.cli.sandbox.network_words import network_words
 from ohsandbox.cli.sandbox.runtime import place_of
 from ohsandbox.cli.session.approvals import MODES
@@ -22,7 +22,6 @@ from ohsandbox.conversation.storage import list_stored
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import conversations_dir
 from ohsandbox.persistence import stream_events
-from ohsandbox.review_text import on_one_line
 from ohsandbox.text import counted
 from ohsandbox.timetravel.checkpoints import CheckpointIndex
 from ohsandbox.timetravel.turns import is_turn
@@ -201,7 +200,7 @@ def why_text(session: RunSession) -> Text:
         for block in reader.blocks_of(event):
             match block:
                 case CallBlock(text=text):
-                    call = cut(on_one_line(text), _MAX_TOOL_CHARS)
+                    call = joined_lines(text, limit_chars=_MAX_TOOL_CHARS)
                 case ResultBlock(ok=False) | ResultBlock(is_declined=True):
                     last_problem = Text.assemble(
                         (f"{call}\n", "bold"), f"{block.ending or 'failed'}{_end_of(block.text)}"

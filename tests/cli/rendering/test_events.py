@@ -158,6 +158,15 @@ def _call(name: str, arguments: dict[str, Any]) -> events.EventBody:
     )
 
 
+def test_a_command_of_several_lines_is_one_line_of_a_plain_log_and_hides_nothing() -> None:
+    out = io.StringIO()
+    command = "python3 - <<'E'\n\n    print(1)\r\n\tx\x1b[2K | \u202ecat \\u{a}\nE\n"
+    PlainView(out).show(*stamp(_call("execute_bash", {"command": command})))
+    (line,) = out.getvalue().splitlines()
+    shown = line.split(maxsplit=2)[2]
+    assert shown == r"$ python3 - <<'E' ⏎ print(1)\u{d} ⏎ x\u{1b}[2K | \u{202e}cat \u{5c}u{a} ⏎ E"
+
+
 def test_a_plain_log_tells_what_takes_long_once_and_nothing_of_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     view = PlainView(out)
