@@ -199,7 +199,7 @@ def view(
         "Serve it on this machine, live, until Ctrl-C.  [default: while a process has it open]",
         flags=["--serve/--file"],
     ),
-    port: int = option("Port to serve it at.  [default: a free one]", "PORT", default=0, min=0, max=65535),
+    port: int | None = option("Port to serve it at.  [default: a free one]", "PORT", min=0, max=65535),
     opens: bool | None = option("Open a browser.  [default: where there is one]", flags=["--open/--no-open"]),
     root: Root = None,
 ) -> int:

@@ -376,7 +376,7 @@ MAX_PATH_CHARS = 5000
 
 
 def view_conversation(
-    wanted: str, root: Path | None, *, output: Path | None, serve: bool | None, port: int, opens: bool | None
+    wanted: str, root: Path | None, *, output: Path | None, serve: bool | None, port: int | None, opens: bool | None
 ) -> int:
     """Write the page to output (mode 0600) or the conversation's directory and print its path, or serve it.
 
@@ -385,14 +385,17 @@ def view_conversation(
         root: the directory of all; None is that of the state directory.
         output: None is the conversation's own directory.
         serve: None serves it while a process has it open, or at a port that is named, where output is none.
-        port: to serve it at; 0 takes a free one.
+        port: to serve it at; 0 and None take a free one.
         opens: None opens it in a browser where a person and a browser with a window are there and output is none.
     """
-    directory = find_stored(root or conversations_dir(), wanted)
     if serve and output is not None:
         raise UsageError("--serve and --output exclude each other. Use one of them.")
-    if serve or (serve is None and output is None and (port or holder_of(directory) is not None)):
-        return _serve(directory, port=port, opens=opens)
+    if port is not None and (serve is False or output is not None):
+        written = "--file" if serve is False else "--output"
+        raise UsageError(f"--port and {written} exclude each other: a file is not served. Use one of them.")
+    directory = find_stored(root or conversations_dir(), wanted)
+    if serve or (serve is None and output is None and (port is not None or holder_of(directory) is not None)):
+        return _serve(directory, port=port or 0, opens=opens)
     path = output or directory / _PAGE_NAME
     with _opened_output(path, read_stored(directory), force=True, within=output is None) as out:
         write_page(out, directory)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.cli.entrypoint import BAD_INPUT, INFRASTRUCTURE, NOT_REACHED, PASSED
-from ohsandbox.cli.options.per_command import EVALUATED_MODEL, RunOptions
+from ohsandbox.cli.options.per_command import EVALUATED_MODEL, RunOptions, ValidateOptions
 from ohsandbox.cli.rendering.eval_progress import open_progress
 from ohsandbox.cli.rendering.tables import print_json, print_table
 from ohsandbox.cli.rendering.text import hide, safe_line, say
@@ -35,7 +35,7 @@ from ohsandbox.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ohsandbox.cli.options.per_command import EvalOptions, ValidateOptions
+    from ohsandbox.cli.options.per_command import EvalOptions
     from ohsandbox.evaluation.agents import EvaluatedAgent
     from ohsandbox.evaluation.agents.own import OhsandboxAgent, ReplayAgent
     from ohsandbox.evaluation.executor import TrialExecutor
@@ -269,6 +269,8 @@ class _Proof(NamedTuple):
 
 def validate_tasks(paths: Sequence[Path], how: ValidateOptions) -> int:
     """Read the tasks, validate each one, and report the findings."""
+    if how.static:
+        _check_static(how)
     tasks = select(read_tasks(paths), patterns=how.filters or ())
     if how.static:
         print(f"{counted(len(tasks), 'task')} read: no problem")
@@ -288,6 +290,15 @@ def validate_tasks(paths: Sequence[Path], how: ValidateOptions) -> int:
     else:
         say(f"Results: {safe_line(directory)}")
     return code
+
+
+def _check_static(how: ValidateOptions) -> None:
+    """Refuse options that concern the sandboxes, or their results, of which --static has none."""
+    default = ValidateOptions()
+    of_sandboxes = ("output", "concurrent", "agent_network", "agent_allow", "timeout_multiplier", "as_json")
+    if given := [name for name in of_sandboxes if getattr(how, name) != getattr(default, name)]:
+        flag = "--json" if given[0] == "as_json" else f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"--static starts no sandbox, so {flag} has no effect. Leave one out.")
 
 
 def print_schema() -> int:

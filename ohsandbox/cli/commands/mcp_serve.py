@@ -41,14 +41,19 @@ if TYPE_CHECKING:
 
 _MIN_IDLE_S = 1.0
 """Lower limit of the idle time in seconds: clients pause between calls."""
+_IDLE_S = 1800.0
+_MAX_SESSIONS = 8
 _MIN_TOKEN_CHARS = 16
 """Shortest accepted token; a shorter one could be guessed."""
 
 
 def serve(what: ServeOptions, where: SandboxOptions) -> int:
     """Serve until the client disconnects or a signal arrives."""
-    if what.idle_timeout_s < _MIN_IDLE_S:
+    if what.idle_timeout_s is not None and what.idle_timeout_s < _MIN_IDLE_S:
         raise UsageError(f"Invalid --idle-timeout {what.idle_timeout_s:g}: expected {_MIN_IDLE_S:g} second or more.")
+    only_http = (("--max-sessions", what.max_sessions), ("--idle-timeout", what.idle_timeout_s))
+    if what.http is None and (given := [flag for flag, value in only_http if value is not None]):
+        raise UsageError(f"{given[0]} needs --http. Leave it out: over stdio there is one session, its client's.")
     person = what.http is not None and person_present()
     full, settings = full_options(where, what.settings, command="mcp serve", person=person)
     names = _tools(settings.tools, what)
@@ -142,7 +147,10 @@ def _serve_http(server: Server[SandboxSession], what: ServeOptions) -> int:
     wanted = ListenAddress.parse(str(what.http))
     token = _token(what.token) or secrets.token_urlsafe(32)
     sessions = HttpSessions(
-        server, guard=HttpGuard(token), max_sessions=what.max_sessions, idle_timeout_s=what.idle_timeout_s
+        server,
+        guard=HttpGuard(token),
+        max_sessions=what.max_sessions or _MAX_SESSIONS,
+        idle_timeout_s=what.idle_timeout_s or _IDLE_S,
     )
     with listening(wanted) as (listener, address):
         if what.token is None:

@@ -57,6 +57,8 @@ def run_task(what: RunOptions, where: SandboxOptions, *, work: Callable[[RunRequ
         raise UsageError(
             "--json and --quiet exclude each other: the last line of --json has the answer. Leave one out."
         )
+    if what.port is not None and not what.view and not person_present(no_tui=what.headless):
+        raise UsageError("--port needs --view, where nobody can type /view. Use both, or neither.")
     if what.talks and what.task is None and (what.as_json or what.quiet) and sys.stdin.isatty():
         if not (what.resume or what.autoresume):
             raise UsageError("--json and --quiet ask nothing, so they need a TASK, or messages on stdin.")

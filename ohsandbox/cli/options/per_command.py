@@ -43,7 +43,9 @@ class RunOptions:
     as_json: bool = switch("Print one JSON object per event on stdout, then one with the result.", "--json")
     quiet: bool = switch("Print only the answer; no progress, no prompts.", "--quiet", "-q")
     view: bool = switch("Serve the conversation as a page, from which it can be answered, steered and stopped.")
-    port: int = option("Port of --view's page; 0 takes a free one.", "N", default=0, min=0, max=65535)
+    port: int | None = option(
+        "Port of the page of --view, or of /view in a session.  [default: a free one]", "N", min=0, max=65535
+    )
     confirm: Literal["never", "always", "risky", "medium", "plan"] | None = option(
         "Which calls need your approval: never, always, risky (those that can do harm), medium (also those that the "
         "rules cannot judge), or plan: the agent only looks, and presents a plan.  [default: never; with --runtime cli "
@@ -187,13 +189,12 @@ class ServeOptions:
         "Keep N sandboxes started for sessions to come, so that a session's first call waits for none.", "N", min=0,
         max=1000, default=0,
     )  # fmt: skip
-    max_sessions: int = option("With --http: maximum number of concurrent sandboxes.", "N", min=1, default=8)
-    idle_timeout_s: float = option(
-        "With --http: end a session that is idle for this time.",
+    max_sessions: int | None = option("With --http: maximum number of concurrent sandboxes.  [default: 8]", "N", min=1)
+    idle_timeout_s: float | None = option(
+        "With --http: end a session that is idle for this time.  [default: 1800]",
         "SECONDS",
         flags=["--idle-timeout"],
         parser=positive_number,
-        default=1800.0,
     )
     settings: SettingsFile = None
     enable: list[str] | None = _enable()

@@ -264,7 +264,6 @@ class SandboxOptions:
     def checked(self) -> SandboxOptions:  # noqa: C901 - one check after another
         """Return the same options. One that the backend does not support is refused, never ignored."""
         from ohsandbox.runtime.factory import BACKENDS  # noqa: PLC0415 - `--help` reads this module
-        from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, NETWORK_OPTIONS  # noqa: PLC0415 - `--help` reads this module
 
         if self.branch is not None:
             return self._on_branch()
@@ -278,9 +277,10 @@ class SandboxOptions:
             raise UsageError("--copy needs a directory to copy. Name one with --workspace.")
         if self.build and self.image:
             raise UsageError("--build and --image exclude each other. Leave one out.")
-        of_new = ("image", "build", "same_path", "mount", *NETWORK_OPTIONS, *RESOURCE_LIMITS, *CONTAINER_OPTIONS)
-        if self.attach and (given := self._given(*of_new)):
-            raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
+        if self.attach:
+            self._check_joined()
+        if self.no_setup_cache and self.no_project:
+            raise UsageError("--no-setup-cache is for a project's setup, which --no-project leaves out. Leave one out.")
         if self.git and not self.mount and (self.attach or self.workspace is None):
             raise UsageError("--git needs a directory to protect. Name one with --workspace, or leave out --git.")
         if self.copies and len(self.workspaces or ()) > 1:
@@ -319,6 +319,14 @@ class SandboxOptions:
             workspaces=[str(branch.tree), *(self.workspaces or [])[1:]],
             mount=[*(one for one in self.mount or () if one != borrowed), borrowed],
         ).checked()
+
+    def _check_joined(self) -> None:
+        from ohsandbox.runtime.runtime_settings import CONTAINER_OPTIONS, NETWORK_OPTIONS  # noqa: PLC0415 - `--help` reads this module
+
+        of_new = ("image", "build", "same_path", "mount", *NETWORK_OPTIONS, *RESOURCE_LIMITS, *CONTAINER_OPTIONS)
+        given = self._given(*of_new, "no_setup_cache") + (["--workspace"] if self.workspaces else [])
+        if given:
+            raise UsageError(f"--attach and {given[0]} exclude each other: the container has its own. Leave one out.")
 
     def _check_network(self) -> None:
         from ohsandbox.runtime.port_numbers import parse_port_pair  # noqa: PLC0415 - `--help` reads this module

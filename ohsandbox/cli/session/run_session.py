@@ -80,7 +80,7 @@ class RunSession:
         self._has_page = what.view
         self._address: str | None = None
         """The address of the open conversation's page."""
-        self._page_at = PageAddress(what.port, is_followed=lambda: self._is_switching)
+        self._page_at = PageAddress(what.port or 0, is_followed=lambda: self._is_switching)
         self.takes_message: Callable[[str], None] | None = None
         """Handles text that a person wrote on the page as if it was typed here; None if nothing handles it."""
         self.spent = Spending()

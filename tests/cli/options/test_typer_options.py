@@ -90,7 +90,7 @@ def test_help_has_groups_and_fits(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
         (["exec", "--runtime", "cli", "--user", "u", "true"], "--user 'u' needs a container"),
         (["exec", "--user", "", "true"], "--user is empty"),
         (["conversations", "delete", "--older-than", "999999w"], "at most a hundred years"),
-        (["mcp", "serve", "--idle-timeout", "0.5"], "expected 1 second or more"),
+        (["mcp", "serve", "--http", "0", "--idle-timeout", "0.5"], "expected 1 second or more"),
         (["mcp", "list", "--mcp-config", "/none"], "name another with --mcp-config"),
         (["run", "x", "--model", "scripted:demo", "--mcp-config", "/"], "name another with --mcp-config"),
     ],
@@ -107,6 +107,35 @@ def test_what_the_system_refuses_is_no_fault_of_ours() -> None:
     assert line_of(PermissionError(errno.EACCES, "Permission denied", "/x")) == (
         "Permission denied: '/x'. Make it writable for you, or set HOME to a directory that is."
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "x", "--port", "0"], "--port needs --view"),
+        (["run", "x", "--port", "8080", "--json"], "--port needs --view"),
+        (["view", "--port", "0", "--file"], "--port and --file exclude each other"),
+        (["view", "--port", "8080", "-o", "page.html"], "--port and --output exclude each other"),
+        (["mcp", "serve", "--max-sessions", "8"], "--max-sessions needs --http"),
+        (["mcp", "serve", "--idle-timeout", "60"], "--idle-timeout needs --http"),
+        (["mcp", "serve", "--token", "env:HOME"], "--token needs --http"),
+        (["eval", "validate", "x", "--static", "--json"], "so --json has no effect"),
+        (["eval", "validate", "x", "--static", "-n", "2"], "so --concurrent has no effect"),
+        (["eval", "validate", "x", "--static", "--agent-allow", "a.example"], "so --agent-allow has no effect"),
+        (["exec", "--attach", "c", "--workspace", "/usr", "true"], "--attach and --workspace exclude each other"),
+        (
+            ["exec", "--attach", "c", "--no-setup-cache", "true"],
+            "--attach and --no-setup-cache exclude each",
+        ),
+        (["run", "x", "--no-project", "--no-setup-cache"], "which --no-project leaves out. Leave one out."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_option_without_effect_is_refused(invoke: Invoke, arguments: list[str], told: str) -> None:
+    ended = invoke(*arguments)
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert told in line
 
 
 @pytest.mark.parametrize("arguments", ["tools", "doctor", "conversations --help"])
