@@ -45,8 +45,8 @@ def join(engine: Engine, options: DockerOptions) -> Sandbox:
     except SandboxGone:
         raise UsageError(f"Container {options.attach!r} does not exist. Choose one that `docker ps` lists.") from None
     container = Container(engine, str(inspected["Id"]), name=str(inspected["Name"]).lstrip("/"))
-    container.note_start()
-    if (loss := container.loss()) is not None:
+    container.note_start(inspected)
+    if (loss := container.loss_by(inspected["State"])) is not None:
         raise loss
     config = inspected["Config"]
     exec_env = options.ca_environment | options.env

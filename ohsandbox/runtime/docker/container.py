@@ -142,6 +142,10 @@ class Container:
             state = self.inspect()["State"]
         except SandboxUnavailable as error:
             return error
+        return self.loss_by(state)
+
+    def loss_by(self, state: dict[str, Any]) -> SandboxUnavailable | None:
+        """Return `loss` by the state of an inspect result."""
         if state.get("Paused"):
             return self._paused()
         if not state.get("Running"):
@@ -253,9 +257,12 @@ class Container:
                 if error.status_code != HTTPStatus.CONFLICT:  # it ended between the two requests
                     raise
 
-    def note_start(self) -> None:
-        """Store the start time and the engine's description: takes 3 ms, or 50 ms while an exec starts."""
-        self.found = self.inspect()
+    def note_start(self, found: dict[str, Any] | None = None) -> None:
+        """Store the start time and the engine's description, found or asked for now.
+
+        Asking takes 3 ms, or 50 ms while an exec starts.
+        """
+        self.found = self.inspect() if found is None else found
         self.started = str(self.found["State"].get("StartedAt", ""))
 
     def restart(self) -> None:

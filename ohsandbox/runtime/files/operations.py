@@ -73,7 +73,7 @@ _REMEDIES = {
     errno.EROFS: "Write to another place.",
     errno.ELOOP: "Look at the links with `ls -l`.",
     errno.EEXIST: "Remove what is there, or use another name.",
-    errno.EAGAIN: "End some processes: the sandbox is at its limit.",
+    errno.EAGAIN: "End some processes: the sandbox is at its limit of processes.",
     errno.ENOMEM: "End some processes: the sandbox is at its limit of memory.",
 }
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.runtime.docker.attach import exposures
+from ohsandbox.errors import SandboxGone
+from ohsandbox.runtime.docker.attach import exposures, join
+from ohsandbox.runtime.docker.container import Container
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +70,25 @@ def test_attaching_says_it_in_one_line(foreign: Callable[..., str], tmp_path: Pa
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (0, "done\n", 1)
     assert all(fact in ended.stderr for fact in (name, *facts))
+
+
+@pytest.mark.docker
+def test_a_container_is_looked_at_once_before_it_is_joined(
+    foreign: Callable[..., str], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, inspect, looked = foreign(), Container.inspect, list[str]()
+
+    def inspect_once(container: Container) -> dict[str, Any]:
+        looked.append(container.name)
+        if len(looked) > 1:
+            raise SandboxGone("it was removed meanwhile")
+        return inspect(container)
+
+    monkeypatch.setattr(Container, "inspect", inspect_once)
+    joined = join(engine, DockerRuntime(attach=name)._options)
+    assert joined.container.name == name
+    assert joined.container.started
+    assert looked == [name]
 
 
 @pytest.fixture

@@ -52,6 +52,18 @@ def test_words_of_the_sandbox_become_an_errno(said: bytes, number: int) -> None:
     assert "ohs" not in str(error)
 
 
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        (b"sh: 1: Cannot fork\n", "End some processes: the sandbox is at its limit of processes."),
+        (b"sh: can't fork: Resource temporarily unavailable\n", "the sandbox is at its limit of processes."),
+        (b"sh: can't fork: Cannot allocate memory\n", "End some processes: the sandbox is at its limit of memory."),
+    ],
+)
+def test_a_limit_that_was_reached_is_named(said: bytes, remedy: str) -> None:
+    assert str(operations.error_of(said, 1, "/x")).endswith(remedy)
+
+
 def test_names_in_what_a_tool_says_do_not_decide_the_errno() -> None:
     assert operations.error_of(b"cat: /Permission denied: Is a directory\n", 1, "/x").errno == errno.EISDIR
 
