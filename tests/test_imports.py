@@ -89,6 +89,23 @@ CREATED_ON_DEMAND = (
 BUILT_IN_TOOLS = {("runtime", "tools"), ("tool_flags", "tools")}
 """Up, by `import_module` at first use: importing the built-in tools registers them, which a lookup by name needs. No
 other import points up."""
+BY_NAME = {
+    "lazy_names.py": "the public names of a package, from modules below it",
+    "runtime/registered_tools.py": "see BUILT_IN_TOOLS",
+    "tool_flags.py": "see BUILT_IN_TOOLS",
+    "tools/__init__.py": "its own modules",
+    "cli/commands/eval.py": "ahead of its use, in a thread",
+    "mcp/servers.py": "ahead of its use, in a thread",
+    "runtime/docker/network/container_network.py": "ahead of its use, in a thread",
+    "tools/_ipython_kernel/ipython.py": "runs in the sandbox, whose IPython it imports",
+}
+"""The files that import modules by name, with the reasons. A text that names a module of ours counts as an import of it
+in every file."""
+NO_MODULES = {
+    ("runtime/docker/checkpoints/checkpoint_images.py", "ohsandbox.conversation"),
+    ("tool/plugins.py", "ohsandbox.tools"),
+}
+"""Texts that are spelled like modules and are none: a label in the engine, a group of entry points."""
 FORBIDDEN = {
     ("llm", "events"),
     ("llm", "schema"),
@@ -137,11 +154,8 @@ def _imports() -> Iterator[Import]:
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts == ("__init__",):
             continue  # the public names come from every layer
-        nodes = [*ast.walk(_parsed(path))]
-        imports = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-        by_name = any("import_module" in one or "lazy_names" in one for one in imports)
-        for node in nodes:
-            for module in _modules(node) + (_named_module(node) if by_name else []):
+        for node in ast.walk(_parsed(path)):
+            for module in _modules(node) + _named_modules(node, path):
                 names = module.split(".")
                 if names[0] == "ohsandbox":
                     where = f"{path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
@@ -159,10 +173,15 @@ def _modules(node: ast.AST) -> list[str]:
     return [node.module or ""]
 
 
-def _named_module(node: ast.AST) -> list[str]:
-    """The module of ours that a text names, which `import_module` may get."""
+def _named_modules(node: ast.AST, path: Path) -> list[str]:
+    """The module of ours that a text names: `import_module` may get it, in this file or from it in another."""
     text = node.value if isinstance(node, ast.Constant) else None
-    return [text] if isinstance(text, str) and re.fullmatch(r"ohsandbox(\.\w+)+", text) else []
+    if not isinstance(text, str) or not re.fullmatch(r"ohsandbox(\.\w+)+\.?", text):
+        return []
+    module = ROOT.parent.joinpath(*text.removesuffix(".").split("."))
+    is_module = module.with_suffix(".py").exists() or (module / "__init__.py").exists()
+    is_other = (path.relative_to(ROOT).as_posix(), text) in NO_MODULES
+    return [text.removesuffix(".")] if is_module and not is_other else []
 
 
 def _points_down(found: Import) -> bool:
@@ -193,6 +212,40 @@ def test_the_test_above_sees_imports_inside_functions() -> None:
     assert any(found.importer == "settings" and found.imported == "llm" for found in _imports())
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import importlib\n\ndef later():\n    importlib.import_module('ohsandbox.cli.app')",
+        "from importlib import import_module as load\nload('ohsandbox.cli.app')",
+        "_APP = 'ohsandbox.cli.app'\nThread(target=import_module, args=(_APP,))",
+        "_APP = 'ohsandbox.cli.app'  # for another module, which imports it",
+        "__import__('ohsandbox.cli.app')",
+        "import_module(f'ohsandbox.cli.{name}')",
+        "import ohsandbox.cli.app",
+        "from ohsandbox.cli import app",
+        "from ohsandbox import cli",
+    ],
+)
+def test_an_import_in_any_form_is_seen(program: str) -> None:
+    nodes = [*ast.walk(ast.parse(program))]
+    found = {module for node in nodes for module in _modules(node) + _named_modules(node, ROOT / "text.py")}
+    assert {module.split(".")[1] for module in found if module.startswith("ohsandbox.")} == {"cli"}
+
+
+def test_modules_are_imported_by_name_where_a_reason_is_known_and_never_above_their_package() -> None:
+    files, upwards = set[str](), list[str]()
+    for path in ROOT.rglob("*.py"):
+        nodes = [*ast.walk(_parsed(path))]
+        used = {getattr(node, field, None) for node in nodes for field in ("id", "attr", "name")}
+        if used & {"import_module", "__import__", "run_module"}:
+            files.add(path.relative_to(ROOT).as_posix())
+        if used & {"import_module", "__import__", "lazy_names"}:
+            texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+            upwards += [f"{path}: {one}" for one in texts if isinstance(one, str) and re.match(r"\.\.+\w", one)]
+    assert files == set(BY_NAME)
+    assert upwards == []
+
+
 def _imports_within(package: str) -> Iterator[Import]:
     """Yield the imports between the folders and modules of a package, those inside functions too."""
     root = ROOT / package
@@ -204,13 +257,20 @@ def _imports_within(package: str) -> Iterator[Import]:
         tree = _parsed(path)
         typing = {id(one) for node in ast.walk(tree) if _is_for_types(node) for one in ast.walk(node)}
         for node in ast.walk(tree):
-            if not isinstance(node, ast.ImportFrom) or id(node) in typing:
+            if id(node) in typing:
                 continue
-            for alias in node.names:
-                module = f"{node.module}.{alias.name}"
+            for module in _full_names(node) + _named_modules(node, path):
                 imported = module.removeprefix(prefix).split(".")[0]
                 if module.startswith(prefix) and imported != importer:
-                    yield Import(f"{path.relative_to(ROOT.parent)}:{node.lineno}", importer, imported)
+                    where = f"{path.relative_to(ROOT.parent)}:{getattr(node, 'lineno', 0)}"
+                    yield Import(where, importer, imported)
+
+
+def _full_names(node: ast.AST) -> list[str]:
+    """What a statement imports: modules, or names in them."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
 
 
 @pytest.mark.parametrize("package", LAYERS_WITHIN)
@@ -256,10 +316,9 @@ def test_modules_import_each_other_in_no_circle() -> None:
         tree = _parsed(path)
         typing = {id(one) for node in ast.walk(tree) if _is_for_types(node) for one in ast.walk(node)}
         name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
-        found = [one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and id(one) not in typing]
-        graph[name] = {f"{one.module}" for one in found} | {
-            f"{one.module}.{a.name}" for one in found for a in one.names
-        }
+        found = [one for one in ast.walk(tree) if id(one) not in typing]
+        graph[name] = {module for one in found for module in _modules(one) + _full_names(one)}
+        graph[name] |= {module for one in found for module in _named_modules(one, path)}
     assert "ohsandbox.cli.settings.model_setup" in graph["ohsandbox.cli.settings.run_settings"], (
         "imports inside functions count"
     )
@@ -347,7 +406,7 @@ def test_docker_is_imported_in_its_own_package_the_factory_and_the_doctor_only()
         name = path.relative_to(ROOT).as_posix()
         if name.startswith("runtime/docker/") or name in allowed or name == "__init__.py":
             continue
-        modules = {one for node in ast.walk(_parsed(path)) for one in _modules(node)}
+        modules = {one for node in ast.walk(_parsed(path)) for one in _modules(node) + _named_modules(node, path)}
         used = {one for one in modules if re.match(r"(ohsandbox\.runtime\.)?docker(\.|$)", one)}
         assert not used, f"{name} imports {used}"
 
