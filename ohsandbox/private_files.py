@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import stat
 from typing import TYPE_CHECKING, BinaryIO
@@ -26,6 +27,8 @@ PRIVATE_FILE_MODE = 0o600
 _LOCK_POLL_S = 0.1
 """Interval at which a lock is tried while its wait can be cancelled."""
 _CHUNK_BYTES = 1024 * 1024
+SHA256_NAME = re.compile(r"[0-9a-f]{64}")
+"""Name of a file that is named by the SHA-256 of its content. Any other name could be a path to another file."""
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 sync_data = getattr(os, "fdatasync", os.fsync)

@@ -140,6 +140,11 @@ def _child(node: Any, part: int | str) -> tuple[Any, Any] | None:
     return None
 
 
+def mapping_or_empty(value: object) -> dict[str, Any]:
+    """Return a copy of a mapping; {} for any other value."""
+    return dict(value) if isinstance(value, dict) else {}
+
+
 def amount(value: object) -> float | None:
     """Return a finite, non-negative number, which may be written as text; None for any other value."""
     try:

@@ -1,4 +1,4 @@
-"""Makes foreign text fit to be stored, quoted, and shown to a model within a limit; parses sizes.
+"""Makes foreign text fit to be stored, quoted, and shown to a model within a limit; parses sizes and names.
 
 Not for what a person decides by (`review_text`), nor for what a program printed (`runtime.shell.terminal`).
 """
@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Name of an environment variable that POSIX lets a shell export (XBD 3.230)."""
 MAX_BYTES = 1024**5
 """The largest size: the engine takes signed 64-bit numbers; no machine has so much."""
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([bkmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)

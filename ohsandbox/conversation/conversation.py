@@ -11,11 +11,10 @@ from ohsandbox.conversation.approvals.policy import policy_given
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment.conversation_environment import Environment, check_place
 from ohsandbox.conversation.live_output import LiveOutput
-from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
+from ohsandbox.conversation.log import CallbackQueue, ConversationLog, StreamRelay
 from ohsandbox.conversation.methods.aio import AsyncConversation
-from ohsandbox.conversation.methods.listening import ObservedConversation
-from ohsandbox.conversation.methods.model_side import ModelSide
-from ohsandbox.conversation.methods.time_travel import TimeTravel
+from ohsandbox.conversation.methods.model_control import ModelControl
+from ohsandbox.conversation.methods.observable import ObservableConversation
 from ohsandbox.conversation.run.limits import RunLimits
 from ohsandbox.conversation.run.result import RunResult
 from ohsandbox.conversation.run.run_thread import STOP_TIMEOUT_S, RunThread
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from ohsandbox.settings import Settings
 
 
-class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversation):
+class Conversation(ObservableConversation, ModelControl, AsyncConversation):
     """An agent that works for a user in a sandbox; every event is stored on disk.
 
     `send_message` starts a run, in a thread of its own. It ends when the model answers in text (IDLE), calls `finish`
@@ -118,7 +117,7 @@ class Conversation(ObservedConversation, ModelSide, TimeTravel, AsyncConversatio
         )
         self._run_began = self._log.position
         self._stream = StreamRelay(self._log)
-        self._statuses: Listeners[str] = Listeners()
+        self._statuses: CallbackQueue[str] = CallbackQueue()
         self._approvals = Approvals(self._log, ask=confirm)
         self.agent.check_names(runtime)
         self._environment = Environment(runtime, self._config, self._log, self._approvals, statuses=self._statuses)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ohsandbox.conversation.log import Listeners
+from ohsandbox.conversation.log import CallbackQueue
 from ohsandbox.events import ConversationStatus
 from ohsandbox.runtime.shell.output import printable_end
 
@@ -50,7 +50,7 @@ class LiveOutput:
     def __init__(self, log: ConversationLog, tool: Callable[[str], ToolDefinition[Any, Any] | None]) -> None:
         """Create it; tool returns the conversation's tool of a name, or None."""
         self._log, self._tool = log, tool
-        self._listeners: Listeners[OutputEvent] = Listeners()
+        self._listeners: CallbackQueue[OutputEvent] = CallbackQueue()
         self._changed = threading.Condition()
         self._is_heard = self._is_on = False
         self._thread: threading.Thread | None = None

@@ -41,7 +41,7 @@ _ENDS_TEXT = frozenset({"assistant_message", "tool_call", "error", "status_updat
 T = TypeVar("T")
 
 
-class Listeners(Generic[T]):
+class CallbackQueue(Generic[T]):
     """A queue of items and the callbacks for them. Errors of callbacks are logged; a callback may queue more items."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class ConversationLog:
         """Create the log object; nothing is opened yet. masker returns the present masker: see `masker`."""
         self.directory = directory
         self.conversation_id = conversation_id
-        self.listeners: Listeners[SDKEvent] = Listeners()
+        self.listeners: CallbackQueue[SDKEvent] = CallbackQueue()
         self.lock = _Lock(self.listeners.flush)
         """Held while an event is stored and added to the projections; hold it to read several of them consistently.
 
@@ -215,7 +215,7 @@ class StreamRelay:
     """Stores retries and warnings in the log, and passes these and text deltas, masked, to the listeners."""
 
     def __init__(self, log: ConversationLog) -> None:
-        self.listeners: Listeners[LLMEvent] = Listeners()
+        self.listeners: CallbackQueue[LLMEvent] = CallbackQueue()
         self._log = log
         self._lock = threading.Lock()
         self._text: StreamMasker | None = None

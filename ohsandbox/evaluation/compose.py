@@ -32,6 +32,7 @@ from ohsandbox.runtime.docker.images import engine_images
 from ohsandbox.runtime.docker.monitoring.usage import read_stats
 from ohsandbox.runtime.docker.ownership import lease
 from ohsandbox.runtime.docker.ownership.project import remove_shared
+from ohsandbox.strict_yaml import mapping_or_empty
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,12 +189,12 @@ class ServiceRuntime(DockerRuntime):
             "pids_limit": limits.pids, "mem_limit": memory, "memswap_limit": memory, "oom_score_adj": 500,
             "cpus": min(limits.cpus or 2.0, service_environment.cpus or limits.cpus or 2.0),
             "logging": {"driver": "json-file", "options": {"max-size": "1m"}},
-            "ulimits": {**_mapping(service_config.get("ulimits")), "core": 0},
+            "ulimits": {**mapping_or_empty(service_config.get("ulimits")), "core": 0},
         }  # fmt: skip
         if limits.cpuset is not None:
             resolved["cpuset"] = limits.cpuset
         if self._network_mode == "open" and "networks" in resolved:
-            resolved["networks"] = {**_mapping(resolved["networks"]), OUTSIDE: {}}
+            resolved["networks"] = {**mapping_or_empty(resolved["networks"]), OUTSIDE: {}}
         if is_main:
             user = str(service_config.get("user") or (image_facts.user if image_facts else ""))
             resolved["labels"] = labels | {"ohsandbox.user": user}
@@ -361,7 +362,3 @@ def _host(engine: Engine) -> str:
 
 def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else [str(value)]
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return dict(value) if isinstance(value, dict) else {}

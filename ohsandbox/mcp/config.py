@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ohsandbox.mcp.errors import MCPConfigError
 from ohsandbox.strict_json import parse
+from ohsandbox.text import VARIABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,6 @@ _MIN_MASKED_CHARS = 8
 """Minimum length of a masked value; shorter ones occur by chance in ordinary text."""
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"\$\{((?:secret:)?[A-Za-z_][A-Za-z0-9_]*)(?::-((?:[^}$]|\$(?!\{))*+))?\}")
 _ACCEPTED = {"progressEnabled", "description", "icon", "autoApprove", "alwaysAllow", "keep_alive"}
 """Keys in files of other programs, which are accepted and ignored."""
@@ -103,7 +103,7 @@ class ServerConfig(BaseModel):
             raise ValueError(f"`transport` is {self.transport!r}, which goes with `url`, not with `command`")
         if self.headers:
             raise ValueError("`headers` go with `url`, not with `command`")
-        if invalid_names := [name for name in self.env if not _ENV_NAME.fullmatch(name)]:
+        if invalid_names := [name for name in self.env if not VARIABLE_NAME.fullmatch(name)]:
             raise ValueError(f"`env` has {invalid_names[0]!r}, which is not a valid variable name")
         return self
 

@@ -59,12 +59,12 @@ MAX_LINE_CHARS = 200
 """Limit of a reported line: a client shows progress on one line of a terminal or of a side bar."""
 
 
-def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+def submit_to_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run work in its own daemon thread: one that hangs (a pull, a dead engine) blocks neither loop nor exit.
 
     Cancelling the future does not end the work; nor does cancelling a wait for it with `asyncio.wait`.
     """
-    future = asyncio.ensure_future(loop.in_thread(work, "ohsandbox-mcp-server"))
+    future = asyncio.ensure_future(loop.in_daemon_thread(work, "ohsandbox-mcp-server"))
     future.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved, so not logged by asyncio
     return future
 
@@ -155,7 +155,9 @@ class SandboxSession:
     async def close(self) -> None:
         """End all running calls and close the sandbox, in bounded time."""
         with anyio.CancelScope(shield=True):
-            await asyncio.wait({in_thread(self._close)}, timeout=_STARTING_S if self._runtime is None else CLOSE_S)
+            await asyncio.wait(
+                {submit_to_thread(self._close)}, timeout=_STARTING_S if self._runtime is None else CLOSE_S
+            )
 
     def ready(self, name: str, tell: Tell) -> AnyTool:
         """Return the tool in a started sandbox; blocks.
@@ -217,7 +219,7 @@ class _ToolCall:
     async def run(self) -> Observation:
         """Run the call; cancelling ends the running work, and returns when it has ended."""
         self._status = ""
-        job = in_thread(self._work)
+        job = submit_to_thread(self._work)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -254,7 +256,7 @@ class _ToolCall:
         told, told_at = "", 0.0
         while True:
             await anyio.sleep(LOOK_EVERY_S)
-            words = self._status or await in_thread(self._last_line)
+            words = self._status or await submit_to_thread(self._last_line)
             elapsed_s = anyio.current_time() - began
             if words != told or elapsed_s - told_at >= _STILL_S:
                 told, told_at = words, elapsed_s
@@ -269,10 +271,10 @@ class _ToolCall:
         self._cancelled = True
         began = anyio.current_time()
         while not job.done() and self._tool is not None and anyio.current_time() - began < _OBEY_S:
-            await asyncio.wait({in_thread(self._interrupt)}, timeout=INTERRUPT_EVERY_S)
+            await asyncio.wait({submit_to_thread(self._interrupt)}, timeout=INTERRUPT_EVERY_S)
             await asyncio.wait({job}, timeout=INTERRUPT_EVERY_S)
         if not job.done() and self._tool is not None:
-            await asyncio.wait({in_thread(self._session.end_shells)}, timeout=CLOSE_S)
+            await asyncio.wait({submit_to_thread(self._session.end_shells)}, timeout=CLOSE_S)
             await asyncio.wait({job}, timeout=_OBEY_S)
 
     def _interrupt(self) -> None:

@@ -13,7 +13,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
 
 from ohsandbox.mcp.streams import parse_message
-from ohsandbox.mcp_server.session import in_thread
+from ohsandbox.mcp_server.session import submit_to_thread
 from ohsandbox.private_files import write_all
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ async def serve_stdio(server: Server[Any]) -> None:
 
     async def read() -> None:
         with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            line, message = await in_thread(read_message)
+            line, message = await submit_to_thread(read_message)
             while line.endswith(b"\n"):
                 if message is not None:
                     await received.send(SessionMessage(message))
                 elif line.strip():
                     with contextlib.suppress(anyio.WouldBlock):  # nobody reads the output
                         outgoing.send_nowait(SessionMessage(INVALID))
-                line, message = await in_thread(read_message)
+                line, message = await submit_to_thread(read_message)
             if len(line) >= MAX_LINE_BYTES:
                 log.error("the client sent a line of more than %d bytes: the session ends", MAX_LINE_BYTES)
         received.close()
@@ -68,7 +68,7 @@ async def serve_stdio(server: Server[Any]) -> None:
         with contextlib.suppress(OSError):  # nobody reads: the session has ended
             async for message in to_write:
                 line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
-                await in_thread(partial(write_all, sink, line))
+                await submit_to_thread(partial(write_all, sink, line))
         received.close()
         written.set()
 

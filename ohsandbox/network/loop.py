@@ -39,7 +39,7 @@ async def side_by_side(*ways: Coroutine[Any, Any, Any]) -> AsyncIterator[list[as
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def in_thread(function: Callable[[], T], name: str = "ohsandbox-network-call") -> T:
+async def in_daemon_thread(function: Callable[[], T], name: str = "ohsandbox-network-call") -> T:
     """Await a blocking function in a daemon thread of its own: one that hangs does not hold up the program's end."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ohsandbox.errors import UsageError
 from ohsandbox.network.addresses import HostNameError, is_local_name, normalized_host
-from ohsandbox.network.listeners import NetworkListeners
+from ohsandbox.network.audit import Listeners
 from ohsandbox.network.package_hosts import PackageHosts, shared_package_hosts
 from ohsandbox.text import did_you_mean, nearest, quoted_line
 
@@ -145,7 +145,7 @@ class NetworkPolicy:
         self._guard = threading.Lock()
         self._package_hosts = package_hosts
         self._rules: dict[str, _NetworkRule] = {}
-        self._listeners: NetworkListeners[[]] = NetworkListeners()
+        self._listeners: Listeners[[]] = Listeners()
         self.allow(*rules)
 
     @property
@@ -165,7 +165,7 @@ class NetworkPolicy:
             self._rules = {**self._rules, **{rule.text: rule for rule in parsed if rule.text not in self._rules}}
         if PACKAGES in self._rules:
             self.package_hosts.start_soon()
-        self._listeners.tell()
+        self._listeners.notify()
 
     def disallow(self, *rules: str) -> None:
         """Remove rules.
@@ -181,7 +181,7 @@ class NetworkPolicy:
                 self._rules = {text: rule for text, rule in self._rules.items() if text not in removed_texts}
         if missing:
             raise UsageError("\n".join(self._no_such_rule(rule) for rule in missing))
-        self._listeners.tell()
+        self._listeners.notify()
 
     def _no_such_rule(self, rule: _NetworkRule) -> str:
         verdict = self.decide(rule.host, rule.port or HTTPS_PORT) if rule.host and not rule.below else None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 from ohsandbox.errors import UsageError
-from ohsandbox.private_files import PRIVATE_DIR_MODE, open_regular, opened_dir, write_atomically
+from ohsandbox.private_files import PRIVATE_DIR_MODE, SHA256_NAME, open_regular, opened_dir, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +16,6 @@ _BLOBS_NAME = "blobs"
 
 MIN_BLOB_CHARS = 256 * 1024
 """Minimum size of a text with its own file: the log stays quick to scan, and a screenshot sent twice is stored once."""
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Blobs:
@@ -74,7 +71,7 @@ class Blobs:
                 os.fsync(parent)
 
     def _read(self, digest: str) -> str:
-        if not _DIGEST.fullmatch(digest):  # a foreign log must not name other files
+        if not SHA256_NAME.fullmatch(digest):  # a foreign log must not name other files
             raise ValueError(f"{digest[:100]!r} names no long text")
         path = self.directory / digest
         data = self._bytes_of(digest)

@@ -87,12 +87,12 @@ def _encode(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")[:-1]
 
 
-def _finite(text: str) -> float | None:
+def _float_or_null(text: str) -> float | None:
     number = float(text)
     return number if math.isfinite(number) else None
 
 
-_LENIENT = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_finite)
+_LENIENT = json.JSONDecoder(parse_constant=lambda _: None, parse_float=_float_or_null)
 """Decodes NaN, Infinity and 1e999, which `encode_record` never writes, as null: JSON has no such values."""
 
 

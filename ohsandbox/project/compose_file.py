@@ -16,7 +16,7 @@ from ohsandbox.paths import path_below
 from ohsandbox.private_files import open_regular
 from ohsandbox.runtime.build_options import Build, checked
 from ohsandbox.runtime.service_options import Service, check_services
-from ohsandbox.strict_yaml import InvalidYaml, YamlFile, amount, parse_yaml
+from ohsandbox.strict_yaml import InvalidYaml, YamlFile, amount, mapping_or_empty, parse_yaml
 from ohsandbox.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def services_of_tables(tables: Mapping[str, Any], directory: Path, root: Path) -
         own = dict(told)
         if "build" in own:
             own["build"] = str(path_below(str(own["build"]), directory, root, f"build of service {name!r}"))
-        for key, reference in _mapping(own.get("secrets")).items():
+        for key, reference in mapping_or_empty(own.get("secrets")).items():
             if not str(reference).startswith("env:"):
                 raise UsageError(f"secret {key!r} of service {name!r} names no variable of yours. Write env:NAME.")
         try:
@@ -141,7 +141,7 @@ class _ComposeReader:
         for key in value.keys() - _TOP:
             if not str(key).startswith("x-"):
                 self._refuse((str(key),), "is not taken")
-        for name, told in _mapping(value.get("volumes")).items():
+        for name, told in mapping_or_empty(value.get("volumes")).items():
             if told:
                 self._refuse(("volumes", str(name)), "has options, and a service's volumes are its own. Leave them out")
         wanted = self._wanted({str(name): told for name, told in tables.items()}, only)
@@ -212,13 +212,13 @@ class _ComposeReader:
             case "build":
                 found["build"] = self._build(value)
             case "healthcheck":
-                self._healthcheck(found, _mapping(value))
+                self._healthcheck(found, mapping_or_empty(value))
             case "deploy":
-                self._deploy(found, _mapping(value))
+                self._deploy(found, mapping_or_empty(value))
             case _:
                 found[key] = [str(one) for one in value] if isinstance(value, list | dict) else [str(value)]
-                waits = _mapping(value).items()
-                self._once |= {str(one) for one, how in waits if _mapping(how).get("condition") == _COMPLETED}
+                waits = mapping_or_empty(value).items()
+                self._once |= {str(one) for one, how in waits if mapping_or_empty(how).get("condition") == _COMPLETED}
 
     def _other(self, key: str, value: Any) -> None:
         """Handle a key that `Service` has no field for: refuse it if it could reach anything, else note it."""
@@ -243,7 +243,7 @@ class _ComposeReader:
         found |= {"env": env, "secrets": secrets}
 
     def _build(self, told: Any) -> Any:
-        told = {"context": told} if isinstance(told, str) else _mapping(told)
+        told = {"context": told} if isinstance(told, str) else mapping_or_empty(told)
         for key in told.keys() - {"context", "dockerfile", "args", "target"}:
             self._refuse(("build", str(key)), "is not taken")
         try:
@@ -251,7 +251,8 @@ class _ComposeReader:
             context = path_below(self._text(("build",), told.get("context", ".")), directory, self._root, "build")
             dockerfile = self._text(("build",), told.get("dockerfile", "Dockerfile"))
             args = {
-                str(name): self._text(("build", "args"), value) for name, value in _mapping(told.get("args")).items()
+                str(name): self._text(("build", "args"), value)
+                for name, value in mapping_or_empty(told.get("args")).items()
             }
             return checked(Build(context, dockerfile, args, told.get("target")))
         except UsageError as error:
@@ -320,8 +321,8 @@ class _ComposeReader:
         return None
 
     def _deploy(self, found: dict[str, Any], told: dict[str, Any]) -> None:
-        resources = _mapping(told.get("resources"))
-        for key, value in _mapping(resources.get("limits")).items():
+        resources = mapping_or_empty(told.get("resources"))
+        for key, value in mapping_or_empty(resources.get("limits")).items():
             match key:
                 case "cpus":
                     found["cpus"] = self._number(("deploy",), value)
@@ -331,7 +332,7 @@ class _ComposeReader:
                     found["pids"] = int(self._number(("deploy",), value))
                 case _:
                     self._refuse(("deploy", "resources", "limits", str(key)), "is not known")
-        if _mapping(resources.get("reservations")).get("devices"):
+        if mapping_or_empty(resources.get("reservations")).get("devices"):
             self._refuse(("deploy", "resources", "reservations"), "asks for devices")
         if other := sorted(map(str, told.keys() - {"resources"})):
             self._notes.append(f"{'.'.join((*self._where, 'deploy'))}: {', '.join(other)} have no meaning here")
@@ -361,7 +362,3 @@ class _ComposeReader:
     def _refuse(self, where: tuple[str, ...], message: str) -> None:
         place = (*self._where, *where)
         self._faults.append(f"line {self._read.line(place)}: {'.'.join(place)} {message}")
-
-
-def _mapping(told: object) -> dict[str, Any]:
-    return dict(told) if isinstance(told, dict) else {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from ohsandbox.errors import UsageError
 from ohsandbox.secrets.encodings import MIN_SECRET_BYTES
 from ohsandbox.secrets.masker import Masker
+from ohsandbox.text import VARIABLE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -123,7 +124,6 @@ _MAX_VALUE_BYTES = 64 * 1024
 """Maximum size of a value: half of what Linux allows for one variable (MAX_ARG_STRLEN, 128 KiB); keys and kubeconfigs
 are far smaller."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = re.compile(
     r"PATH|HOME|PWD|OLDPWD|SHELL|USER|LOGNAME|IFS|ENV|BASH.*|PS\d|PROMPT_COMMAND|SHELLOPTS|UID|EUID|PPID|TERM|TMOUT"
     r"|LD_.*|OHSANDBOX.*|ohs_.*|OHS_.*"
@@ -144,7 +144,7 @@ def check_name(name: str) -> str:
     Raises:
         UsageError: name is not a variable name, or is reserved. An invalid name is not quoted, since it may be a value.
     """
-    if not _NAME.fullmatch(name):
+    if not VARIABLE_NAME.fullmatch(name):
         raise UsageError(
             "Invalid name of a secret: expected letters, digits and underscores, not beginning with a digit. "
             "Write NAME, NAME=env:OTHER or NAME=file:PATH, and never the value itself."
@@ -166,7 +166,7 @@ def check_reference(name: str, reference: str) -> str:
             f"Secret {name!r} does not say where its value is. Write env:VARIABLE or file:PATH, never the value: "
             "settings and command lines are read by others."
         )
-    if kind == "env" and not _NAME.fullmatch(rest):
+    if kind == "env" and not VARIABLE_NAME.fullmatch(rest):
         raise UsageError(f"Invalid variable name in the reference of secret {name!r}. Write env:VARIABLE.")
     return reference
 

@@ -17,6 +17,7 @@ from ohsandbox.runtime.files.transfer import TransferLimits
 from ohsandbox.runtime.files.unpack import too_large
 from ohsandbox.runtime.runtime_settings import DEFAULT_IMAGE, RuntimeSettings
 from ohsandbox.runtime.workspace.copy_selection import tracked_or_new
+from ohsandbox.runtime.workspace.git_layout import parents_of
 from ohsandbox.text import counted
 from ohsandbox.timetravel.checkpoints import COPIED_FROM, CheckpointIndex, find_checkpoint
 from ohsandbox.timetravel.snapshots import manifest
@@ -26,7 +27,6 @@ from ohsandbox.timetravel.snapshots.manifest import (
     changes_between,
     is_git,
     outside_git,
-    parents_of,
     scan,
     worst_first,
 )

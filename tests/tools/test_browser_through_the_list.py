@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ohsandbox import DockerRuntime
-from ohsandbox.runtime.docker.network.browser_policy import POLICY_PATHS
+from ohsandbox.runtime.docker.network.proxy_clients import POLICY_PATHS
 from ohsandbox.state import ConversationState
 from ohsandbox.tools.browser import BrowserTool
 from tests.network.credentials.played_host import played_host

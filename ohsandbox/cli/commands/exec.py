@@ -22,7 +22,7 @@ from ohsandbox.cli.sandbox.terminal import (
     terminal_argv,
     terminal_environment,
     terminal_size,
-    write_all,
+    write_to_terminal,
 )
 from ohsandbox.errors import OhsandboxError, UsageError
 from ohsandbox.runtime.channel import KILLED, Stream
@@ -131,11 +131,11 @@ class _StreamWriter:
             data = self._held + data
             count = whole_prefix(data)
             data, self._held = _cleaned(data[:count]), data[count:]
-        write_all(self._descriptor, data)
+        write_to_terminal(self._descriptor, data)
 
     def finish(self) -> None:
         """Write the part that was held back."""
-        write_all(self._descriptor, _cleaned(self._held))
+        write_to_terminal(self._descriptor, _cleaned(self._held))
 
 
 def _cleaned(data: bytes) -> bytes:

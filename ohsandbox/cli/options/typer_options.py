@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import re
 import shutil
 import signal
 from functools import partial
@@ -20,7 +19,7 @@ from typer.models import ParameterInfo
 from ohsandbox.cli.entrypoint import Terminated, set_debug
 from ohsandbox.errors import UsageError
 from ohsandbox.limit_ranges import CPUS
-from ohsandbox.text import MAX_BYTES, byte_size
+from ohsandbox.text import MAX_BYTES, VARIABLE_NAME, byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -237,8 +236,6 @@ def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
 
 # --- values of options ----------------------------------------------------------------------------
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""A variable name that POSIX lets a shell export (XBD 3.230)."""
 _MAX_GPUS = 1024
 _MAX_NUMBER = 1e9
 """Largest number, thirty years in seconds; the system's timers overflow at 9.2e9."""
@@ -271,7 +268,7 @@ def check_variables(pairs: Sequence[str]) -> None:
     for pair in pairs:
         if "=" not in pair[1:]:
             raise UsageError(f"Invalid --env {pair!r}: expected NAME=VALUE.")
-        if not _VARIABLE.fullmatch(pair.partition("=")[0]):
+        if not VARIABLE_NAME.fullmatch(pair.partition("=")[0]):
             raise UsageError(
                 f"Invalid --env {pair.partition('=')[0]!r}: a name has letters, digits and underscores, and begins "
                 "with no digit."

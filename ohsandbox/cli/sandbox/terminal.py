@@ -109,7 +109,7 @@ def attend(channel: Channel, timeout_s: float | None = None) -> int:
         while chunks := channel.read(clock.left_s):
             for _, data in chunks:
                 screen.note(data)
-                write_all(sys.stdout.fileno(), data)
+                write_to_terminal(sys.stdout.fileno(), data)
             clock.check()
         if chunks is None:
             raise TimeoutError
@@ -144,7 +144,7 @@ def killed_on_error(channel: Channel) -> Iterator[None]:
         raise
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_to_terminal(descriptor: int, data: bytes) -> None:
     """Write all of data to one of our streams, however slow its reader is."""
     view = memoryview(data)
     while view:
@@ -235,7 +235,7 @@ def _screen_restored() -> Iterator[_ScreenState]:
         yield state
     finally:
         with contextlib.suppress(OSError, termios.error):  # the terminal is gone
-            write_all(sys.stdout.fileno(), state.undoing())
+            write_to_terminal(sys.stdout.fileno(), state.undoing())
             if state.awaits_answer:
                 time.sleep(_ANSWER_S)
                 termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
@@ -257,7 +257,7 @@ def _pass_keys(channel: Channel, stop: int) -> None:
     keys = sys.stdin.fileno()
     try:
         while stop not in (ready := select.select([keys, stop], [], [])[0]):
-            with contextlib.suppress(BlockingIOError):  # as in write_all
+            with contextlib.suppress(BlockingIOError):  # as in write_to_terminal
                 if data := os.read(ready[0], READ_BYTES):
                     channel.write(data)
                 else:

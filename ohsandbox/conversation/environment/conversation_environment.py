@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.config import ConversationConfig
     from ohsandbox.conversation.environment.mcp_servers import ConversationServers
     from ohsandbox.conversation.environment.skill_servers import ProposedServers
-    from ohsandbox.conversation.log import ConversationLog, Listeners
+    from ohsandbox.conversation.log import CallbackQueue, ConversationLog
     from ohsandbox.events import EventBody, SDKEvent
     from ohsandbox.mcp import MCPServers
     from ohsandbox.runtime.results import ResumeReport
@@ -95,7 +95,7 @@ class Environment:
         log: ConversationLog,
         approvals: Approvals,
         *,
-        statuses: Listeners[str],
+        statuses: CallbackQueue[str],
     ) -> None:
         """Create it without starting anything. statuses gets a line about each thing that a person waits for.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ohsandbox.agent.agent import MCPSource, ToolsMap
-    from ohsandbox.conversation.log import ConversationLog, Listeners
+    from ohsandbox.conversation.log import CallbackQueue, ConversationLog
     from ohsandbox.mcp import ServerConfig
     from ohsandbox.runtime.base import Runtime
 
@@ -70,7 +70,7 @@ class ConversationServers:
         self,
         source: MCPSource | None,
         log: ConversationLog,
-        status: Listeners[str],
+        status: CallbackQueue[str],
         limits: OutputLimits = DEFAULT_LIMITS,
     ) -> None:
         """Read the configuration; start nothing. status gets a line about each thing that a person waits for.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from ohsandbox.arguments import check_wait
+from ohsandbox.conversation.methods.time_travel import TimeTravel
 from ohsandbox.conversation.run.run_thread import STOP_TIMEOUT_S
 from ohsandbox.runtime.aio import in_thread, to_thread
 from ohsandbox.runtime.process.cancellation import LOOK_EVERY_S
@@ -21,17 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
-    from ohsandbox.conversation.log import ConversationLog
     from ohsandbox.conversation.run.result import RunResult
     from ohsandbox.conversation.run.run_thread import RunThread
     from ohsandbox.events import ConversationStatus, SDKEvent
 
 
-class AsyncConversation(ABC):
+class AsyncConversation(TimeTravel, ABC):
     """Async forms of the blocking methods of a conversation, for asyncio and trio: `async with`, `arun`, `stream`..."""
 
     _run_thread: RunThread
-    _log: ConversationLog
+
+    # What `Conversation` implements, declared for mypy --strict: it accepts no other type of self in a base class
+    # than a protocol, which would repeat the same signatures.
 
     @abstractmethod
     def start(self) -> Self: ...  # noqa: D102
@@ -44,18 +46,6 @@ class AsyncConversation(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> RunResult: ...  # noqa: D102
-
-    @abstractmethod
-    def fork(self, at: int | SDKEvent | None = None, *, workspace: Path | str | None = None) -> Self: ...  # noqa: D102
-
-    @abstractmethod
-    def undo(self, turns: int = 1) -> Self: ...  # noqa: D102
-
-    @abstractmethod
-    def redo(self) -> Self: ...  # noqa: D102
-
-    @abstractmethod
-    def diff(self, since: int | SDKEvent | None = None, until: int | SDKEvent | None = None) -> bytes: ...  # noqa: D102
 
     @abstractmethod
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> ConversationStatus: ...  # noqa: D102

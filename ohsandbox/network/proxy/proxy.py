@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import h11
 
-from ohsandbox.network.loop import in_thread, side_by_side
+from ohsandbox.network.loop import in_daemon_thread, side_by_side
 from ohsandbox.network.policy import DEFAULT_PORTS, HTTP_PORT, HTTPS_PORT
 from ohsandbox.network.proxy.budgets import NetworkBudgets, NetworkUsage
 from ohsandbox.network.proxy.client_hello import (
@@ -273,7 +273,7 @@ class Proxy:
     async def _verdict(self, host: str, port: int) -> NetworkVerdict:
         if self._policy.ready:
             return self._policy.decide(host, port)
-        return await in_thread(functools.partial(self._policy.decide, host, port))
+        return await in_daemon_thread(functools.partial(self._policy.decide, host, port))
 
     async def _allowed(self, link: Link) -> NetworkVerdict:
         """Return the policy's verdict on the link's destination.

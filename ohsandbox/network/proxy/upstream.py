@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import h11
 
 from ohsandbox.network.addresses import address_problem, is_this_machine
-from ohsandbox.network.loop import in_thread
+from ohsandbox.network.loop import in_daemon_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,7 +104,9 @@ async def resolved(host: str, port: int) -> Sequence[str]:
 
     It runs in a thread, so that slow names delay neither other sandboxes nor the program's exit.
     """
-    answers = await in_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), "ohsandbox-resolver")
+    answers = await in_daemon_thread(
+        lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), "ohsandbox-resolver"
+    )
     return list(dict.fromkeys(str(address[0]) for *_, address in answers))
 
 

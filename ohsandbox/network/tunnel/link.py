@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol
 
 from ohsandbox.errors import SandboxUnavailable
-from ohsandbox.network.loop import in_thread
+from ohsandbox.network.loop import in_daemon_thread
 from ohsandbox.network.tunnel.frames import (
     ABORTED,
     HALF,
@@ -305,7 +305,7 @@ async def start_link(
     lost: Callable[[TunnelLink], None],
 ) -> TunnelLink:
     """Open a channel in a thread, and wait for the connector behind it; raise the errors of either."""
-    link = TunnelLink(await in_thread(open_channel), accepts=accepts, lost=lost)
+    link = TunnelLink(await in_daemon_thread(open_channel), accepts=accepts, lost=lost)
     try:
         await link.start()
     except BaseException as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.arguments import expect, is_number, wrong
 from ohsandbox.errors import UsageError, WorkdirMissingError, WorkdirNotADirectoryError
+from ohsandbox.text import VARIABLE_NAME
 
 if TYPE_CHECKING:
     import threading
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 NEWLINE = "ohs_nl='\n'"
 """Shell line that must run once before a shell reads words of `quote`."""
 
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name that POSIX lets a shell export (XBD 3.230)."""
 
 _RESERVED_ENV = re.compile(r"(?i:ohs_|ohsandbox_).*|UID|EUID|PPID|BASHOPTS|SHELLOPTS")
@@ -145,7 +145,7 @@ def check_session(name: object) -> None:
 def check_env_names(names: Iterable[str]) -> None:
     """Raise UsageError for the first name that a shell cannot export."""
     for name in names:
-        if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
+        if not isinstance(name, str) or not VARIABLE_NAME.fullmatch(name):
             raise UsageError(f"Environment name {name!r} is invalid. Use letters, digits and underscores.")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 from ohsandbox.errors import UsageError
 from ohsandbox.paths import DIRECTORY
 from ohsandbox.runtime.files.unpack import too_deep, too_large
-from ohsandbox.runtime.workspace.git_layout import looks_like_dotgit
+from ohsandbox.runtime.workspace.git_layout import looks_like_dotgit, parents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -127,12 +127,6 @@ def scan(
     finally:
         os.close(descriptor)
     return look_now.tree(taken_ns)
-
-
-def parents_of(path: str) -> Iterator[str]:
-    """Yield the directories that contain a path, the nearest first."""
-    while path := path.rpartition("/")[0]:
-        yield path
 
 
 def worst_first(left_out: Mapping[str, str]) -> dict[str, str]:

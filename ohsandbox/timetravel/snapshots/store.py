@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, BinaryIO
 
 from ohsandbox.errors import UsageError
-from ohsandbox.private_files import NEW_FILE, PRIVATE_DIR_MODE, new_file, open_regular, opened_dir
+from ohsandbox.private_files import NEW_FILE, PRIVATE_DIR_MODE, SHA256_NAME, new_file, open_regular, opened_dir
 from ohsandbox.runtime import disk_space
 from ohsandbox.timetravel.snapshots.manifest import MAX_GIT_BYTES, FileEntry, Manifest
 from ohsandbox.timetravel.snapshots.workspaces import Workspaces
@@ -32,7 +32,6 @@ MAX_SNAPSHOTS = 50
 _PIECE_BYTES = 1024**2
 
 _NAME = re.compile(r"\d{6}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class SnapshotStore:
@@ -143,7 +142,7 @@ class SnapshotStore:
             self._beside.copy_content(digest, target)
             return
         hasher = hashlib.sha256()
-        if _DIGEST.fullmatch(digest):
+        if SHA256_NAME.fullmatch(digest):
             path, anchor = self._object(digest), self.directory.parent
             with os.fdopen(open_regular(path, os.O_RDONLY, name="Kept file", inside=anchor), "rb") as file:
                 while data := file.read(_PIECE_BYTES):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ohsandbox.runtime.workspace import git
-from ohsandbox.timetravel.snapshots.manifest import FileChange, changes_between, is_git, parents_of
+from ohsandbox.runtime.workspace.git_layout import parents_of
+from ohsandbox.timetravel.snapshots.manifest import FileChange, changes_between, is_git
 from ohsandbox.timetravel.snapshots.restore import UnappliedChange
 
 if TYPE_CHECKING:

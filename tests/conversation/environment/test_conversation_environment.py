@@ -9,7 +9,7 @@ from ohsandbox.agent import Agent
 from ohsandbox.conversation.approvals.decisions import Approvals
 from ohsandbox.conversation.config import ConversationConfig
 from ohsandbox.conversation.environment.conversation_environment import Environment
-from ohsandbox.conversation.log import ConversationLog, Listeners
+from ohsandbox.conversation.log import CallbackQueue, ConversationLog
 from ohsandbox.errors import SandboxGone
 from ohsandbox.secrets import Secrets
 from ohsandbox.state import ConversationState
@@ -34,7 +34,7 @@ def environment_of(
     log: ConversationLog, runtime: RecordingRuntime, *tools: str, secrets: Secrets | None = None
 ) -> Environment:
     config = ConversationConfig(Agent(FakeModel(), tools), secrets=secrets)
-    return Environment(runtime, config, log, Approvals(log), statuses=Listeners())
+    return Environment(runtime, config, log, Approvals(log), statuses=CallbackQueue())
 
 
 def prepare(environment: Environment) -> list[str]:

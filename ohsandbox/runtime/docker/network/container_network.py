@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING
 
 from ohsandbox.arguments import expect_path, expect_texts, wrong
 from ohsandbox.errors import SandboxFileError, SandboxRefused, UsageError
-from ohsandbox.network.listeners import NetworkListeners
+from ohsandbox.network.audit import Listeners
 from ohsandbox.runtime.docker.config.selfcheck import outside_interfaces
 from ohsandbox.runtime.docker.engine.error_mapping import engine_errors
 from ohsandbox.runtime.docker.network.proxy_clients import (
     JAVA_OPTIONS,
     NODE_PRELOAD_PATH,
+    POLICY_PATHS,
     PROXY_VARIABLES,
+    allowlist_description,
+    browser_policy,
     node_preload,
     proxy_environment,
-    told_network,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ class ContainerNetwork:
         self._earlier: tuple[NetworkDecision, ...] = ()
         """Decisions of allowlists that have ended, for example by `set_network`."""
         self._here = _OfThread()
-        self._listeners: NetworkListeners[[NetworkDecision]] = NetworkListeners()
+        self._listeners: Listeners[[NetworkDecision]] = Listeners()
         self._credentials: CredentialSetup | None = None
         if credentials:
             from ohsandbox.runtime.docker.network.trust import CredentialSetup  # noqa: PLC0415 - most sandboxes have no credentials
@@ -149,7 +151,9 @@ class ContainerNetwork:
 
     def describe(self) -> str | None:
         """Return the description of the allowlist for a model; None with another network."""
-        return told_network(self.rules, self._credential_hosts) if self._options.network == "allowlist" else None
+        return (
+            allowlist_description(self.rules, self._credential_hosts) if self._options.network == "allowlist" else None
+        )
 
     # --- decisions ---
 
@@ -170,7 +174,7 @@ class ContainerNetwork:
             from ohsandbox.network.audit import AuditLog  # noqa: PLC0415 - most sandboxes have no allowlist
 
             audit = self._port_audit = AuditLog(self._options.conversation or self._runtime.name or None)
-            audit.on_decision(self._listeners.tell)
+            audit.on_decision(self._listeners.notify)
         reason = "forwarded port of the sandbox" if one.protocol == "forward" else "exposed port of this machine"
         reason += f", which did not answer: {one.error}" if one.error else ""
         decision = audit.record("127.0.0.1", one.port, one.protocol, allowed=True, reason=reason)
@@ -199,7 +203,7 @@ class ContainerNetwork:
 
             credentials = self._credentials_now
             self._allowlist = Allowlist(
-                self._options.allow, name=self._options.conversation or container_name, listener=self._listeners.tell,
+                self._options.allow, name=self._options.conversation or container_name, listener=self._listeners.notify,
                 interceptor=None if credentials is None else credentials.broker.interceptor,
             )  # fmt: skip
 
@@ -282,8 +286,6 @@ class ContainerNetwork:
         """See `Backend.prepare_browser`."""
         if self._options.network != "allowlist":
             return
-        from ohsandbox.runtime.docker.network.browser_policy import POLICY_PATHS, browser_policy  # noqa: PLC0415 - most have none
-
         authorities = b"" if self._credentials is None else self._credentials.broker.certificate
         if self._options.ca_bundle is not None:
             authorities += Path(self._options.ca_bundle).expanduser().read_bytes()

@@ -1,7 +1,9 @@
-"""What leads programs in a sandbox to the allowlist's proxy: variables, and words for a model."""
+"""What leads programs in a sandbox to the allowlist's proxy: variables, a browser's policy, and words for a model."""
 
 from __future__ import annotations
 
+import json
+import re
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,13 @@ _JAVA = (
 )
 NODE_PRELOAD_PATH = "/usr/local/share/ohsandbox-node-proxy.cjs"
 """Path in a container, beside the CA bundle. If the file is missing, Node does not start."""
+POLICY_PATHS = tuple(
+    f"/etc/{product}/policies/managed/ohsandbox.json"
+    for product in ("chromium", "opt/chrome", "opt/chrome_for_testing")
+)
+"""Policy files of Chromium, Google Chrome, and Chrome for Testing, which Playwright and Puppeteer download. Their
+headless shell (`chrome-headless-shell`) reads no policy file."""
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([^-]+)-----END CERTIFICATE-----")
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 PROXY_VARIABLES = {
     **dict.fromkeys(("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), _PROXY),
@@ -50,7 +59,21 @@ def proxy_environment(given: Mapping[str, str], *, java_options: str = "", hosts
     return found
 
 
-def told_network(rules: Sequence[str], credentials: Sequence[str] = ()) -> str:
+def browser_policy(authorities: bytes = b"") -> bytes:
+    """Return the content of the managed policy that lets a browser in a sandbox use its allowlist.
+
+    It turns off the encrypted ClientHello, which the proxy refuses and Chromium otherwise sends to every server.
+
+    Args:
+        authorities: PEM certificates that the browser trusts in addition to its own.
+    """
+    policy: dict[str, object] = {"EncryptedClientHelloEnabled": False}
+    if found := [b"".join(one.split()).decode() for one in _CERTIFICATE.findall(authorities)]:
+        policy["CACertificates"] = found
+    return json.dumps(policy, indent=1).encode() + b"\n"
+
+
+def allowlist_description(rules: Sequence[str], credentials: Sequence[str] = ()) -> str:
     """Return the allowlist's description for a model: rules, hosts with credentials, and what a refusal looks like."""
     hosts = ", ".join(rules) or "no host yet"
     registries = " ('packages' are the package registries of the user's own tools)" if "packages" in rules else ""

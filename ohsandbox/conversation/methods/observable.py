@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ohsandbox.conversation.cost import ContextUse, ConversationCost
     from ohsandbox.conversation.environment.conversation_environment import Environment
     from ohsandbox.conversation.live_output import LiveOutput, OutputEvent
-    from ohsandbox.conversation.log import ConversationLog, Listeners, StreamRelay
+    from ohsandbox.conversation.log import CallbackQueue, ConversationLog, StreamRelay
     from ohsandbox.events import SDKEvent
     from ohsandbox.llm.chat import LLMEvent
     from ohsandbox.mcp import ServerStatus
 
 
-class ObservedConversation:
+class ObservableConversation:
     """The methods of a conversation that report what it does."""
 
     _config: ConversationConfig
@@ -28,7 +28,7 @@ class ObservedConversation:
     _log: ConversationLog
     _stream: StreamRelay
     _output: LiveOutput
-    _statuses: Listeners[str]
+    _statuses: CallbackQueue[str]
 
     def events(self) -> list[SDKEvent]:
         """Return all events of the log so far, read from disk."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ohsandbox.persistence.log import LogPosition
 
 
-class ModelSide(ABC):
+class ModelControl(ABC):
     """The methods of a conversation that change its model and what the model reads."""
 
     _config: ConversationConfig
